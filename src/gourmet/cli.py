@@ -1,0 +1,54 @@
+"""`gourmet`: one command, a verb for each thing one does with a served model.
+
+Every verb lives in its own module under gourmet.commands and is imported only when it is called, so
+that `gourmet --help` and `gourmet up` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from gourmet.errors import GourmetError
+
+# verb -> (module under gourmet.commands, one line for --help). The attribute is named like the verb.
+VERBS: Final[dict[str, str]] = {
+    "up": "Run the product: Triton and the web app, until Ctrl-C.",
+    "config": "Show or change the config of a served model while it runs.",
+    "train": "Train a system's network on your data.",
+    "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
+    "deploy": "Export trained weights into the model repository, through a gate.",
+    "bench": "Measure speed against a stated baseline, answers checked.",
+}
+
+
+class Verbs(click.Group):
+    """A group that imports a verb when it is asked for and turns GourmetError into one sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except GourmetError as exc:
+            failure = click.ClickException(str(exc))
+            failure.exit_code = exc.exit_code
+            raise failure from exc
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """GourmetGram on Triton: train, deploy, serve, check and measure image models."""

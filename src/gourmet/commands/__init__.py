@@ -1,0 +1,1 @@
+"""One module a verb; gourmet.cli imports them by name."""

@@ -1,0 +1,118 @@
+"""What everybody who touches the food classifier agrees on: labels, pixels in, probabilities out.
+
+numpy and Pillow only. The web app, the served models, the trainer and the checks import this
+module; none of them repeats a line of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.systems.pictures import (
+    PictureError,
+    PictureInfo,
+    Pixels,
+    from_base64,
+    identify,
+    square_pixels,
+)
+
+__all__ = [
+    "INPUT_SIZE",
+    "LABELS",
+    "MEAN",
+    "STD",
+    "Floats",
+    "PictureError",
+    "PictureInfo",
+    "encode",
+    "from_base64",
+    "identify",
+    "normalise",
+    "pixels",
+    "probabilities",
+    "softmax",
+]
+
+NAME: Final = "food11"
+
+LABELS: Final = (
+    "Bread",
+    "Dairy product",
+    "Dessert",
+    "Egg",
+    "Fried food",
+    "Meat",
+    "Noodles/Pasta",
+    "Rice",
+    "Seafood",
+    "Soup",
+    "Vegetable/Fruit",
+)
+
+INPUT_SIZE: Final = 224
+# The channel statistics of ImageNet, which clients of `food_classifier_onnx` apply themselves.
+MEAN: Final = (0.485, 0.456, 0.406)
+STD: Final = (0.229, 0.224, 0.225)
+
+Floats = npt.NDArray[np.float32]
+
+# normalise(x) = (x / 255 - mean) / std, as one multiplication and one addition per value.
+_SCALE: Final = (1.0 / (255.0 * np.array(STD))).astype(np.float32)
+_SHIFT: Final = (-np.array(MEAN) / np.array(STD)).astype(np.float32)
+
+
+def pixels(data: bytes) -> Pixels:
+    """The bytes of a picture as uint8 [224, 224, 3]; raises PictureError."""
+    return square_pixels(data, INPUT_SIZE)
+
+
+def normalise(image: Pixels) -> Floats:
+    """uint8 [..., 224, 224, 3] as the network's float32 [..., 3, 224, 224], contiguous."""
+    scaled = image.astype(np.float32)
+    scaled *= _SCALE
+    scaled += _SHIFT
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
+
+
+def encode(data: bytes, datatype: str) -> npt.NDArray[Any]:
+    """A picture as the one-row input tensor that a model with an input of `datatype` takes.
+
+    BYTES: the picture as it is; UINT8: pixels; FP32: the normalised tensor.
+    """
+    if datatype == "BYTES":
+        return np.array([[data]], dtype=np.object_)
+    if datatype == "UINT8":
+        return pixels(data)[np.newaxis]
+    if datatype == "FP32":
+        return normalise(pixels(data))[np.newaxis]
+    raise ValueError(f"an input of type {datatype} is none of BYTES, UINT8, FP32, which food11 models take")
+
+
+def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
+    """Probabilities [rows, classes] of `logits`; a temperature above 1 makes them more modest."""
+    shifted = logits / np.float32(temperature)
+    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    total: Floats = shifted.sum(axis=-1, keepdims=True)
+    return np.asarray(shifted / total, dtype=np.float32)
+
+
+def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 1.0) -> Floats:
+    """The [rows, 11] probabilities in a served model's `outputs`, whichever of the models it is.
+
+    Models that answer with probabilities have applied the temperature themselves; `output` is the
+    ONNX model's logits, where it is the client's to apply.
+    """
+    for name in ("PROBABILITIES", "probabilities"):
+        if name in outputs:
+            return np.asarray(outputs[name], dtype=np.float32).reshape(-1, len(LABELS))
+    if "output" in outputs:
+        return softmax(np.asarray(outputs["output"], dtype=np.float32).reshape(-1, len(LABELS)), temperature)
+    raise ValueError(
+        f"outputs {sorted(outputs)} hold none of PROBABILITIES, probabilities, output, "
+        "by which food11 models answer"
+    )
