@@ -44,9 +44,8 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except GourmetError as exc:
-            failure = click.ClickException(str(exc))
-            failure.exit_code = exc.exit_code
-            raise failure from exc
+            click.echo(f"Error: {exc}", err=True)
+            ctx.exit(exc.exit_code)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
