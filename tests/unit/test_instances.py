@@ -1,0 +1,130 @@
+"""Threads and devices of one instance of a served model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gourmet.systems import instances
+
+
+def config(*groups: dict[str, Any], **parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": list(groups),
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()},
+    }
+
+
+@pytest.fixture
+def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "available_cpus", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cpus")
+@pytest.mark.parametrize(
+    ("groups", "threads"),
+    [
+        ([], 4),
+        ([{"count": 1}], 4),
+        ([{"count": 2}], 2),
+        ([{"count": 3}], 1),
+        ([{"count": 16}], 1),
+        ([{"count": 1}, {"count": 1}], 2),
+        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0, 1]}], 2),
+        ([{"count": 1}, {"count": 3, "passive": True}], 4),
+    ],
+)
+def test_threads_are_shared_out_among_the_instances(groups: list[dict[str, Any]], threads: int) -> None:
+    assert instances.cpu_threads(config(*groups)) == threads
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_a_parameter_overrides_the_share() -> None:
+    assert instances.cpu_threads(config({"count": 2}, intra_op_thread_count="3")) == 3
+    assert instances.cpu_threads(config({"count": 2}, intra_op_thread_count="0")) == 2
+
+
+@pytest.mark.parametrize("text", ["two", "-1", "1.5", "²"])
+def test_a_parameter_that_is_no_number_is_refused_by_name(text: str) -> None:
+    with pytest.raises(instances.InstanceConfigError, match=r"intra_op_thread_count.*of model 'm'"):
+        instances.cpu_threads(config(intra_op_thread_count=text))
+
+
+def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
+    for name, text in {"proc/self/cgroup": line, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "cpus"),
+    [
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
+        ("0::/\n", {"sys/fs/cgroup/cpu.max": "max 100000\n"}, 8),
+        (
+            "0::/a/b\n",
+            {"sys/fs/cgroup/a/cpu.max": "350000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "max 1"},
+            3,
+        ),
+        ("0::/host/only\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
+        (
+            "4:memory:/x\n3:cpu,cpuacct:/x\n0::/\n",
+            {
+                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "400000",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000",
+            },
+            4,
+        ),
+        (
+            "3:cpu:/\n",
+            {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+    ],
+)
+def test_a_cgroup_quota_limits_the_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, files: dict[str, str], cpus: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    assert instances.available_cpus(cgroup(tmp_path, line, files)) == cpus
+
+
+def test_without_cgroups_the_affinity_counts(tmp_path: Path) -> None:
+    assert instances.available_cpus(tmp_path) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "config_text", "device"),
+    [
+        ("CPU", "", instances.CPU),
+        ("MODEL", "", instances.CPU),
+        ("GPU", "instance_group [{ count: 1 kind: KIND_GPU }]", instances.Device("cuda", 1)),
+        ("GPU", "instance_group [{ count: 1 }]", instances.Device("cuda", 1, required=False)),
+        ("KIND_GPU", "# not KIND_GPU", instances.Device("cuda", 1, required=False)),
+    ],
+)
+def test_only_a_config_that_names_a_gpu_insists_on_it(
+    tmp_path: Path, kind: str, config_text: str, device: instances.Device
+) -> None:
+    (tmp_path / "config.pbtxt").write_text(config_text)
+    args = {
+        "model_instance_kind": kind,
+        "model_instance_device_id": "1",
+        "model_repository": str(tmp_path),
+    }
+    assert instances.wanted_device(args) == device
+
+
+def test_a_model_without_a_config_file_does_not_insist_on_a_gpu(tmp_path: Path) -> None:
+    args = {
+        "model_instance_kind": "GPU",
+        "model_instance_device_id": "0",
+        "model_repository": str(tmp_path),
+    }
+    assert not instances.wanted_device(args).required
