@@ -7,6 +7,7 @@ module; none of them repeats a line of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,7 @@ __all__ = [
     "normalise",
     "pixels",
     "probabilities",
+    "sample",
     "softmax",
 ]
 
@@ -116,3 +118,8 @@ def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 
         f"outputs {sorted(outputs)} hold none of PROBABILITIES, probabilities, output, "
         "by which food11 models answer"
     )
+
+
+def sample() -> bytes:
+    """A small JPEG of fried eggs, drawn by draw_sample.py: what a served model is asked first."""
+    return Path(__file__).with_name("sample.jpg").read_bytes()
