@@ -1,0 +1,118 @@
+"""`gourmet up`: Triton and the web app, from nothing to an address."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from gourmet import repository
+from gourmet.errors import UsageError
+from gourmet.serving import preflight
+from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.supervisor import Supervisor, WebOptions
+from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
+from gourmet.serving.wheel import find_wheel
+
+_MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
+@click.option("--port", default=5000, show_default=True, type=_PORT, help="Port of the web app.")
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
+@click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="Threads of each.")
+@click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
+@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Triton's HTTP port.")
+@click.option("--grpc-port", default=8001, show_default=True, type=_PORT, help="Triton's gRPC port.")
+@click.option("--metrics-port", default=8002, show_default=True, type=_PORT, help="Triton's metrics port.")
+@click.option(
+    "--model-repository",
+    "repositories",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    default=(repository.DEFAULT,),
+    help="Folder of models; may be given several times.  [default: triton/models]",
+)
+@click.option(
+    "--model-control",
+    type=_MODEL_CONTROLS,
+    default="explicit",
+    show_default=True,
+    help="explicit: load, unload and reconfigure while running; poll: follow the folder; none: neither.",
+)
+@click.option(
+    "--response-cache",
+    "cache_mb",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="MB",
+    help="Remember answers, for models whose config asks for it.",
+)
+@click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
+@click.option("--web-only", is_flag=True, help="Start the web app for the Triton at TRITON_SERVER_URL.")
+@click.option("-v", "--verbose", is_flag=True, help="Every line of Triton's log, with where it comes from.")
+def up(
+    host: str,
+    port: int,
+    workers: int,
+    threads: int,
+    triton_host: str,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    repositories: tuple[Path, ...],
+    model_control: ModelControl,
+    cache_mb: int,
+    triton_only: bool,
+    web_only: bool,
+    verbose: bool,
+) -> None:
+    """Run the product: Triton and the web app, until Ctrl-C.
+
+    FOOD11_MODEL_NAME says which served model answers the page (food_classifier unless set), and
+    TRITON_SERVER_URL where Triton is, if it is not this command that starts it.
+    """
+    if triton_only and web_only:
+        raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
+    started = time.monotonic()
+    options = TritonOptions(
+        repositories=tuple(path.resolve() for path in repositories),
+        host=triton_host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        model_control=model_control,
+        response_cache_bytes=cache_mb << 20,
+    )
+    log = LogPrinter(verbose=verbose)
+    web = None
+    if not triton_only:
+        url = os.environ.get("TRITON_SERVER_URL", "localhost:8000") if web_only else options.http_url
+        web = WebOptions(host, port, workers, threads, url)
+        preflight.check_ports(host, {"--port": port})
+    models: list[preflight.ConfiguredModel] = []
+    server = None
+    if not web_only:
+        wheel = find_wheel()
+        served = preflight.check_repositories(options.repositories)
+        models = preflight.configured_models(os.environ, served)
+        preflight.check_ports(
+            triton_host,
+            {"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port},
+        )
+        server = TritonServer(options, log.sink("triton"), wheel)
+
+    def announce() -> None:
+        log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")
+        if server:
+            log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
+        if web:
+            log.say("gourmet", f"the page {web.url}", "green")
+
+    Supervisor(log, models, server, web).run(announce)
+    log.say("gourmet", "stopped")

@@ -1,0 +1,54 @@
+"""A model repository on disk: which models it holds, and their configs as Triton itself reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from gourmet.errors import GourmetError
+
+# triton/models/ lies beside src/ in a checkout.
+DEFAULT: Final = Path(__file__).resolve().parents[2] / "triton" / "models"
+
+ModelConfig = Any  # model_config_pb2.ModelConfig; the generated module carries no types
+
+
+class RepositoryError(GourmetError):
+    """A model repository, or a model in it, that cannot be used."""
+
+
+def model_names(repository: Path) -> tuple[str, ...]:
+    """The models of `repository`: every folder that holds a config or a version."""
+    if not repository.is_dir():
+        raise RepositoryError(
+            f"there is no model repository at {repository}: name one with --model-repository"
+        )
+    names = sorted(folder.name for folder in repository.iterdir() if folder.is_dir() and _is_model(folder))
+    if not names:
+        raise RepositoryError(
+            f"{repository} holds no models: each is a folder with a config.pbtxt and a version folder like 1/"
+        )
+    return tuple(names)
+
+
+def read_config(model: Path) -> ModelConfig:
+    """The parsed config.pbtxt of the model folder `model`."""
+    path = model / "config.pbtxt"
+    try:
+        return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+    except FileNotFoundError as exc:
+        raise RepositoryError(f"the model {model.name} has no {path}") from exc
+    except text_format.ParseError as exc:
+        raise RepositoryError(f"{path} is not a config that Triton can read: {exc}") from exc
+
+
+def versions(model: Path) -> tuple[int, ...]:
+    """The version folders of a model, ascending."""
+    return tuple(sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit()))
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.pbtxt").is_file() or any(path.name.isdigit() for path in folder.iterdir())

@@ -1,0 +1,1 @@
+"""Starting a real Triton out of the PyPI wheel, and the web app in front of it."""

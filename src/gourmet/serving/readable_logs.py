@@ -1,0 +1,62 @@
+"""Triton's and gunicorn's lines as one log that a person can read."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final, TextIO
+
+import click
+
+# I1121 02:32:03.186922 6125 model_lifecycle.cc:472] "loading: food_classifier:1"
+_TRITON_LINE: Final = re.compile(r"([IWEF])\d{4} (\d\d:\d\d:\d\d)\.\d+ \d+ ([\w.]+:\d+)\] \"?(.*?)\"?$")
+_COLOURS: Final = {"I": None, "W": "yellow", "E": "red", "F": "red"}
+
+# What is worth a line without --verbose; warnings and errors always are.
+_TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
+
+# A machine without a GPU is not at fault.
+_NOT_A_FAULT: Final = re.compile(
+    r"CUDA driver version is insufficient|CudaDriverHelper has not been|DCGM unable to start|"
+    r"Failed to initialize NVML|CUDA memory pool disabled|failed to load all models|"
+    r"no CUDA-capable device|NVML_ERROR"
+)
+
+
+class LogPrinter:
+    """Prints lines of several processes, one whole line at a time, each with its origin."""
+
+    def __init__(self, *, verbose: bool = False, out: TextIO | None = None) -> None:
+        self._verbose = verbose
+        self._out = out or sys.stdout
+        self._lock = threading.Lock()
+
+    def say(self, origin: str, text: str, colour: str | None = None) -> None:
+        with self._lock:
+            prefix = click.style(f"{origin:>7} │ ", fg="cyan" if origin == "gourmet" else "bright_black")
+            click.echo(prefix + click.style(text, fg=colour), file=self._out)
+
+    def sink(self, origin: str) -> Callable[[str], None]:
+        """A function that prints the lines of one process, as they come."""
+        if origin != "triton":
+            return lambda line: self.say(origin, line)
+        return self._triton_line
+
+    def _triton_line(self, line: str) -> None:
+        found = _TRITON_LINE.match(line)
+        if found is None:
+            # The start-up tables, and the stubs' own output: keep what a model printed.
+            if self._verbose or (line.strip() and line[0] not in "+|" and not _NOT_A_FAULT.search(line)):
+                self.say("triton", line)
+            return
+        level, clock, where, message = found.groups()
+        if not self._verbose and (
+            _NOT_A_FAULT.search(message) or (level == "I" and not _TELLING.search(message))
+        ):
+            return
+        if message:
+            self.say(
+                "triton", f"{clock} {message}" + (f"  ({where})" if self._verbose else ""), _COLOURS[level]
+            )

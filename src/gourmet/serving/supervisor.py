@@ -1,0 +1,191 @@
+"""Keeps Triton and the web app running until asked to stop, and stops them in order.
+
+The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
+when starting. A process that dies is started again, later each time it dies soon after its start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gourmet.serving.asking import ask_sample, model_index, triton
+from gourmet.serving.preflight import ConfiguredModel
+from gourmet.serving.processes import Child, DiedWhileStarting
+from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.triton_server import TritonServer, reachable
+from gourmet.serving.waiting import http_ok
+
+# With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
+_WEB_DRAIN_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.1
+
+
+@dataclass
+class Backoff:
+    """Seconds to wait before the next start: doubling, and forgotten after a long healthy life."""
+
+    first_s: float = 0.5
+    most_s: float = 30.0
+    healthy_s: float = 60.0
+    _next_s: float = field(default=0.0, init=False)
+
+    def after_life_of(self, lived_s: float) -> float:
+        if lived_s > self.healthy_s or not self._next_s:
+            self._next_s = self.first_s
+        wait_s, self._next_s = self._next_s, min(2 * self._next_s, self.most_s)
+        return wait_s
+
+
+@dataclass(frozen=True)
+class WebOptions:
+    """Where the web app listens and with how many hands."""
+
+    host: str
+    port: int
+    workers: int
+    threads: int
+    triton_url: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{reachable(self.host)}:{self.port}"
+
+
+class Kept:
+    """One process that is started again when it dies."""
+
+    def __init__(self, name: str, start: Callable[[], None], exit_status: Callable[[], int | None]) -> None:
+        self.name = name
+        self._start = start
+        self._exit_status = exit_status
+        self._backoff = Backoff()
+        self._started = 0.0
+        self._start_again: float | None = None
+
+    def start(self) -> None:
+        self._start()
+        self._started = time.monotonic()
+        self._start_again = None
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Notice a death, and start again once its wait is over."""
+        if self._start_again is not None:
+            if time.monotonic() >= self._start_again:
+                self.start()
+        elif (status := self._exit_status()) is not None:
+            wait_s = self._backoff.after_life_of(time.monotonic() - self._started)
+            say(f"{self.name} ended with status {status}; starting it again in {wait_s:.1f} s")
+            self._start_again = time.monotonic() + wait_s
+
+
+class Supervisor:
+    """Runs what it is given: a Triton, a web app, or both."""
+
+    def __init__(
+        self,
+        log: LogPrinter,
+        models: list[ConfiguredModel],
+        server: TritonServer | None,
+        web: WebOptions | None,
+    ) -> None:
+        self._log = log
+        self._models = models
+        self._server = server
+        self._web_options = web
+        self._web: Child | None = None
+        self._stopping = threading.Event()
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Start everything, call `on_ready` once all of it answers, and return after a signal."""
+        before = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            kept = self._start_all()
+            if not self._stopping.is_set():
+                on_ready()
+            while not self._stopping.wait(_POLL_S):
+                for process in kept:
+                    process.look(self._say)
+        finally:
+            self._stop_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._stopping.set()
+
+    def _start_all(self) -> list[Kept]:
+        kept = []
+        if self._server:
+            server = self._server
+            keep_triton = Kept("Triton", self._restart_triton, server.exit_status)
+            keep_triton.start()
+            kept.append(keep_triton)
+            self._wait_for_models(server)
+        if self._web_options and not self._stopping.is_set():
+            keep_web = Kept("the web app", self._start_web, lambda: self._web and self._web.exit_status())
+            keep_web.start()
+            kept.append(keep_web)
+            self._wait_for_web(self._web_options)
+        return kept
+
+    def _restart_triton(self) -> None:
+        assert self._server
+        self._server.stop()  # the stubs and the shared memory of a server that died
+        self._server.start()
+
+    def _wait_for_models(self, server: TritonServer) -> None:
+        """Until the configured models answered a picture; raise if one of them cannot."""
+        while not self._stopping.is_set() and not server.live():
+            self._stopping.wait(_POLL_S)
+        if self._stopping.is_set():
+            return
+        with triton(server.options.http_url) as client:
+            for name, entry in sorted(model_index(client).items()):
+                if entry.get("state") == "UNAVAILABLE":
+                    self._say(
+                        f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
+                    )
+            for model in self._models:
+                label, probability = ask_sample(client, model.system, model.name)
+                self._say(f"{model.name} answers: the sample is {label}, {probability:.0%} sure")
+
+    def _start_web(self) -> None:
+        options = self._web_options
+        assert options
+        if self._web:
+            self._web.reap_group()
+        command = [
+            *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
+            *("--bind", f"{options.host}:{options.port}"),
+            *("--workers", str(options.workers), "--threads", str(options.threads)),
+            "app:create_app()",
+        ]
+        env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
+        # gunicorn puts its working directory on sys.path: not the checkout, see DESIGN on triton/.
+        self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
+
+    def _wait_for_web(self, options: WebOptions) -> None:
+        while not self._stopping.is_set() and not http_ok(f"{options.url}/healthz"):
+            if self._web and (status := self._web.exit_status()) is not None:
+                raise DiedWhileStarting("the web app", status)
+            self._stopping.wait(_POLL_S)
+
+    def _stop_all(self) -> None:
+        if self._web:
+            self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
+        if self._server:
+            self._server.close()
+
+    def _say(self, text: str, colour: str | None = None) -> None:
+        self._log.say("gourmet", text, colour)

@@ -1,0 +1,143 @@
+"""One Triton out of the wheel: its command line, its life and what it leaves behind (nothing)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from gourmet.serving.processes import Child, DiedWhileStarting, LineSink
+from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.wheel import TritonWheel, find_wheel
+
+ModelControl = Literal["explicit", "poll", "none"]
+
+_SHARED_MEMORY: Final = Path("/dev/shm")
+# Triton drains for this long when asked to end; the rest of the ten seconds is the web app's.
+_DRAIN_TIMEOUT_S: Final = 3
+
+
+@dataclass(frozen=True)
+class TritonOptions:
+    """What one may choose about a server; the defaults are those of `gourmet up`."""
+
+    repositories: tuple[Path, ...]
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    model_control: ModelControl = "explicit"
+    response_cache_bytes: int = 0
+    verbose: int = 0
+    extra: tuple[str, ...] = ()
+
+    @property
+    def http_url(self) -> str:
+        """host:port, as Triton's clients want it."""
+        return f"{reachable(self.host)}:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{reachable(self.host)}:{self.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{reachable(self.host)}:{self.metrics_port}/metrics"
+
+
+def reachable(host: str) -> str:
+    """Where to ask a server that listens on `host`: one bound to every address is asked on loopback."""
+    return "127.0.0.1" if host in ("", "0.0.0.0") else host
+
+
+class TritonServer:
+    """Start, ask, stop. As a context manager it is started on entry and stopped on exit."""
+
+    def __init__(self, options: TritonOptions, on_line: LineSink, wheel: TritonWheel | None = None) -> None:
+        self.options = options
+        self._on_line = on_line
+        self._wheel = wheel or find_wheel()
+        self._folder = Path(tempfile.mkdtemp(prefix="gourmet-triton-"))
+        # The Python backend names its shared memory after this, which is how leftovers are told apart.
+        self._memory_prefix = f"{self._folder.name}-"
+        self._child: Child | None = None
+        self._backends = self._wheel.assemble_backends(self._folder / "backends")
+
+    def __enter__(self) -> TritonServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def start(self) -> None:
+        """Start the process; it answers a while later, see `wait_until_live`."""
+        self._child = Child(
+            self.command(), env=self._wheel.environment(), cwd=self._folder, on_line=self._on_line
+        )
+
+    def exit_status(self) -> int | None:
+        return self._child.exit_status() if self._child else None
+
+    def live(self) -> bool:
+        """Whether the server answers at all; says nothing about any model."""
+        if (status := self.exit_status()) is not None:
+            raise DiedWhileStarting("Triton", status)
+        return http_ok(f"http://{self.options.http_url}/v2/health/live")
+
+    def wait_until_live(self, timeout_s: float = 120) -> float:
+        """Wait until every model was loaded or given up: only then does Triton open its ports."""
+        return wait_until(self.live, timeout_s, f"Triton at {self.options.http_url} did not answer")
+
+    def stop(self) -> None:
+        """End the process and its stubs, and remove the shared memory they leave when killed."""
+        if self._child:
+            self._child.stop(_DRAIN_TIMEOUT_S + 1)
+            self._child = None
+        for leftover in _SHARED_MEMORY.glob(f"{self._memory_prefix}*"):
+            leftover.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Stop, and remove the server's own folder."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def command(self) -> list[str]:
+        """The command line that this server is started with."""
+        options = self.options
+        command = [
+            str(self._wheel.binary),
+            *(f"--model-repository={path}" for path in options.repositories),
+            f"--backend-directory={self._backends}",
+            *(
+                f"--backend-config={backend.name},shm-region-prefix-name={self._memory_prefix}"
+                for backend in sorted(self._backends.iterdir())
+            ),
+            f"--http-address={options.host}",
+            f"--http-port={options.http_port}",
+            f"--grpc-address={options.host}",
+            f"--grpc-port={options.grpc_port}",
+            f"--metrics-address={options.host}",
+            f"--metrics-port={options.metrics_port}",
+            f"--model-control-mode={options.model_control}",
+            # One broken model must keep none of the others from serving.
+            "--exit-on-error=false",
+            "--strict-readiness=false",
+            f"--exit-timeout-secs={_DRAIN_TIMEOUT_S}",
+            "--allow-gpu-metrics=true",
+            f"--log-verbose={options.verbose}",
+        ]
+        if options.model_control == "explicit":
+            command.append("--load-model=*")
+        if options.response_cache_bytes:
+            command += [
+                f"--cache-directory={self._wheel.caches}",
+                f"--cache-config=local,size={options.response_cache_bytes}",
+            ]
+        return [*command, *options.extra]
