@@ -1,0 +1,100 @@
+"""ONNX Runtime behind Triton's Python backend: serves any model whose config says "onnxruntime".
+
+One folder up, README.md tells what it honours and what it does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_batches as batches
+import onnx_session as sessions
+import onnx_signature as signatures
+import triton_python_backend_utils as pb_utils
+
+from gourmet.errors import GourmetError
+from gourmet.systems.instances import CPU, Device, wanted_device
+
+_LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
+
+
+class TritonPythonModel:
+    """One instance of a model; Triton calls these methods, all from one thread."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+        config = auto_complete_model_config.as_dict()
+        if not signatures.is_complete(config):
+            try:
+                path = sessions.model_path(Path(pb_utils.get_model_dir()), config)
+                signatures.complete(config, signatures.Signature.of(sessions.peek(path)))
+            except _LOAD_ERRORS as exc:
+                raise pb_utils.TritonModelException(str(exc)) from exc
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        try:
+            path = sessions.model_path(Path(args["model_repository"], args["model_version"]), config)
+            self._session = _session(path, config, wanted_device(args), args["model_instance_name"])
+            signature = signatures.Signature.of(self._session)
+            signatures.check(config, signature)
+            self._run_options = sessions.run_options(config)
+        except _LOAD_ERRORS as exc:
+            raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
+        self._batched = config["max_batch_size"] > 0
+        self._stack = batches.Stack()
+        self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
+        self._free_shapes = signatures.looser_inputs(config, signature)
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        jobs = [self._read(request) for request in requests]
+        batches.answer_all(jobs, self._run, self._stack, batched=self._batched)
+        return [_response(job) for job in jobs]
+
+    def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
+        job = batches.Job({}, request.requested_output_names())
+        try:
+            for tensor in request.inputs():
+                name = tensor.name()
+                job.feeds[name] = self._array(name, tensor.as_numpy())
+        except batches.BadRequest as exc:
+            job.error = exc
+        return job
+
+    def _array(self, name: str, array: batches.Array) -> batches.Array:
+        takes = self._free_shapes.get(name)
+        if takes is not None and not signatures.fits(array.shape, takes):
+            raise batches.BadRequest(
+                f"input {name!r} has shape {list(array.shape)}, the ONNX file takes {list(takes)}"
+            )
+        return batches.text(name, array) if name in self._strings else array
+
+    def _run(self, feeds: batches.Feeds, wanted: Sequence[str]) -> Sequence[batches.Array]:
+        outputs: Sequence[batches.Array] = self._session.run(wanted, feeds, self._run_options)
+        return outputs
+
+
+def _session(path: Path, config: dict[str, Any], device: Device, instance: str) -> Any:
+    try:
+        return sessions.open_session(path, config, device)
+    except sessions.SessionError as exc:
+        if device.required:
+            raise
+        pb_utils.Logger.log_warn(f"{instance} runs on the CPU instead of {device}: {exc}")
+        return sessions.open_session(path, config, CPU)
+
+
+def _response(job: batches.Job) -> pb_utils.InferenceResponse:
+    if job.error is None:
+        # Triton has no scalars; at least one dimension is what the config promises.
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
+        )
+    invalid = isinstance(job.error, (batches.BadRequest, sessions.InvalidArgument))
+    code = pb_utils.TritonError.INVALID_ARG if invalid else pb_utils.TritonError.INTERNAL
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))

@@ -1,0 +1,132 @@
+"""Requests into runs and back: which requests can share a run, stacking their rows, splitting them.
+
+numpy only; what a run does is the caller's. A single request is passed through without a copy, and
+every answer is a view of its run's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Feeds = dict[str, Array]
+# Takes the inputs and the names of the wanted outputs, gives these outputs in that order.
+Run = Callable[[Feeds, Sequence[str]], Sequence[Array]]
+
+
+class BadRequest(Exception):
+    """What a client sent cannot be computed; the message names the tensor and both sides."""
+
+
+@dataclass
+class Job:
+    """One request: what it brings, what it wants, and in the end its answer or why there is none."""
+
+    feeds: Feeds
+    wanted: Sequence[str]
+    answer: dict[str, Array] = field(default_factory=dict)
+    error: Exception | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(next(iter(self.feeds.values())).shape[0])
+
+
+class Stack:
+    """Stacks rows into buffers that are kept, so that a merged run asks for no fresh pages.
+
+    The result is valid until the next call.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def __call__(self, name: str, parts: Sequence[Array]) -> Array:
+        rows = sum(part.shape[0] for part in parts)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape[0] < rows or buffer.shape[1:] != parts[0].shape[1:]:
+            buffer = self._buffers[name] = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
+        return np.concatenate(parts, out=buffer[:rows])
+
+
+def text(name: str, array: Array) -> Array:
+    """The strings of a tensor, which Triton hands out as bytes and ONNX Runtime takes as text."""
+    try:
+        strings = [item.decode() for item in array.ravel()]
+    except UnicodeDecodeError as exc:
+        raise BadRequest(
+            f"input {name!r} holds bytes that are no UTF-8 text, which ONNX strings are: {exc}"
+        ) from exc
+    decoded = np.empty(len(strings), dtype=np.object_)
+    decoded[:] = strings
+    return decoded.reshape(array.shape)
+
+
+def answer_all(jobs: Iterable[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+    """Give every job without an error its answer, with as few runs as the shapes allow."""
+    open_jobs = [job for job in jobs if job.error is None]
+    for group in _groups(open_jobs) if batched else [[job] for job in open_jobs]:
+        _answer_group(group, run, stack, batched=batched)
+
+
+def _groups(jobs: Sequence[Job]) -> Iterable[list[Job]]:
+    """Jobs whose tensors differ in the number of rows alone can share a run."""
+    if len(jobs) < 2:
+        return [list(jobs)] if jobs else []
+    groups: dict[tuple[object, ...], list[Job]] = {}
+    for job in jobs:
+        kind = tuple(
+            (name, array.shape[1:]) for name, array in sorted(job.feeds.items(), key=lambda pair: pair[0])
+        )
+        groups.setdefault(kind, []).append(job)
+    return groups.values()
+
+
+def _answer_group(group: list[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+    try:
+        _run_group(group, run, stack, batched=batched)
+    except Exception as exc:
+        if len(group) == 1:
+            group[0].error = exc
+            return
+        # One request's values can fail a run (an index out of range); the others are not to blame.
+        for job in group:
+            _answer_group([job], run, stack, batched=batched)
+
+
+def _run_group(group: list[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+    wanted = list(dict.fromkeys(name for job in group for name in job.wanted))
+    if not wanted:
+        return
+    if len(group) == 1:
+        feeds = group[0].feeds
+    else:
+        feeds = {name: stack(name, [job.feeds[name] for job in group]) for name in group[0].feeds}
+    outputs = dict(zip(wanted, run(feeds, wanted), strict=True))
+    if batched:
+        _split(group, outputs)
+    else:
+        group[0].answer = outputs
+
+
+def _split(group: list[Job], outputs: Mapping[str, Array]) -> None:
+    total = sum(job.rows for job in group)
+    for name, output in outputs.items():
+        if output.ndim == 0 or output.shape[0] != total:
+            raise ValueError(
+                f"output {name!r} came back as {list(output.shape)} for {total} rows; a model with "
+                "max_batch_size above 0 must answer row by row"
+            )
+    if len(group) == 1:
+        group[0].answer = dict(outputs)
+        return
+    start = 0
+    for job in group:
+        stop = start + job.rows
+        job.answer = {name: outputs[name][start:stop] for name in job.wanted}
+        start = stop

@@ -1,0 +1,211 @@
+"""What an ONNX file takes and gives, beside what the model's config says about it.
+
+Nothing here needs Triton or a session: the config is the dict Triton hands out, and the session is
+asked for nothing but its inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Dims = tuple[int, ...]
+
+# ONNX Runtime's names of the element types that Triton's Python backend can carry, and Triton's.
+TRITON_TYPES: Final = {
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32",
+    "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(string)": "TYPE_STRING",
+}
+
+# NVIDIA's default-max-batch-size, for a config that names no tensors and no batch size.
+DEFAULT_MAX_BATCH_SIZE: Final = 4
+
+
+class SignatureError(Exception):
+    """The config and the ONNX file do not fit together; names the tensor and both sides."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of the ONNX file; `dims` holds -1 where a size is free.
+
+    ONNX Runtime shows a scalar and a tensor of unknown rank alike, as no dims at all.
+    """
+
+    name: str
+    onnx_type: str
+    dims: Dims
+
+    @property
+    def triton_type(self) -> str:
+        try:
+            return TRITON_TYPES[self.onnx_type]
+        except KeyError:
+            raise SignatureError(
+                f"{self.name!r} of the ONNX file is {self.onnx_type}; this backend carries "
+                f"{', '.join(TRITON_TYPES)}"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """`optional` are initializers of the graph that a request may overwrite."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    optional: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def of(cls, session: Any) -> Signature:
+        return cls(
+            _tensors(session.get_inputs()),
+            _tensors(session.get_outputs()),
+            _tensors(session.get_overridable_initializers()),
+        )
+
+    def batches(self) -> bool:
+        """Whether every tensor has a free first dimension, so that rows can be stacked."""
+        return all(tensor.dims[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
+
+
+def _tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor(node.name, node.type, tuple(dim if isinstance(dim, int) else -1 for dim in node.shape))
+        for node in nodes
+    )
+
+
+def is_complete(config: Mapping[str, Any]) -> bool:
+    """Whether the config names its tensors, so that there is nothing to complete."""
+    return bool(config["input"]) and bool(config["output"])
+
+
+def complete(config: dict[str, Any], signature: Signature) -> None:
+    """Write what the config leaves open into it, as NVIDIA's backend does.
+
+    A free first dimension everywhere becomes the batch, with dynamic batching unless some
+    scheduler is chosen.
+    """
+    if config["max_batch_size"] == 0 and signature.batches():
+        config["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
+    batched = config["max_batch_size"] > 0
+    if config["max_batch_size"] > 1 and not {"dynamic_batching", "sequence_batching"} & config.keys():
+        config["dynamic_batching"] = {}
+    if not config["input"]:
+        config["input"] = [_declare(tensor, batched) for tensor in signature.inputs]
+    if not config["output"]:
+        config["output"] = [_declare(tensor, batched) for tensor in signature.outputs]
+
+
+def _declare(tensor: Tensor, batched: bool) -> dict[str, Any]:
+    dims = list(tensor.dims[1:] if batched else tensor.dims)
+    declared: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
+    if not dims:
+        # Triton wants at least one dimension of everything.
+        declared["dims"] = [1]
+        if batched:
+            declared["reshape"] = {"shape": []}
+    return declared
+
+
+def check(config: Mapping[str, Any], signature: Signature) -> None:
+    """Raise SignatureError with everything about the config that the ONNX file contradicts."""
+    problems = [*_unsupported(config), *_disagreements(config, signature)]
+    if problems:
+        raise SignatureError("; ".join(problems))
+
+
+def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
+    if config.get("batch_input") or config.get("batch_output"):
+        yield "batch_input and batch_output are not supported"
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        yield "a decoupled transaction policy is not supported: an ONNX model answers once"
+    sequence = config.get("sequence_batching", {})
+    if sequence.get("control_input") or sequence.get("state"):
+        yield "sequence_batching with control_input or state is not supported"
+    for declared in config["input"]:
+        if declared.get("allow_ragged_batch"):
+            yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
+        if declared.get("optional") and config["max_batch_size"] > 0:
+            yield f"optional input {declared['name']!r} needs max_batch_size: 0"
+
+
+def _disagreements(config: Mapping[str, Any], signature: Signature) -> Iterator[str]:
+    inputs = {tensor.name: tensor for tensor in signature.inputs}
+    optional = {tensor.name: tensor for tensor in signature.optional}
+    outputs = {tensor.name: tensor for tensor in signature.outputs}
+    declared_inputs = {declared["name"]: declared for declared in config["input"]}
+    for name in inputs.keys() - declared_inputs.keys():
+        yield f"the ONNX file needs an input {name!r}, the config names {_names(declared_inputs)}"
+    for declared in config["input"]:
+        known = optional if declared.get("optional") else {**inputs, **optional}
+        yield from _disagreement("input", declared, known, config["max_batch_size"])
+    for declared in config["output"]:
+        yield from _disagreement("output", declared, outputs, config["max_batch_size"])
+
+
+def _disagreement(
+    role: str, declared: Mapping[str, Any], known: Mapping[str, Tensor], max_batch_size: int
+) -> Iterator[str]:
+    name = declared["name"]
+    tensor = known.get(name)
+    if tensor is None:
+        kind = f"optional {role}" if declared.get("optional") else role
+        yield f"the config names an {kind} {name!r}, the ONNX file has {_names(known)}"
+        return
+    if declared["data_type"] != tensor.triton_type:
+        yield (
+            f"{role} {name!r} is {declared['data_type']} in the config and "
+            f"{tensor.triton_type} in the ONNX file"
+        )
+    dims = declared_dims(declared, max_batch_size)
+    if max_batch_size > 0 and tensor.dims[:1] != (-1,):
+        yield (
+            f"{role} {name!r} is {list(tensor.dims)} in the ONNX file, but max_batch_size "
+            f"{max_batch_size} needs a first dimension of any size (-1); set it to 0 or export so"
+        )
+    elif not fits(dims, tensor.dims):
+        yield f"{role} {name!r} is {list(dims)} in the config and {list(tensor.dims)} in the ONNX file"
+
+
+def declared_dims(declared: Mapping[str, Any], max_batch_size: int) -> Dims:
+    """The shape that the config promises to the model: reshaped, with the batch in front."""
+    dims = declared["reshape"]["shape"] if "reshape" in declared else declared["dims"]
+    return ((-1,) if max_batch_size > 0 else ()) + tuple(int(dim) for dim in dims)
+
+
+def looser_inputs(config: Mapping[str, Any], signature: Signature) -> dict[str, Dims]:
+    """Inputs whose declared shape allows more than the ONNX file takes, with what that takes.
+
+    Triton checks every request against the config, so only these are left to check.
+    """
+    files = {tensor.name: tensor.dims for tensor in (*signature.inputs, *signature.optional)}
+    looser = {}
+    for declared in config["input"]:
+        ours, theirs = declared_dims(declared, config["max_batch_size"]), files[declared["name"]]
+        if any(a == -1 and b != -1 for a, b in zip(ours, theirs, strict=False)):
+            looser[declared["name"]] = theirs
+    return looser
+
+
+def fits(ours: Dims, theirs: Dims) -> bool:
+    """Whether two shapes can be the same; -1 is any size, and a scalar may be written as ones."""
+    if not theirs:
+        return all(dim in (1, -1) for dim in ours)
+    return len(ours) == len(theirs) and all(a == b or -1 in (a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _names(known: Mapping[str, Any]) -> str:
+    return ", ".join(repr(name) for name in sorted(known)) or "none"
