@@ -25,7 +25,7 @@ from gourmet.serving.triton_server import TritonServer, reachable
 from gourmet.serving.waiting import http_ok
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
-_WEB_DRAIN_TIMEOUT_S: Final = 5.0
+_WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
 
 

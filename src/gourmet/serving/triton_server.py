@@ -16,7 +16,7 @@ ModelControl = Literal["explicit", "poll", "none"]
 
 _SHARED_MEMORY: Final = Path("/dev/shm")
 # Triton drains for this long when asked to end; the rest of the ten seconds is the web app's.
-_DRAIN_TIMEOUT_S: Final = 3
+_DRAIN_TIMEOUT_S: Final = 5
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+"""A change to a model's config, as a value: what to turn, and the config that results.
+
+Configs are handled as Triton's own JSON, the form in which the running server gives and takes them.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from gourmet.errors import UsageError
+from gourmet.systems.instances import THREADS_PARAMETER
+
+Config = dict[str, Any]
+
+
+class ImpossibleChange(UsageError):
+    """A change that contradicts itself or the model's config."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What to turn; None leaves a thing as it is."""
+
+    instances: int | None = None
+    threads: int | None = None
+    max_batch: int | None = None
+    dynamic_batching: bool | None = None
+    delay_us: int | None = None
+    preferred_batches: tuple[int, ...] | None = None
+    gpus: tuple[int, ...] | None = None
+    cpu: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cpu and self.gpus:
+            raise ImpossibleChange("an instance group is on the CPU or on GPUs: give --cpu or --gpus")
+        if self.dynamic_batching is False and (self.delay_us is not None or self.preferred_batches):
+            raise ImpossibleChange(
+                "--delay and --preferred are settings of dynamic batching: drop --no-dynamic"
+            )
+
+    def __bool__(self) -> bool:
+        return self != Change()
+
+    def over(self, other: Change) -> Change:
+        """This change on top of `other`: where both turn a thing, this one wins."""
+        mine = {name: value for name, value in vars(self).items() if value not in (None, False, ())}
+        if self.dynamic_batching is False:
+            mine["dynamic_batching"] = False
+        return replace(other, **mine)
+
+
+# The exercises of the food lab, by name.
+VARIANTS: Final[dict[str, Change]] = {
+    "one-instance": Change(instances=1, dynamic_batching=False),
+    "dynamic-batching": Change(instances=1, dynamic_batching=True, delay_us=100),
+    "two-instances": Change(instances=2, dynamic_batching=False),
+    "four-instances": Change(instances=4, dynamic_batching=False),
+    "two-gpus": Change(instances=1, gpus=(0, 1)),
+}
+
+
+def changed(config: Config, change: Change) -> Config:
+    """A copy of `config` with `change` made."""
+    config = copy.deepcopy(config)
+    if change.max_batch is not None:
+        config["max_batch_size"] = change.max_batch
+    _change_instances(config, change)
+    if change.threads is not None:
+        parameters = config.setdefault("parameters", {})
+        parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
+    _change_batching(config, change)
+    return config
+
+
+def _change_instances(config: Config, change: Change) -> None:
+    if change.instances is None and not change.cpu and change.gpus is None:
+        return
+    groups = config.get("instance_group") or [{"kind": "KIND_AUTO"}]
+    # One group that says it all; a server's answer carries a name and defaults that belong to the old one.
+    group = {"kind": groups[0].get("kind", "KIND_AUTO"), "gpus": groups[0].get("gpus", [])}
+    group["count"] = change.instances or groups[0].get("count", 1)
+    if change.cpu:
+        group.update(kind="KIND_CPU", gpus=[])
+    if change.gpus:
+        group.update(kind="KIND_GPU", gpus=list(change.gpus))
+    config["instance_group"] = [group]
+
+
+def _change_batching(config: Config, change: Change) -> None:
+    if change.dynamic_batching is False:
+        config.pop("dynamic_batching", None)
+        return
+    if change.dynamic_batching is None and change.delay_us is None and not change.preferred_batches:
+        return
+    largest = config.get("max_batch_size", 0)
+    if largest < 1:
+        raise ImpossibleChange(
+            f"{config.get('name', 'the model')} has max_batch_size {largest}: its network takes one input at "
+            "a time and there is nothing to batch; export it with a batch dimension first"
+        )
+    batching = config.setdefault("dynamic_batching", {})
+    if change.delay_us is not None:
+        batching["max_queue_delay_microseconds"] = change.delay_us
+    if change.preferred_batches:
+        if too_large := [size for size in change.preferred_batches if size > largest]:
+            raise ImpossibleChange(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
+        batching["preferred_batch_size"] = list(change.preferred_batches)
+
+
+def as_pbtxt(config: Config) -> str:
+    """A config as the text of a config.pbtxt."""
+    message = json_format.ParseDict(config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+    return str(text_format.MessageToString(message, as_utf8=True))
+
+
+def summary(config: Config) -> str:
+    """What matters of a config, in one line."""
+    groups = config.get("instance_group") or []
+    placed = ", ".join(_group(group) for group in groups) or "instances left to Triton"
+    threads = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
+    parts = [placed + (f" of {threads} threads" if threads and threads != "0" else "")]
+    parts.append(f"at most {config.get('max_batch_size', 0)} rows a batch")
+    batching = config.get("dynamic_batching")
+    if batching is None:
+        parts.append("no dynamic batching")
+    else:
+        parts.append(f"dynamic batching after {int(batching.get('max_queue_delay_microseconds', 0))} µs")
+        if preferred := batching.get("preferred_batch_size"):
+            parts.append("preferably " + " or ".join(str(size) for size in preferred))
+    return "; ".join(parts)
+
+
+def _group(group: Config) -> str:
+    kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
+    gpus = " " + ", ".join(str(gpu) for gpu in group["gpus"]) if group.get("gpus") else ""
+    return f"{group.get('count', 1)} × {kind}{gpus}"
