@@ -1,0 +1,57 @@
+# The two commands are `make up` and `make test`; `make help` lists the rest.
+
+# The first Python here that the pinned packages exist for; override with `make PYTHON=… up`.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev up test test-unit test-containers check format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: setup ## Run the product, Triton and the web app, until Ctrl-C (options: make up ARGS="--port 8080")
+	@exec $(BIN)/gourmet up $(ARGS)
+
+test: setup-dev ## Run all tests but the containers' (options: make test ARGS="-k upload")
+	$(PYTEST) tests/unit tests/served tests/web $(ARGS)
+
+test-unit: setup-dev ## Run the tests that start no server
+	$(PYTEST) tests/unit $(ARGS)
+
+test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
+	$(PYTEST) tests/containers --timeout 2400 $(ARGS)
+
+check: setup-dev ## Lint, check the format and the types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup-dev ## Bring the code into the house's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## Measure the figures of docs/measurements.md again (about 10 minutes, on a quiet machine)
+	$(BIN)/gourmet bench foundation $(ARGS)
+
+setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
+setup-dev: $(VENV)/.ready-dev ## Make the virtual environment that `make test` needs
+
+$(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or 3.12 here: install one (Debian: apt install python3.11 python3.11-venv)."; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON): about a minute, once."
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
+	$(PIP) install -q -r requirements.txt
+	$(PIP) install -q --no-deps --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
+	$(PIP) install -q -r requirements-dev.txt
+	@touch $@
+
+clean: ## Remove the virtual environment, caches and local runs
+	rm -rf $(VENV) *.egg-info runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
