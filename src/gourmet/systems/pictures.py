@@ -11,6 +11,7 @@ before anything is decoded, and whatever a decoder throws becomes one error that
       mixed_file              a picture that is a document or an archive too
       animated                a moving picture (GIF excepted: its first frame counts)
       too_many_pixels         more pixels than we are willing to decode
+      too_complex             few pixels, made so that decoding them takes minutes or gigabytes
       broken_picture          begins like a picture but cannot be decoded
 """
 
@@ -19,12 +20,15 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image
+
+from gourmet.systems.picture_guards import excess, header_excess
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
@@ -34,12 +38,17 @@ MAX_PIXELS_JPEG: Final = 50_000_000
 MAX_PIXELS: Final = 25_000_000
 
 # What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
-# readers the first 1,024, archive readers the last 65,557.
+# readers the first 1,024, archive readers the last 65,557, and PHP runs what it finds anywhere.
 _HEAD_BYTES: Final = 4096
 _TAIL_BYTES: Final = 65_557
-_MARKUP: Final = (b"<script", b"<html", b"<!doctype", b"<svg", b"<?php", b"%pdf-")
-_ARCHIVE_ENDS: Final = (b"PK\x05\x06",)
+_HEAD_MARKS: Final = (b"<script", b"<html", b"<!doctype", b"<svg", b"%pdf-")
+_TAIL_MARKS: Final = (b"PK\x05\x06\x00\x00",)
+_MARKS: Final = (b"<?php", b"<?PHP", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
 
+_BEGINNINGS: Final = (
+    *((b"\xff\xd8\xff", "JPEG"), (b"\x89PNG\r\n", "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF")),
+    *((b"II*\x00", "TIFF"), (b"MM\x00*", "TIFF"), (b"II+\x00", "TIFF"), (b"MM\x00+", "TIFF"), (b"BM", "BMP")),
+)
 _KNOWN_BUT_REFUSED: Final = (
     (b"%PDF-", "a PDF document"),
     (b"<svg", "an SVG drawing"),
@@ -56,6 +65,15 @@ _KNOWN_BUT_REFUSED: Final = (
 _HEIC_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 _EXIF_ORIENTATION: Final = 0x0112
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -90,14 +108,13 @@ def square_pixels(data: bytes, size: int) -> Pixels:
     upright, flattening its transparency and changing its colours cost what a small square costs.
     """
     with _open(data) as image:
-        image.draft(None, (size, size))
         try:
+            image.draft(None, (size, size))
             image.load()
-            small = _shrink(image, size)
+            small = _flat_rgb(_upright(_shrink(image, size), image))
         except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
-            raise PictureError("broken_picture", f"the {_format(image)} cannot be decoded: {exc}") from exc
-        small = _upright(small, image)
-    return np.asarray(_flat_rgb(small))
+            raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
+    return np.asarray(small)
 
 
 def from_base64(blob: bytes) -> bytes:
@@ -120,6 +137,8 @@ def from_base64(blob: bytes) -> bytes:
 def _open(data: bytes) -> Image.Image:
     if not data:
         raise PictureError("empty", "the file is empty: choose a photo")
+    if reason := header_excess(data):
+        raise PictureError("too_complex", f"this picture is not decoded, as {reason}: save it again")
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
@@ -128,29 +147,39 @@ def _open(data: bytes) -> Image.Image:
         raise _not_a_picture(data) from exc
     try:
         _check(image, data)
-    except BaseException:
+    except PictureError:
         image.close()
         raise
+    except Exception as exc:
+        image.close()
+        raise PictureError("broken_picture", f"this {_format(image)} cannot be read: {exc}") from exc
     return image
 
 
 def _check(image: Image.Image, data: bytes) -> None:
-    limit = MAX_PIXELS_JPEG if _format(image) == "JPEG" else MAX_PIXELS
+    kind = _format(image)
+    limit = MAX_PIXELS_JPEG if kind == "JPEG" else MAX_PIXELS
     pixels = image.width * image.height
     if pixels > limit:
         raise PictureError(
             "too_many_pixels",
             f"{image.width}×{image.height} is {pixels / 1e6:.0f} million pixels; "
-            f"at most {limit / 1e6:.0f} million are allowed for {_format(image)}: shrink the photo",
+            f"at most {limit / 1e6:.0f} million are allowed for {kind}: shrink the photo",
         )
-    if _format(image) in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
-        raise PictureError("animated", f"an animated {image.format} is not a photo: send a single picture")
-    head = data[:_HEAD_BYTES].lower()
-    if any(mark in head for mark in _MARKUP) or any(end in data[-_TAIL_BYTES:] for end in _ARCHIVE_ENDS):
+    if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
+        raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")
+    head, tail = data[:_HEAD_BYTES].lower(), data[-_TAIL_BYTES:]
+    if (
+        any(mark in head for mark in _HEAD_MARKS)
+        or any(mark in tail for mark in _TAIL_MARKS)
+        or any(mark in data for mark in _MARKS)
+    ):
         raise PictureError(
             "mixed_file",
-            f"this {_format(image)} is a document or an archive as well: save it again as a plain picture",
+            f"this {kind} is a document, a program or an archive as well: save it again as a plain picture",
         )
+    if reason := excess(image, data):
+        raise PictureError("too_complex", f"this {kind} is not decoded, as {reason}: save it again")
 
 
 def _format(image: Image.Image) -> str:
@@ -166,49 +195,61 @@ def _not_a_picture(data: bytes) -> PictureError:
     for mark, name in _KNOWN_BUT_REFUSED:
         if start[: len(mark)].lower() == mark.lower():
             return PictureError("unsupported_format", f"this is {name}; allowed are {allowed}")
+    for kind in _beginnings(data):
+        return PictureError("broken_picture", f"this begins like a {kind} but cannot be read: it is damaged")
     return PictureError("not_a_picture", f"this is not a picture of a format that is read here ({allowed})")
+
+
+def _beginnings(data: bytes) -> Iterator[str]:
+    """The formats whose first bytes `data` has."""
+    yield from (kind for mark, kind in _BEGINNINGS if data.startswith(mark))
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        yield "WEBP"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        yield "AVIF"
 
 
 def _shrink(image: Image.Image, size: int) -> Image.Image:
     """The central square, `size` pixels wide, in a mode that can still be made RGB faithfully."""
-    if image.mode in ("P", "PA"):
-        image = image.convert("RGBA" if "transparency" in image.info or image.mode == "PA" else "RGB")
-    elif image.mode == "1":
-        image = image.convert("L")
-    elif image.mode.startswith("I") or image.mode == "F":
-        image = _eight_bits(image)
-    elif image.mode == "RGB" and "transparency" in image.info:
+    white = _white_level(image)
+    if image.mode == "PA" or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         image = image.convert("RGBA")
+    elif image.mode in ("1", "P"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    elif image.mode.startswith("I;16"):
+        image = image.convert("I")
     side = min(image.width, image.height)
     left, top = (image.width - side) / 2, (image.height - side) / 2
-    return image.resize(
+    small = image.resize(
         (size, size),
         Image.Resampling.BILINEAR,
         box=(left, top, left + side, top + side),
         reducing_gap=2.0,
     )
+    if not white:
+        return small
+    values = np.nan_to_num(np.asarray(small, dtype=np.float32), posinf=white, neginf=0.0)
+    return Image.fromarray(np.clip(values * (255.0 / white), 0.0, 255.0).round().astype(np.uint8))
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Sixteen-bit and floating-point greys as eight bits, by range and not by clipping."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float32), posinf=0.0, neginf=0.0)
-    top = float(values.max(initial=0.0))
-    if image.mode.startswith("I;16") or top > 255.0:
-        scale = 255.0 / 65535.0
-    else:
-        scale = 255.0 if image.mode == "F" and top <= 1.0 else 1.0
-    return Image.fromarray(np.clip(values * scale, 0, 255).astype(np.uint8))
+def _white_level(image: Image.Image) -> float:
+    """What counts as white in a picture of deep greys (which does not say), 0 for all other modes."""
+    if image.mode.startswith("I;16"):
+        return 65535.0
+    if image.mode not in ("I", "F"):
+        return 0.0
+    brightest = float(np.nan_to_num(image.getextrema()[1], posinf=65535.0))
+    usual = (255.0, 65535.0) if image.mode == "I" else (1.0, 255.0, 65535.0)
+    return next((level for level in usual if brightest <= level), brightest)
 
 
 def _upright(small: Image.Image, original: Image.Image) -> Image.Image:
+    """`small` as its photographer held it; photos with unreadable metadata are left as they are."""
     try:
-        orientation = original.getexif().get(_EXIF_ORIENTATION, 1)
-    except Exception:  # a photo with unreadable metadata is still a photo
-        return small
-    if orientation not in range(2, 9):
-        return small
-    small.getexif()[_EXIF_ORIENTATION] = orientation
-    return ImageOps.exif_transpose(small)
+        turn = _UPRIGHT.get(original.getexif().get(_EXIF_ORIENTATION, 1))
+    except Exception:
+        turn = None
+    return small if turn is None else small.transpose(turn)
 
 
 def _flat_rgb(image: Image.Image) -> Image.Image:

@@ -1,0 +1,403 @@
+"""Every format and mode that is promised, and the files that people send to break a decoder."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import struct
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gourmet.systems import picture_guards, pictures
+from gourmet.systems.food11 import contract
+
+SIZE = 224
+
+
+def scene(width: int = 640, height: int = 480) -> Image.Image:
+    """A smooth picture with different corners, so that every turn and every colour slip shows."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    red, green = 255 * columns / width, 255 * rows / height
+    blue = np.where((columns < width / 2) & (rows < height / 2), 220, 60)
+    return Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def code_of(data: bytes, step: Callable[[bytes], object] = pictures.identify) -> str:
+    with pytest.raises(pictures.PictureError) as caught:
+        step(data)
+    assert str(caught.value)
+    return caught.value.code
+
+
+def decode(data: bytes) -> pictures.Pixels:
+    return pictures.square_pixels(data, SIZE)
+
+
+def difference(a: pictures.Pixels, b: pictures.Pixels) -> float:
+    return float(np.abs(a.astype(float) - b.astype(float)).mean())
+
+
+REFERENCE = decode(encoded(scene(), "PNG"))
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+def test_each_allowed_format_is_recognised_by_its_content_and_looks_the_same(kind: str) -> None:
+    data = encoded(scene(), kind)
+    assert pictures.identify(data) == pictures.PictureInfo(kind, 640, 480)
+    # A GIF keeps 256 colours, so it may differ the most.
+    assert difference(decode(data), REFERENCE) < (6 if kind == "GIF" else 3)
+
+
+def test_the_square_is_the_middle_of_the_photo_and_not_the_whole_of_it_squeezed() -> None:
+    wide = Image.new("RGB", (900, 300), "red")
+    wide.paste((0, 0, 255), (300, 0, 600, 300))
+    inner = decode(encoded(wide, "PNG"))[:, 2:-2]  # the filter looks one pixel beyond the square
+    assert np.all(inner == (0, 0, 255))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I;16"])
+def test_each_mode_of_a_tiff_or_png_becomes_three_channels(mode: str) -> None:
+    kind = "PNG" if mode in ("P", "PA", "LA") else "TIFF"
+    source = Image.new(mode, (300, 200)) if mode in ("PA", "LAB", "I;16") else scene(300, 200).convert(mode)
+    if mode == "PA":
+        source = Image.new("P", (300, 200))
+        data = encoded(source, kind, transparency=bytes([0, 255]))
+    else:
+        data = encoded(source, kind)
+    assert decode(data).shape == (SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize("mode", ["L", "1"])
+def test_greys_stay_grey(mode: str) -> None:
+    pixels = decode(encoded(scene().convert(mode), "PNG"))
+    assert np.array_equal(pixels[..., 0], pixels[..., 1])
+    assert np.array_equal(pixels[..., 0], pixels[..., 2])
+    assert pixels.std() > 20
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
+def test_cmyk_prints_keep_their_colours(kind: str) -> None:
+    data = encoded(scene().convert("CMYK"), kind)
+    assert difference(decode(data), REFERENCE) < 4
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bit_greys_are_scaled_and_not_clipped(kind: str) -> None:
+    eight = np.asarray(scene().convert("L"))
+    deep = Image.fromarray(eight.astype(np.uint16) * 257)
+    assert deep.mode == "I;16"
+    assert difference(decode(encoded(deep, kind)), decode(encoded(scene().convert("L"), "PNG"))) < 1
+
+
+@pytest.mark.parametrize(("bright", "expected"), [(1.0, 255), (255.0, 255), (65535.0, 255), (100.0, 100)])
+def test_floating_point_greys_are_scaled_by_their_range(bright: float, expected: int) -> None:
+    flat = Image.fromarray(np.full((300, 300), bright, dtype=np.float32))
+    assert np.all(decode(encoded(flat, "TIFF")) == expected)
+
+
+def test_floating_point_greys_without_a_number_are_black_and_not_an_error() -> None:
+    values = np.full((300, 300), np.nan, dtype=np.float32)
+    assert np.all(decode(encoded(Image.fromarray(values), "TIFF")) == 0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "AVIF"])
+def test_what_is_transparent_is_shown_on_white(kind: str) -> None:
+    clear = Image.new("RGBA", (300, 300), (200, 0, 0, 0))
+    assert decode(encoded(clear, kind)).min() >= 254
+    half = decode(encoded(Image.new("RGBA", (300, 300), (0, 0, 0, 128)), kind))
+    assert abs(int(half.mean()) - 127) <= 2
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_a_transparent_colour_of_a_png_is_shown_on_white(mode: str) -> None:
+    colour: object = (0, 0, 0) if mode == "RGB" else 0
+    data = encoded(Image.new(mode, (300, 300), 0), "PNG", transparency=colour)
+    assert np.all(decode(data) == 255)
+
+
+def test_the_first_frame_of_a_gif_counts_and_its_clear_colour_is_white() -> None:
+    frames = [Image.new("RGB", (100, 100), colour) for colour in ("red", "blue", "lime")]
+    moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=50)
+    assert np.all(decode(moving) == (255, 0, 0))
+    clear = encoded(Image.new("P", (100, 100), 0), "GIF", transparency=0)
+    assert np.all(decode(clear) == 255)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "AVIF"])
+def test_other_moving_pictures_are_refused(kind: str) -> None:
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")]
+    assert (
+        code_of(encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=50)) == "animated"
+    )
+
+
+TURNS = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,  # stored turned the other way round, so that 6 turns it upright
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", TURNS)
+def test_a_turned_photo_equals_its_upright_twin(kind: str, orientation: int) -> None:
+    turn = TURNS[orientation]
+    stored = scene() if turn is None else scene().transpose(turn)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert difference(decode(encoded(stored, kind, exif=exif)), REFERENCE) < 3
+
+
+@pytest.mark.parametrize("size", [(5000, 3752), (3751, 5003), (1003, 751)])
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_large_photos_decoded_at_a_fraction_still_equal_their_twin(
+    size: tuple[int, int], orientation: int
+) -> None:
+    stored = scene(*size).transpose(TURNS[orientation] or Image.Transpose.ROTATE_180)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    upright = decode(encoded(scene(*size), "PNG", compress_level=1))
+    assert difference(decode(encoded(stored, "JPEG", exif=exif)), upright) < 3
+
+
+def test_a_phone_s_picture_with_a_second_one_behind_it_is_the_first_one() -> None:
+    data = encoded(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (640, 480), "black")])
+    assert pictures.identify(data).format == "JPEG"
+    assert difference(decode(data), REFERENCE) < 3
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_a_nonsensical_orientation_is_ignored(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert difference(decode(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", b"Exif\0\0" + b"\xff" * 60_000]
+)
+def test_unreadable_metadata_does_not_spoil_a_photo(exif: bytes) -> None:
+    assert difference(decode(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
+
+
+def test_an_enormous_colour_profile_does_not_spoil_a_photo() -> None:
+    assert difference(decode(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 3_000_000)), REFERENCE) < 3
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (223, 225)])
+def test_tiny_and_narrow_pictures_are_enlarged(size: tuple[int, int]) -> None:
+    assert decode(encoded(Image.new("RGB", size, "lime"), "PNG")).shape == (SIZE, SIZE, 3)
+
+
+# What is not a picture, or not only a picture
+
+
+def test_nothing_is_empty() -> None:
+    assert code_of(b"") == "empty"
+
+
+@pytest.mark.parametrize("data", [b"hello", b"\x00" * 4096, b"\xff\xd8", b"{}", bytes(range(256)) * 40])
+def test_other_bytes_are_not_a_picture(data: bytes) -> None:
+    assert code_of(data) == "not_a_picture"
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing"),
+        (b"\xef\xbb\xbf <?xml version='1.0'?><svg/>", "an XML document"),
+        (b"<!DOCTYPE html><title>x</title>", "an HTML page"),
+        (b"  <HTML></HTML>", "an HTML page"),
+        (b"%PDF-1.7\n", "a PDF document"),
+        (b"PK\x03\x04" + b"\0" * 30, "a ZIP archive"),
+        (b"8BPS\0\x01", "a Photoshop file"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "HEIC"),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0", "HEIC"),
+    ],
+)
+def test_a_known_format_that_is_refused_is_called_by_its_name(data: bytes, named: str) -> None:
+    assert code_of(data) == "unsupported_format"
+    with pytest.raises(pictures.PictureError, match=named):
+        pictures.identify(data)
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
+def test_a_truncated_picture_is_broken(kind: str, share: float) -> None:
+    noisy = Image.fromarray(np.random.default_rng(1).integers(0, 255, (200, 300, 3), dtype=np.uint8))
+    data = encoded(noisy, kind)
+    assert code_of(data[: max(16, int(len(data) * share))], decode) == "broken_picture"
+
+
+def png_with_comment(text: bytes) -> bytes:
+    plain = encoded(Image.new("RGB", (300, 300), "red"), "PNG")
+    body = b"tEXtComment\0" + text
+    return (
+        plain[:33]
+        + struct.pack(">I", len(body) - 4)
+        + body
+        + struct.pack(">I", zlib.crc32(body))
+        + plain[33:]
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png_with_comment(b"<script>alert(1)</script>"),
+        png_with_comment(b"<!DOCTYPE html>"),
+        png_with_comment(b"%PDF-1.7"),
+        encoded(scene(), "JPEG", comment=b"<sVg onload=alert(1)>"),
+        encoded(scene(), "PNG") + b"PK\x05\x06" + b"\0" * 18,
+        encoded(scene(), "JPEG") + b"Rar!\x1a\x07\x01\0",
+        encoded(scene(), "PNG") + b" " * 9000 + b"<?php system($_GET[0]);",
+        b"GIF89a/*" + encoded(Image.new("P", (9, 9)), "GIF")[8:] + b"%PDF-1.4",
+    ],
+)
+def test_a_picture_that_is_something_else_too_is_refused(data: bytes) -> None:
+    assert code_of(data) == "mixed_file"
+
+
+def test_bytes_behind_a_photo_that_cameras_put_there_are_fine() -> None:
+    video = b"\0\0\0\x18ftypmp42" + bytes(np.random.default_rng(2).integers(0, 255, 200_000, dtype=np.uint8))
+    assert pictures.identify(encoded(scene(), "JPEG") + video).format == "JPEG"
+
+
+# Small files that would cost a lot
+
+
+def png_header(width: int, height: int) -> bytes:
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + body
+        + struct.pack(">I", zlib.crc32(body))
+        + (struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")))
+    )
+
+
+@pytest.mark.parametrize("side", [5001, 10_000, 60_000])
+def test_too_many_pixels_are_refused_by_the_header_alone(side: int) -> None:
+    assert code_of(png_header(side, side)) == "too_many_pixels"  # there are no pixels behind it
+
+
+def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
+    assert pictures.identify(png_header(5000, 5000)).width == 5000
+    small = encoded(Image.new("L", (16, 16)), "JPEG")
+    frame = small.index(b"\xff\xc0")
+
+    def sized(side: int) -> bytes:
+        return small[: frame + 5] + struct.pack(">HH", side, side) + small[frame + 9 :]
+
+    assert pictures.identify(sized(7071)).width == 7071
+    assert code_of(sized(7072)) == "too_many_pixels"
+
+
+def repeated_scans(times: int, side: int) -> bytes:
+    data = encoded(Image.new("L", (side, side), 128), "JPEG", progressive=True)
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * times + b"\xff\xd9"
+
+
+def test_scans_without_end_are_refused_and_ordinary_progressive_photos_are_not() -> None:
+    assert picture_guards.jpeg_scans(encoded(scene(), "JPEG", progressive=True)) == 10
+    assert decode(encoded(scene(), "JPEG", progressive=True)).shape == (SIZE, SIZE, 3)
+    assert code_of(repeated_scans(250, 64)) == "too_complex"
+    assert code_of(repeated_scans(60, 5000)) == "too_complex"
+
+
+def run_length_bmp() -> bytes:
+    head = struct.pack("<2sIHHI", b"BM", 2000, 0, 0, 54 + 1024)
+    head += struct.pack("<IiiHHIIiiII", 40, 100, 100, 1, 8, 1, 500, 0, 0, 256, 0)
+    return head + b"\0" * 1024 + b"\x64\x05\0\0" * 100
+
+
+def tiled_tiff(side: int) -> bytes:
+    tile = zlib.compress(b"\0" * 1000)
+    tags = [(256, 100), (257, 100), (258, 8), (259, 8), (262, 1), (277, 1), (322, side), (323, side)]
+    tags += [(324, 8 + 2 + 12 * 10 + 4), (325, len(tile))]
+    rows = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + rows + b"\0" * 4 + tile
+
+
+JPEG = encoded(Image.new("RGB", (64, 64), "red"), "JPEG")
+PNG = encoded(Image.new("RGB", (64, 64), "red"), "PNG")
+GIF = encoded(Image.new("L", (64, 64)), "GIF")
+GIF_BLOCKS_AT = 13 + 3 * (2 << (GIF[10] & 7))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(JPEG[:2] + b"\xff\xe3\x00\x02" * 2_000_000 + JPEG[2:], id="jpeg of empty segments"),
+        pytest.param(JPEG[:2] + b"\xff" * 8_000_000 + JPEG[2:], id="jpeg of padding"),
+        pytest.param(PNG[:33] + (b"\0\0\0\0abCd" + b"\0" * 4) * 700_000 + PNG[33:], id="png of chunks"),
+        pytest.param(
+            GIF[:GIF_BLOCKS_AT] + b"!\xfe\x01A\0" * 1_600_000 + GIF[GIF_BLOCKS_AT:], id="gif of comments"
+        ),
+        pytest.param(run_length_bmp(), id="bmp of run lengths"),
+        pytest.param(tiled_tiff(20_000), id="tiff with a tile larger than itself"),
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_file_made_to_keep_the_decoder_busy_is_refused(data: bytes) -> None:
+    assert code_of(data) == "too_complex"
+
+
+def test_the_guards_let_a_large_profile_and_a_long_comment_pass() -> None:
+    assert pictures.identify(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 5_000_000)).format == "JPEG"
+    assert pictures.identify(encoded(Image.new("L", (64, 64)), "GIF", comment=b"c" * 60_000)).format == "GIF"
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:PIL")
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(pictures.FORMATS),
+    cuts=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=8)), min_size=1, max_size=6),
+)
+def test_whatever_is_changed_in_a_file_it_gives_pixels_or_one_kind_of_error(
+    kind: str, cuts: list[tuple[float, bytes]]
+) -> None:
+    data = SMALL[kind]
+    for place, patch in cuts:
+        at = int(place * len(data))
+        data = data[:at] + patch + data[at + len(patch) :]
+    with contextlib.suppress(pictures.PictureError):
+        assert decode(data).shape == (SIZE, SIZE, 3)
+
+
+SMALL = {kind: encoded(scene(48, 40), kind) for kind in pictures.FORMATS}
+
+
+@pytest.mark.parametrize("kind", pictures.FORMATS)
+def test_base64_text_of_a_picture_is_the_picture(kind: str) -> None:
+    text = base64.b64encode(SMALL[kind])
+    assert pictures.from_base64(text) == SMALL[kind]
+    assert pictures.from_base64(b"data:image/any;base64," + text) == SMALL[kind]
+    assert pictures.from_base64(b"\n".join(text[i : i + 76] for i in range(0, len(text), 76))) == SMALL[kind]
+    assert pictures.from_base64(SMALL[kind]) == SMALL[kind]
+
+
+def test_the_bundled_sample_is_a_small_photo_of_its_own() -> None:
+    data = contract.sample()
+    assert pictures.identify(data) == pictures.PictureInfo("JPEG", 640, 480)
+    assert len(data) < 60_000
