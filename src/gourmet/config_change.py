@@ -33,7 +33,7 @@ class Change:
     delay_us: int | None = None
     preferred_batches: tuple[int, ...] | None = None
     gpus: tuple[int, ...] | None = None
-    cpu: bool = False
+    cpu: bool | None = None
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
@@ -48,9 +48,7 @@ class Change:
 
     def over(self, other: Change) -> Change:
         """This change on top of `other`: where both turn a thing, this one wins."""
-        mine = {name: value for name, value in vars(self).items() if value not in (None, False, ())}
-        if self.dynamic_batching is False:
-            mine["dynamic_batching"] = False
+        mine = {name: value for name, value in vars(self).items() if value is not None}
         return replace(other, **mine)
 
 

@@ -55,7 +55,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--delay", type=Duration(), help="How long a request may wait for company, like 100us.")
 @click.option("--preferred", type=Numbers(), help="Batch sizes to prefer, like 4,8.")
 @click.option("--gpus", type=Numbers(), help="Put the instances on these GPUs, like 0,1.")
-@click.option("--cpu", is_flag=True, help="Put the instances on the CPU.")
+@click.option("--cpu", is_flag=True, default=None, help="Put the instances on the CPU.")
 @click.option("--reset", is_flag=True, help="Back to the config.pbtxt of the model repository.")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Save it as a config.pbtxt.")
 @click.option(
@@ -75,7 +75,7 @@ def config(
     delay: int | None,
     preferred: tuple[int, ...] | None,
     gpus: tuple[int, ...] | None,
-    cpu: bool,
+    cpu: bool | None,
     reset: bool,
     write: Path | None,
     url: str,

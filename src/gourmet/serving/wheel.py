@@ -9,6 +9,7 @@ import shutil
 import sys
 import sysconfig
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -128,12 +129,12 @@ def check_glibc(libc: tuple[str, str]) -> None:
 
 def check_numpy(site_packages: Path) -> None:
     """Raise if the models would import numpy 2, read from disk since numpy itself may be broken."""
-    found = sorted(path.name.split("-")[1] for path in site_packages.glob("numpy-*.dist-info"))
+    found = [package.version for package in distributions(name="numpy", path=[str(site_packages)])]
     if not found:
         raise TritonUnusable("numpy is not installed where Triton's models look for it: run `make setup`")
-    if int(found[-1].split(".")[0]) >= 2:
+    if int(found[0].split(".")[0]) >= 2:
         raise TritonUnusable(
-            f"numpy {found[-1]} is installed, with which this Triton hands empty tensors to Python models "
+            f"numpy {found[0]} is installed, with which this Triton hands empty tensors to Python models "
             "without an error: run `pip install 'numpy<2'`"
         )
 

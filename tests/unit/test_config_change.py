@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from gourmet.config_change import VARIANTS, Change, ImpossibleChange, as_pbtxt, changed, summary
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {
+        "name": "soup",
+        "max_batch_size": 16,
+        "instance_group": [{"name": "soup_0", "kind": "KIND_CPU", "count": 2}],
+        **more,
+    }
+
+
+def test_a_change_leaves_the_rest_and_the_original_alone() -> None:
+    before = config(parameters={"system": {"string_value": "food11"}})
+    after = changed(before, Change(instances=4))
+    assert before["instance_group"][0]["count"] == 2
+    assert after["instance_group"][0]["count"] == 4
+    assert after["parameters"] == before["parameters"]
+    assert "dynamic_batching" not in after
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            Change(instances=1, delay_us=100),
+            "1 × CPU; at most 16 rows a batch; dynamic batching after 100 µs",
+        ),
+        (Change(threads=2), "2 × CPU of 2 threads; at most 16 rows a batch; no dynamic batching"),
+        (Change(gpus=(0, 1)), "2 × GPU 0, 1; at most 16 rows a batch; no dynamic batching"),
+        (Change(max_batch=8, preferred_batches=(4, 8)), "dynamic batching after 0 µs, preferably 4 or 8"),
+        (VARIANTS["four-instances"], "4 × CPU; at most 16 rows a batch; no dynamic batching"),
+    ],
+)
+def test_the_summary_says_what_was_changed(change: Change, says: str) -> None:
+    assert says.replace("µs, preferably", "µs; preferably") in summary(changed(config(), change))
+
+
+def test_no_dynamic_takes_batching_away() -> None:
+    after = changed(
+        config(dynamic_batching={"max_queue_delay_microseconds": 5}), Change(dynamic_batching=False)
+    )
+    assert "dynamic_batching" not in after
+
+
+def test_options_win_over_the_variant_they_are_given_with() -> None:
+    both = Change(instances=3, delay_us=0).over(VARIANTS["dynamic-batching"])
+    assert both == Change(instances=3, dynamic_batching=True, delay_us=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Change(cpu=True, gpus=(0,)), "--cpu or --gpus"),
+        (lambda: Change(dynamic_batching=False, delay_us=5), "drop --no-dynamic"),
+        (
+            lambda: changed(config(), Change(preferred_batches=(4, 32))),
+            "preferred batch 32 is above max_batch_size 16",
+        ),
+        (lambda: changed(config(max_batch_size=0), Change(delay_us=1)), "soup has max_batch_size 0"),
+    ],
+)
+def test_a_contradiction_is_named(make: Any, message: str) -> None:
+    with pytest.raises(ImpossibleChange, match=message):
+        make()
+
+
+def test_the_text_is_what_tritons_own_protobuf_reads_back() -> None:
+    text = as_pbtxt(changed(config(), VARIANTS["two-gpus"]))
+    parsed = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert list(parsed.instance_group[0].gpus) == [0, 1]
+    assert parsed.max_batch_size == 16

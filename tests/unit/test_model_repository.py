@@ -1,0 +1,71 @@
+"""The model repository on disk against the contract, with Triton's own protobuf as the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
+from gourmet.systems import registry
+from gourmet.systems.food11 import contract
+
+MODELS = [DEFAULT / name for name in model_names(DEFAULT)]
+
+STRING, FP32, UINT8 = 13, 11, 2
+FOOD_MODELS = {
+    "food_classifier": (
+        {"INPUT_IMAGE": (STRING, [1])},
+        {"FOOD_LABEL": (STRING, [1]), "PROBABILITY": (FP32, [1]), "PROBABILITIES": (FP32, [11])},
+    ),
+    "food_classifier_onnx": ({"input": (FP32, [3, 224, 224])}, {"output": (FP32, [11])}),
+    "food_classifier_int8": ({"image": (UINT8, [224, 224, 3])}, {"probabilities": (FP32, [11])}),
+}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.name)
+def test_a_model_folder_is_loadable(model: Path) -> None:
+    config = read_config(model)
+    assert config.name == model.name
+    assert versions(model), f"{model} has no version folder like 1/"
+    assert config.backend in {"python", "onnxruntime"}
+    if config.backend == "python":
+        assert all((model / str(version) / "model.py").is_file() for version in versions(model))
+    else:
+        assert all((model / str(version) / "model.onnx").is_file() for version in versions(model))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.name)
+def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
+    config = read_config(model)
+    labels = registry.room(config.parameters["system"].string_value, "contract").LABELS
+    for output in config.output:
+        if output.label_filename:
+            assert tuple((model / output.label_filename).read_text().splitlines()) == labels
+    assert any(output.label_filename for output in config.output)
+
+
+@pytest.mark.parametrize("name", sorted(set(FOOD_MODELS) & set(model_names(DEFAULT))))
+def test_names_and_shapes_are_the_public_ones(name: str) -> None:
+    config = read_config(DEFAULT / name)
+    inputs, outputs = FOOD_MODELS[name]
+    assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input} == inputs
+    assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.output} == outputs
+    assert config.max_batch_size == 16
+
+
+@pytest.mark.parametrize("name", sorted(set(FOOD_MODELS) & set(model_names(DEFAULT))))
+def test_one_config_serves_with_and_without_a_gpu(name: str) -> None:
+    kinds = [group.kind for group in read_config(DEFAULT / name).instance_group]
+    assert kinds == [0], "KIND_AUTO is 0"
+
+
+def test_the_default_model_is_served() -> None:
+    assert contract.DEFAULT_MODEL in model_names(DEFAULT)
+
+
+def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path) -> None:
+    (tmp_path / "soup").mkdir()
+    (tmp_path / "soup" / "config.pbtxt").write_text('name: "soup"\nmax_batchsize: 4\n')
+    with pytest.raises(RepositoryError, match=r"soup/config\.pbtxt .*max_batchsize"):
+        read_config(tmp_path / "soup")

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gourmet.repository import RepositoryError
+from gourmet.serving import preflight
+from gourmet.systems.food11 import contract
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def model(repository: Path, name: str) -> None:
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"')
+
+
+def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int) -> None:
+    with pytest.raises(preflight.NotReadyToStart, match=rf"port {taken_port} .* in use.*--http-port"):
+        preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
+
+
+def test_one_port_for_two_servers_is_refused() -> None:
+    with pytest.raises(preflight.NotReadyToStart, match="--b and --a are both 45678"):
+        preflight.check_ports("127.0.0.1", {"--a": 45678, "--b": 45678})
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(preflight.NotReadyToStart, match=r"192\.0\.2\.1"):
+        preflight.check_ports("192.0.2.1", {"--port": 45678})
+
+
+def test_free_ports_pass() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    preflight.check_ports("127.0.0.1", {"--port": port})
+
+
+def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
+    model(tmp_path / "a", "soup")
+    model(tmp_path / "b", "soup")
+    with pytest.raises(preflight.NotReadyToStart, match="more than one repository has soup"):
+        preflight.check_repositories([tmp_path / "a", tmp_path / "b"])
+
+
+def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match=f"no model repository at {tmp_path / 'gone'}"):
+        preflight.check_repositories([tmp_path / "gone"])
+
+
+def test_an_empty_repository_says_what_belongs_there(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match=r"holds no models: each is a folder with a config\.pbtxt"):
+        preflight.check_repositories([tmp_path])
+
+
+def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
+    served = ["food_classifier", "food_classifier_onnx"]
+    chosen = preflight.configured_models({contract.MODEL_ENV: "food_classifier_onnx"}, served)
+    assert [(model.system, model.name) for model in chosen] == [("food11", "food_classifier_onnx")]
+
+
+def test_an_unknown_model_is_refused_with_the_served_names() -> None:
+    with pytest.raises(
+        preflight.NotReadyToStart, match="'food_clasifier', which is no served model; served are a, b"
+    ):
+        preflight.configured_models({contract.MODEL_ENV: "food_clasifier"}, ["a", "b"])
+
+
+def test_a_repository_without_food_is_served_all_the_same() -> None:
+    assert preflight.configured_models({}, ["digits_of_somebody"]) == []

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import io
+
+import click
+import pytest
+
+from gourmet.serving.readable_logs import LogPrinter
+
+
+def printed(line: str, *, verbose: bool = False) -> str:
+    out = io.StringIO()
+    LogPrinter(verbose=verbose, out=out).sink("triton")(line)
+    return click.unstyle(out.getvalue())
+
+
+LOADED = "I1121 02:32:12.299183 6125 model_lifecycle.cc:839] \"successfully loaded 'food_classifier'\""
+POOL = 'I1121 02:32:03.186992 6125 cuda_memory_manager.cc:117] "CUDA memory pool disabled"'
+NO_GPU = 'E1121 02:32:03.187069 6125 server.cc:241] "CudaDriverHelper has not been initialized."'
+FAILED = "E1121 02:32:03.190579 6125 model_lifecycle.cc:642] \"failed to load 'x' version 1: bad\""
+
+
+def test_a_line_keeps_its_time_and_message_and_says_where_it_is_from() -> None:
+    assert printed(LOADED) == " triton │ 02:32:12 successfully loaded 'food_classifier'\n"
+
+
+@pytest.mark.parametrize("line", [POOL, NO_GPU, "+------+---+", "| Model | Version |", ""])
+def test_what_tells_nothing_is_left_out(line: str) -> None:
+    assert printed(line) == ""
+
+
+@pytest.mark.parametrize("line", [FAILED, "RuntimeError: from a model's own print"])
+def test_faults_and_what_models_print_are_always_shown(line: str) -> None:
+    assert printed(line)
+
+
+@pytest.mark.parametrize("line", [POOL, NO_GPU, "+------+---+"])
+def test_verbose_shows_everything(line: str) -> None:
+    assert printed(line, verbose=True)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gourmet.serving.processes import Child
+from gourmet.serving.supervisor import Backoff
+from gourmet.serving.waiting import wait_until
+
+
+def test_each_early_death_doubles_the_wait_up_to_the_most() -> None:
+    backoff = Backoff(first_s=0.5, most_s=3.0, healthy_s=60)
+    assert [backoff.after_life_of(1.0) for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+def test_a_long_healthy_life_is_a_fresh_start() -> None:
+    backoff = Backoff(first_s=0.5, most_s=30.0, healthy_s=60)
+    backoff.after_life_of(1.0)
+    backoff.after_life_of(1.0)
+    assert backoff.after_life_of(61.0) == 0.5
+
+
+def test_waiting_fails_with_what_was_waited_for() -> None:
+    with pytest.raises(TimeoutError, match="the soup did not boil within 0 s"):
+        wait_until(lambda: False, 0.1, "the soup did not boil")
+
+
+def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:
+    lines: list[str] = []
+    command = [sys.executable, "-u", "-c", textwrap.dedent(code)]
+    child = Child(command, env=dict(os.environ), cwd=tmp_path, on_line=lines.append)
+    wait_until(lambda: bool(lines), 20, "the child said nothing")
+    return child, lines
+
+
+def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> None:
+    child, _ = start(
+        """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up")
+        time.sleep(60)
+        """,
+        tmp_path,
+    )
+    child.stop(timeout_s=0.3)
+    assert child.exit_status() == -signal.SIGKILL
+
+
+def test_what_a_child_left_running_ends_with_it(tmp_path: Path) -> None:
+    child, lines = start(
+        """
+        import subprocess, sys, time
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        print(left.pid)
+        time.sleep(60)
+        """,
+        tmp_path,
+    )
+    child.stop(timeout_s=2)
+    wait_until(lambda: not is_running(int(lines[0])), 5, "the grandchild is still there")
+
+
+def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(
+                """
+                import os, sys, time
+                from pathlib import Path
+                from gourmet.serving.processes import Child
+                code = "import time; print('up', flush=True); time.sleep(60)"
+                command = [sys.executable, "-c", code]
+                child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=print)
+                print(child.pid, flush=True)
+                time.sleep(60)
+                """
+            ),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert parent.stdout
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not is_running(pid), 10, "the child outlived its parent")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

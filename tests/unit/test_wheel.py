@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gourmet.serving import wheel
+
+
+def test_the_wheel_of_this_environment_is_complete() -> None:
+    found = wheel.find_wheel()
+    assert os.access(found.binary, os.X_OK)
+    assert found.stub.is_file()
+
+
+def test_backends_are_copied_because_triton_refuses_links(tmp_path: Path) -> None:
+    folder = wheel.find_wheel().assemble_backends(tmp_path / "backends")
+    assert {path.name for path in folder.iterdir()} == {"python", "onnxruntime"}
+    assert (folder / "python" / "triton_python_backend_stub").is_file()
+    assert (folder / "python" / "libtriton_python.so").is_file()
+    assert (folder / "onnxruntime" / "model.py").is_file()
+    assert not [path for path in folder.rglob("*") if path.is_symlink()]
+
+
+def test_the_environment_keeps_the_checkout_off_the_models_path() -> None:
+    # There, the folder triton/ would pass for torch's compiler package of that name.
+    checkout = str(wheel._CHECKOUT)
+    imports = wheel.find_wheel().environment()["PYTHONPATH"].split(os.pathsep)
+    assert checkout not in imports
+    assert f"{checkout}/src" in imports
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 13), (2, 7)])
+def test_a_wrong_python_is_named_with_the_right_ones(version: tuple[int, int]) -> None:
+    with pytest.raises(
+        wheel.TritonUnusable, match=rf"Python {version[0]}\.{version[1]}; Python 3\.11 or 3\.12"
+    ):
+        wheel.check_python(version)
+
+
+@pytest.mark.parametrize("libc", [("glibc", "2.31"), ("glibc", "2.34"), ("musl", "1.2"), ("", "")])
+def test_an_old_or_other_c_library_is_named_with_the_oldest_that_will_do(libc: tuple[str, str]) -> None:
+    with pytest.raises(wheel.TritonUnusable, match=r"2\.35.*use Debian 12"):
+        wheel.check_glibc(libc)
+
+
+def test_numpy_2_in_the_servers_environment_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "numpy-2.1.0.dist-info").mkdir()
+    (tmp_path / "numpy-2.1.0.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 2.1.0\n")
+    with pytest.raises(wheel.TritonUnusable, match=r"numpy 2\.1\.0 .*pip install 'numpy<2'"):
+        wheel.check_numpy(tmp_path)
+
+
+def test_numpy_that_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(wheel.TritonUnusable, match="numpy is not installed"):
+        wheel.check_numpy(tmp_path)
+
+
+def test_a_missing_wheel_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "find_spec", lambda name: None)
+    with pytest.raises(wheel.TritonUnusable, match="nvidia-pytriton is missing; run `make setup`"):
+        wheel.find_wheel()
+
+
+def test_backends_that_are_nowhere_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(wheel.BACKENDS_ENV, str(tmp_path / "gone"))
+    with pytest.raises(wheel.TritonUnusable, match=f"no backends at {tmp_path / 'gone'}"):
+        wheel.own_backends()
