@@ -17,7 +17,7 @@ import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.systems.instances import CPU, Device, wanted_device
+from gourmet.systems.instances import CPU, Device, cpu_threads, wanted_device
 
 _LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
 
@@ -46,6 +46,10 @@ class TritonPythonModel:
             self._run_options = sessions.run_options(config)
         except _LOAD_ERRORS as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
+        provider, threads = self._session.get_providers()[0], cpu_threads(config)
+        pb_utils.Logger.log_info(
+            f"{args['model_instance_name']} runs {path.name} on {provider} with {threads} CPU threads"
+        )
         self._batched = config["max_batch_size"] > 0
         self._stack = batches.Stack()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
