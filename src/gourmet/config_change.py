@@ -87,6 +87,10 @@ def _change_instances(config: Config, change: Change) -> None:
     if change.gpus:
         group.update(kind="KIND_GPU", gpus=list(change.gpus))
     config["instance_group"] = [group]
+    # Where nothing but instance_group differs, Triton keeps the running instances as they are and starts
+    # new ones with the old config, so that all hold the wrong share of the CPU's threads.
+    layout = " ".join(str(part) for part in (group["count"], group["kind"], *group["gpus"]))
+    config.setdefault("parameters", {})["instance_layout"] = {"string_value": layout}
 
 
 def _change_batching(config: Config, change: Change) -> None:
@@ -108,6 +112,11 @@ def _change_batching(config: Config, change: Change) -> None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
             raise ImpossibleChange(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)
+
+
+def as_json(message: Any) -> Config:
+    """A parsed config.pbtxt in the form of the server's own answers."""
+    return dict(json_format.MessageToDict(message, preserving_proto_field_name=True))
 
 
 def as_pbtxt(config: Config) -> str:

@@ -1,0 +1,227 @@
+"""The ONNX Runtime backend loads: configs completed, checked against the file, instances given threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
+
+from gourmet.config_change import Change, changed
+from gourmet.systems.instances import available_cpus
+
+FLOAT = TensorProto.FLOAT
+ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
+
+
+def identity(*dims: Any, element: int = FLOAT) -> onnx.ModelProto:
+    """`same` is `given`, with these dims; names in dims are free sizes."""
+    made = helper.make_graph(
+        [helper.make_node("Identity", ["given"], ["same"])],
+        "test",
+        [helper.make_tensor_value_info("given", element, dims)],
+        [helper.make_tensor_value_info("same", element, dims)],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def config(
+    *,
+    given: str = "given",
+    same: str = "same",
+    data_type: str = "FP32",
+    dims: str = "[3]",
+    batch: int = 4,
+    more: str = ONE_INSTANCE,
+) -> str:
+    return (
+        f"max_batch_size: {batch}\n"
+        f'input [ {{ name: "{given}" data_type: TYPE_{data_type} dims: {dims} }} ]\n'
+        f'output [ {{ name: "{same}" data_type: TYPE_{data_type} dims: {dims} }} ]\n{more}'
+    )
+
+
+def tensors(config: dict[str, Any], role: str) -> dict[str, tuple[str, list[str], dict[str, Any] | None]]:
+    return {
+        tensor["name"]: (tensor["data_type"], [int(dim) for dim in tensor["dims"]], tensor.get("reshape"))
+        for tensor in config[role]
+    }
+
+
+@pytest.mark.parametrize("text", ["", None], ids=["an empty config", "no config at all"])
+def test_a_config_is_completed_from_the_file(onnx_lab: Any, text: str | None) -> None:
+    name = "complete_empty" if text is not None else "complete_none"
+    onnx_lab.serve(name, identity("batch", 3, "width"), text)
+
+    served = onnx_lab.client.get_model_config(name)
+
+    assert served["max_batch_size"] == 4
+    assert "dynamic_batching" in served
+    assert tensors(served, "input") == {"given": ("TYPE_FP32", [3, -1], None)}
+    assert tensors(served, "output") == {"same": ("TYPE_FP32", [3, -1], None)}
+
+
+def test_what_the_config_says_is_kept_when_the_rest_is_completed(onnx_lab: Any) -> None:
+    onnx_lab.serve(
+        "complete_half",
+        identity("batch"),
+        'max_batch_size: 9\ninput [ { name: "given" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } } ]',
+    )
+    served = onnx_lab.client.get_model_config("complete_half")
+    assert served["max_batch_size"] == 9
+    assert tensors(served, "output") == {"same": ("TYPE_FP32", [1], {"shape": []})}
+
+
+def test_a_model_without_a_free_first_dimension_is_completed_without_batching(onnx_lab: Any) -> None:
+    onnx_lab.serve("complete_whole", identity(2, 3))
+    served = onnx_lab.client.get_model_config("complete_whole")
+    assert served["max_batch_size"] == 0
+    assert "dynamic_batching" not in served
+    assert tensors(served, "input") == {"given": ("TYPE_FP32", [2, 3], None)}
+
+
+def test_the_file_may_have_another_name(onnx_lab: Any) -> None:
+    onnx_lab.put("named", identity("batch", 3), 'default_model_filename: "net.onnx"', file="net.onnx")
+    onnx_lab.client.load_model("named")
+    assert tensors(onnx_lab.client.get_model_config("named"), "input") == {"given": ("TYPE_FP32", [3], None)}
+
+
+def test_the_file_may_lie_with_its_weights_in_a_folder_of_its_name(onnx_lab: Any) -> None:
+    onnx_lab.put("folder", identity("batch", 3), config(), file="model.onnx/model.onnx")
+    onnx_lab.client.load_model("folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "text", "says"),
+    [
+        ("bad_corrupt", b"this is no model", config(), r"model.onnx cannot be opened as an ONNX model"),
+        ("bad_corrupt_and_empty", b"this is no model", "", r"model.onnx cannot be opened as an ONNX model"),
+        ("bad_empty_file", b"", config(), r"model.onnx cannot be opened as an ONNX model"),
+        (
+            "bad_input_name",
+            identity("batch", 3),
+            config(given="image"),
+            r"needs an input 'given', the config names 'image'; .* 'image', the ONNX file has 'given'",
+        ),
+        (
+            "bad_output_name",
+            identity("batch", 3),
+            config(same="labels"),
+            r"the config names an output 'labels', the ONNX file has 'same'",
+        ),
+        (
+            "bad_type",
+            identity("batch", 3),
+            config(data_type="INT32"),
+            r"input 'given' is TYPE_INT32 in the config and TYPE_FP32 in the ONNX file",
+        ),
+        (
+            "bad_dims",
+            identity("batch", 3),
+            config(dims="[4]"),
+            r"input 'given' is \[-1, 4\] in the config and \[-1, 3\] in the ONNX file",
+        ),
+        (
+            "bad_rank",
+            identity("batch", 3),
+            config(dims="[3]", batch=0),
+            r"input 'given' is \[3\] in the config and \[-1, 3\] in the ONNX file",
+        ),
+        (
+            "bad_batch",
+            identity(1, 3),
+            config(),
+            r"'given' is \[1, 3\] in the ONNX file, but max_batch_size 4 needs a first dimension of any size",
+        ),
+        (
+            "bad_element",
+            identity("batch", 3, element=TensorProto.BFLOAT16),
+            "",
+            r"'given' of the ONNX file is tensor\(bfloat16\); this backend carries .*tensor\(float16\)",
+        ),
+        (
+            "bad_threads",
+            identity("batch", 3),
+            config(more='parameters { key: "intra_op_thread_count" value { string_value: "many" } }'),
+            r'"intra_op_thread_count" of model .bad_threads. is .many.; it must be a whole number',
+        ),
+        (
+            "bad_ragged",
+            identity("batch", 3),
+            config().replace("dims: [3] }", "dims: [3] allow_ragged_batch: true }", 1),
+            r"allow_ragged_batch of input 'given' is not supported",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("bad_") else "",
+)
+def test_what_cannot_be_served_is_refused_at_load_with_both_sides(
+    onnx_lab: Any, name: str, model: onnx.ModelProto | bytes, text: str, says: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=says):
+        onnx_lab.serve(name, model, text)
+
+
+def test_a_missing_file_is_refused_with_the_place_where_it_should_be(onnx_lab: Any) -> None:
+    onnx_lab.put("bad_missing", identity("batch", 3), config(), file="other.onnx")
+    with pytest.raises(
+        InferenceServerException, match=r"there is no model.onnx in .*bad_missing/1; put the model"
+    ):
+        onnx_lab.client.load_model("bad_missing")
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there_is_refused_plainly(onnx_lab: Any) -> None:
+    with pytest.raises(InferenceServerException, match="KIND_GPU but no GPUs are available"):
+        onnx_lab.serve("bad_gpu", identity("batch", 3), config(more="instance_group [ { kind: KIND_GPU } ]"))
+
+
+@pytest.fixture
+def threads_given(onnx_lab: Any) -> Callable[[str], list[int]]:
+    """The CPU threads that each instance of a model got since the model was last asked about."""
+    seen: dict[str, int] = {}
+
+    def threads(model: str) -> list[int]:
+        lines = [line for line in onnx_lab.log if f'"{model}_' in line and "CPU threads" in line]
+        fresh = lines[seen.get(model, 0) :]
+        seen[model] = len(lines)
+        return [int(line.split(" CPU threads")[0].rsplit(" ", 1)[1]) for line in fresh]
+
+    return threads
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_instances_share_the_cpu_threads(
+    onnx_lab: Any, threads_given: Callable[[str], list[int]], count: int
+) -> None:
+    name = f"instances_{count}"
+    onnx_lab.serve(
+        name, identity("batch", 3), config(more=f"instance_group [ {{ kind: KIND_CPU count: {count} }} ]")
+    )
+    assert threads_given(name) == [max(1, available_cpus() // count)] * count
+
+
+def test_a_parameter_sets_the_threads_of_each_instance(
+    onnx_lab: Any, threads_given: Callable[[str], list[int]]
+) -> None:
+    more = (
+        "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
+        'parameters { key: "intra_op_thread_count" value { string_value: "3" } }'
+    )
+    onnx_lab.serve("threads_set", identity("batch", 3), config(more=more))
+    assert threads_given("threads_set") == [3, 3]
+
+
+def test_every_instance_gets_its_new_share_when_their_number_changes(
+    onnx_lab: Any, threads_given: Callable[[str], list[int]]
+) -> None:
+    onnx_lab.serve("resized", identity("batch", 3), config())
+    threads_given("resized")
+    for count in (2, 1, 2):
+        new = changed(onnx_lab.client.get_model_config("resized"), Change(instances=count))
+        onnx_lab.client.load_model("resized", config=json.dumps(new))
+        assert threads_given("resized") == [max(1, available_cpus() // count)] * count
