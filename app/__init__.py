@@ -1,0 +1,37 @@
+"""The web: HTTP in, answers out. Importing it does nothing; `create_app` wires everything."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from app.food import Classifier
+    from app.settings import Settings
+
+
+def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> Flask:
+    """The app, set up from the environment and asking a real Triton unless told otherwise."""
+    from flask import Flask
+
+    from app import errors, food_routes, health, inference, metrics, uploads, web
+    from app.food import FoodClassifier
+    from app.settings import Settings
+
+    settings = settings or Settings.from_env(os.environ)
+    if classifier is None:
+        triton = inference.Triton(settings.triton_url, settings.connect_timeout_s)
+        classifier = FoodClassifier(triton, settings.food_model)
+
+    app = Flask(__name__)
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    uploads.init_app(app, settings)
+    metrics.init_app(app)
+    web.init_app(app)
+    errors.init_app(app)
+    app.register_blueprint(food_routes.blueprint(classifier, settings))
+    app.register_blueprint(health.blueprint(classifier, settings))
+    app.extensions["close"] = classifier.close
+    return app

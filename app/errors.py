@@ -1,0 +1,147 @@
+"""Everything that can go wrong for somebody who asks, with its HTTP status.
+
+    ServingError               500  internal
+      BadPicture             4xx  .code of gourmet.systems.pictures: 400 broken or none,
+                                  413 too many pixels, 415 a format that is not read
+      NoFile                   400  no_file: the form has no photo in its field `file`
+      UploadTooLarge           413  upload_too_large: more bytes than allowed
+      UploadTooSlow            408  upload_too_slow
+      InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
+      TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
+      ModelNotReady            503  model_not_ready: Triton is there, the model is not
+      TritonBusy               503  triton_busy: its queue is full
+      TritonTooSlow            504  triton_too_slow: no answer before the deadline
+
+Every one is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the
+client prefers; so are Flask's own 404, 405 and 500. The 503s say when to try again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from flask import Flask, current_app
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from app.web import render, request_id
+from gourmet.systems.pictures import PictureError
+
+RETRY_AFTER_S: Final = 2
+
+_PICTURE_STATUS: Final = {
+    "too_many_pixels": 413,
+    "too_complex": 413,
+    "unsupported_format": 415,
+    "mixed_file": 415,
+    "animated": 415,
+}
+
+
+class ServingError(Exception):
+    """The message is for the person who asked: what is wrong and what to do."""
+
+    status = 500
+    code = "internal"
+    retry_after_s: int | None = None
+    closes_connection = False
+
+
+class BadPicture(ServingError):
+    """The upload cannot be used as a picture."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = _PICTURE_STATUS.get(code, 400)
+
+
+class NoFile(ServingError):
+    status = 400
+    code = "no_file"
+
+
+class UploadTooLarge(ServingError):
+    status = 413
+    code = "upload_too_large"
+    closes_connection = True
+
+
+class UploadTooSlow(ServingError):
+    status = 408
+    code = "upload_too_slow"
+    closes_connection = True
+
+
+class InferenceFailed(ServingError):
+    status = 502
+    code = "inference_failed"
+
+
+class TritonUnavailable(ServingError):
+    status = 503
+    code = "triton_unavailable"
+    retry_after_s = RETRY_AFTER_S
+
+
+class ModelNotReady(ServingError):
+    status = 503
+    code = "model_not_ready"
+    retry_after_s = RETRY_AFTER_S
+
+    def __init__(self, model: str, served: Sequence[str]) -> None:
+        there = ", ".join(served) if served else "none"
+        super().__init__(f"Triton does not serve the model {model!r} at the moment; served are: {there}")
+
+
+class TritonBusy(ServingError):
+    status = 503
+    code = "triton_busy"
+    retry_after_s = RETRY_AFTER_S
+
+
+class TritonTooSlow(ServingError):
+    status = 504
+    code = "triton_too_slow"
+
+
+def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
+    return {"error": {"code": error.code, "message": str(error), "request_id": request_id()}}
+
+
+def init_app(app: Flask) -> None:
+    app.register_error_handler(ServingError, _serving_error)
+    app.register_error_handler(PictureError, lambda exc: _serving_error(BadPicture(exc.code, str(exc))))
+    app.register_error_handler(HTTPException, _http_exception)
+    app.register_error_handler(Exception, _unexpected)
+
+
+def _serving_error(error: ServingError) -> ResponseReturnValue:
+    response = render("error.html", as_dict(error), error.status, error=error)
+    if error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    if error.closes_connection:
+        response.headers["Connection"] = "close"
+    return response
+
+
+def _http_exception(exc: HTTPException) -> ResponseReturnValue:
+    if exc.code is None or exc.code < 400:
+        return exc.get_response()
+    error = ServingError(exc.description or exc.name)
+    error.status = exc.code
+    error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
+    response = current_app.make_response(_serving_error(error))
+    for name, value in exc.get_headers():
+        if name not in ("Content-Type", "Content-Length"):
+            response.headers[name] = value
+    return response
+
+
+def _unexpected(exc: Exception) -> ResponseReturnValue:
+    current_app.logger.exception("request %s failed unexpectedly", request_id())
+    return _serving_error(
+        ServingError("something went wrong on our side; the log says what, under this request id")
+    )

@@ -1,0 +1,59 @@
+"""How gunicorn runs the app: `gunicorn --config python:app.gunicorn_conf 'app:create_app()'`.
+
+The command line overrides what stands here, and so do gunicorn's own variables PORT and
+WEB_CONCURRENCY.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
+worker_class = "gthread"
+workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
+threads = int(os.environ.get("WEB_THREADS", "8"))
+timeout = 60
+graceful_timeout = 5
+keepalive = 5
+# Workers touch a file to show that they are alive, which a slow disk must not delay.
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+control_socket_disable = True
+accesslog = "-"
+access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
+
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def on_starting(server: Any) -> None:
+    """Refuse bad settings in one sentence, and make the folder where the workers add up their counters."""
+    from app.settings import Settings, SettingsError
+
+    try:
+        Settings.from_env(os.environ)
+    except SettingsError as exc:
+        server.log.error("%s", exc)
+        sys.exit(2)
+    os.environ[_METRICS] = tempfile.mkdtemp(prefix="web-metrics-")
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    from prometheus_client import multiprocess
+
+    if Path(os.environ.get(_METRICS, "")).is_dir():
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    app = getattr(worker, "wsgi", None)
+    if app is not None:
+        app.extensions["close"]()
+
+
+def on_exit(server: Any) -> None:
+    if folder := os.environ.pop(_METRICS, ""):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,206 @@
+"""The only module that speaks to Triton, and where tritonclient's errors end.
+
+Each thread has one client of its own, as tritonclient demands, whose connection is kept alive.
+Every call has a deadline for all of it: resolving, connecting, sending, waiting and reading.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import gevent
+import numpy.typing as npt
+import tritonclient.http as triton_http
+from geventhttpclient.response import HTTPConnectionClosed
+from tritonclient.utils import InferenceServerException
+
+from app.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+T = TypeVar("T")
+
+# How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
+DESCRIPTION_AGE_S: Final = 5.0
+_LOST: Final = (HTTPConnectionClosed, ConnectionResetError, BrokenPipeError)
+
+
+class Refused(InferenceFailed):
+    """Triton says that the request is at fault: its picture, or what we believe the model takes."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a served model takes and gives, as Triton tells."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    outputs: Tensors
+    model_version: str
+
+
+class Deadline:
+    """A moment by which everything must be done, on a clock that cannot jump."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        return max(0.001, self._end - time.monotonic())
+
+
+class _Connection:
+    """One thread's client, and whether it has been answered before."""
+
+    def __init__(self, url: str, connect_timeout_s: float) -> None:
+        # The deadline ends calls earlier than any network timeout: one that fires is of connecting.
+        self.client = triton_http.InferenceServerClient(
+            url, connection_timeout=connect_timeout_s, network_timeout=3600.0
+        )
+        # geventhttpclient would send a lost request again up to twice, also one that ended Triton.
+        self.client._client_stub._connection_pool.size = -1
+        self.kept_alive = False
+
+
+class Triton:
+    """A Triton server over HTTP, for any number of threads."""
+
+    def __init__(self, url: str, connect_timeout_s: float = 2.0) -> None:
+        self.url = url
+        self._connect_timeout_s = connect_timeout_s
+        self._mine = threading.local()
+        self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._described: dict[str, tuple[float, ModelInfo]] = {}
+
+    def describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
+        """What `model` takes and gives, remembered for a few seconds unless asked `afresh`."""
+        at, info = self._described.get(model, (0.0, None))
+        if info and not afresh and time.monotonic() - at < DESCRIPTION_AGE_S:
+            return info
+        metadata = self._ask_model(model, deadline, lambda client: client.get_model_metadata(model))
+        config = self._ask_model(model, deadline, lambda client: client.get_model_config(model))
+        info = _info(model, metadata, config)
+        self._described[model] = (time.monotonic(), info)
+        return info
+
+    def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
+        """Run `model` once; raise Refused where Triton says that the request is at fault."""
+        types = {spec.name: spec.datatype for spec in self.describe(model, deadline).inputs}
+        tensors = []
+        for name, values in inputs.items():
+            tensor = triton_http.InferInput(name, list(values.shape), types[name])
+            tensor.set_data_from_numpy(values)
+            tensors.append(tensor)
+        result = self._ask_model(
+            model, deadline, lambda client: client.infer(model, tensors, request_id=request_id)
+        )
+        response = result.get_response()
+        return Answer(
+            {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]},
+            response.get("model_version", ""),
+        )
+
+    def served(self, deadline: Deadline) -> list[str]:
+        """The names of all models that are ready."""
+        try:
+            index = self._call(deadline, lambda client: client.get_model_repository_index())
+        except InferenceServerException as exc:
+            raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
+        return sorted({entry["name"] for entry in index if entry.get("state") == "READY"})
+
+    def close(self) -> None:
+        """Close the clients of all threads; for a process that is about to end."""
+        for connection in list(self._all):
+            connection.client.close()
+
+    def _ask_model(self, model: str, deadline: Deadline, ask: Callable[[Any], T]) -> T:
+        try:
+            return self._call(deadline, ask)
+        except InferenceServerException as exc:
+            reason, status = str(exc.message()), str(exc.status())
+            if not self._call(deadline, lambda client: client.is_model_ready(model)):
+                self._described.pop(model, None)
+                raise ModelNotReady(model, self.served(deadline)) from exc
+            if status == "400":
+                raise Refused(reason) from exc
+            if status == "503":
+                raise TritonBusy(f"{model} has too much to do: {reason}") from exc
+            raise InferenceFailed(f"{model} could not answer: {reason}") from exc
+
+    def _call(self, deadline: Deadline, ask: Callable[[Any], T]) -> T:
+        connection = self._connection()
+        was_kept_alive = connection.kept_alive
+        try:
+            answer = self._call_once(connection, deadline, ask)
+        except _LOST as exc:
+            if not was_kept_alive:
+                raise TritonUnavailable(f"Triton at {self.url} broke off: {exc}") from exc
+        else:
+            connection.kept_alive = True
+            return answer
+        # A kept connection that is found closed is what a restart of Triton leaves behind. Inference
+        # changes nothing there, so it may be asked again: once, on a new connection.
+        return self._call(deadline, ask)
+
+    def _call_once(self, connection: _Connection, deadline: Deadline, ask: Callable[[Any], T]) -> T:
+        timeout = gevent.Timeout(deadline.left_s())
+        try:
+            with timeout:
+                return ask(connection.client)
+        except InferenceServerException:
+            connection.kept_alive = True  # answered, with an error
+            raise
+        except BaseException as exc:
+            # What is left of the call may still lie in the connection.
+            self._forget(connection)
+            if exc is timeout:
+                raise TritonTooSlow(f"Triton did not answer within {deadline.seconds:g} s") from None
+            if isinstance(exc, _LOST):
+                raise
+            if isinstance(exc, OSError):
+                raise TritonUnavailable(f"no Triton answers at {self.url}: {exc}") from exc
+            if isinstance(exc, Exception):
+                raise InferenceFailed(f"what answers at {self.url} is no Triton: {exc!r}") from exc
+            raise
+
+    def _connection(self) -> _Connection:
+        connection: _Connection | None = getattr(self._mine, "connection", None)
+        if connection is None:
+            connection = self._mine.connection = _Connection(self.url, self._connect_timeout_s)
+            self._all.add(connection)
+        return connection
+
+    def _forget(self, connection: _Connection) -> None:
+        self._mine.connection = None
+        connection.client.close()
+
+
+def _info(model: str, metadata: dict[str, Any], config: dict[str, Any]) -> ModelInfo:
+    def specs(tensors: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(t["name"], t["datatype"], tuple(t["shape"])) for t in tensors)
+
+    parameters = config.get("parameters", {})
+    return ModelInfo(
+        name=model,
+        inputs=specs(metadata["inputs"]),
+        outputs=specs(metadata["outputs"]),
+        parameters={key: value.get("string_value", "") for key, value in parameters.items()},
+    )

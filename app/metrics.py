@@ -1,0 +1,74 @@
+"""Counters for Prometheus, added up over all workers where gunicorn runs several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from flask import Flask, Response, request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from app.web import since_start_ms
+
+DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
+_BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """One app's counters; in a registry of its own, so that a process may have several apps."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "web_requests_total",
+            "Requests answered, by route and status",
+            ["route", "method", "status"],
+            registry=self._registry,
+        )
+        self.request_seconds = Histogram(
+            "web_request_seconds",
+            "Time from the end of a request's headers to its answer",
+            ["route"],
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        self.phase_seconds = Histogram(
+            "food_phase_seconds",
+            "Where the time of a classified photo went",
+            ["phase"],
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        self.predictions = Counter(
+            "food_predictions_total",
+            "Photos classified, by model and label",
+            ["model", "label"],
+            registry=self._registry,
+        )
+
+    def observe_prediction(self, model: str, label: str, timings_ms: Mapping[str, float]) -> None:
+        self.predictions.labels(model, label).inc()
+        for phase, ms in timings_ms.items():
+            self.phase_seconds.labels(phase).observe(ms / 1000)
+
+    def observe_response(self, response: Response) -> Response:
+        route = request.url_rule.rule if request.url_rule else "unknown"
+        self.requests.labels(route, request.method, response.status_code).inc()
+        self.request_seconds.labels(route).observe(since_start_ms() / 1000)
+        return response
+
+    def text(self) -> tuple[bytes, str]:
+        """Everything measured, and the content type of the text."""
+        registry = self._registry
+        if os.environ.get(DIRECTORY_ENV):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def init_app(app: Flask) -> None:
+    metrics = Metrics()
+    app.extensions["metrics"] = metrics
+    app.after_request(metrics.observe_response)

@@ -1,0 +1,118 @@
+"""The bytes of an uploaded photo: capped while they are read, held in memory, never written to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from flask import Flask, Request, current_app, g
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+
+from app.errors import NoFile, UploadTooLarge, UploadTooSlow
+from app.settings import Settings
+
+FIELD: Final = "file"
+# What a multipart body may hold around the photo: boundaries, headers, a few other fields.
+_WRAPPING_BYTES: Final = 65_536
+_MAX_PARTS: Final = 16
+# A client that is still sending does not read the answer, so a little more than allowed is read
+# and forgotten first; whoever sends even more may find the connection closed.
+_DRAINED_BYTES: Final = 50_000_000
+
+
+class UploadRequest(Request):
+    """A request whose files stay in memory, where the byte cap keeps them small."""
+
+    def _get_file_stream(
+        self,
+        total_content_length: int | None,
+        content_type: str | None,
+        filename: str | None = None,
+        content_length: int | None = None,
+    ) -> IO[bytes]:
+        return io.BytesIO()
+
+
+def init_app(app: Flask, settings: Settings) -> None:
+    app.request_class = UploadRequest
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes + _WRAPPING_BYTES
+    app.config["MAX_FORM_PARTS"] = _MAX_PARTS
+
+
+def photo(request: Request, settings: Settings) -> bytes:
+    """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
+    started = time.perf_counter()
+    with _patience(request, settings.upload_deadline_s):
+        try:
+            upload = request.files.get(FIELD)
+            in_form = FIELD in request.form
+        except RequestEntityTooLarge:
+            _drain(request)
+            raise _too_large(settings) from None
+    g.receive_ms = (time.perf_counter() - started) * 1000
+    if upload is None:
+        raise NoFile(
+            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
+            if in_form
+            else f"there is no photo: send it as the field `{FIELD}` of a multipart form"
+        )
+    data = upload.stream.read()
+    if not data and not upload.filename:
+        raise NoFile("no photo was chosen: choose one and send it again")
+    if len(data) > settings.max_upload_bytes:
+        raise _too_large(settings)
+    return data
+
+
+def _too_large(settings: Settings) -> UploadTooLarge:
+    return UploadTooLarge(
+        f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
+    )
+
+
+def _drain(request: Request) -> None:
+    stream, left = request.environ["wsgi.input"], _DRAINED_BYTES
+    if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
+        return
+    left = min(left, request.content_length or left)
+    with contextlib.suppress(OSError):
+        while left > 0 and (chunk := stream.read(min(left, 65_536))):
+            left -= len(chunk)
+
+
+@contextlib.contextmanager
+def _patience(request: Request, seconds: float) -> Iterator[None]:
+    """Let a client send for `seconds`: then no more is read, so that it does not keep a thread busy.
+
+    gunicorn waits for a request's body without end; it hands out the socket, and one whose reading
+    side is shut down reads as ended.
+    """
+    connection: Any = request.environ.get("gunicorn.socket")
+    if not isinstance(connection, socket.socket):
+        yield
+        return
+    timed_out = threading.Event()
+
+    def hang_up() -> None:
+        timed_out.set()
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)
+
+    timer = threading.Timer(seconds, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except ClientDisconnected:
+        current_app.logger.info("the client ended its upload early")
+        if not timed_out.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if timed_out.is_set():
+        raise UploadTooSlow(f"the photo did not arrive within {seconds:g} s: send a smaller one")

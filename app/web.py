@@ -1,0 +1,71 @@
+"""What every request and response has in common: an id, security headers, JSON or HTML."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from flask import Flask, Response, g, jsonify, render_template, request
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+# No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob: data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'; manifest-src 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "geolocation=(), microphone=(), payment=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def request_id() -> str:
+    return str(g.request_id)
+
+
+def since_start_ms() -> float:
+    return (time.perf_counter() - float(g.started)) * 1000
+
+
+def render(template: str, data: Mapping[str, Any], status: int = 200, **context: Any) -> Response:
+    """`data` as JSON, or `template` with `context` as a fragment or a whole page, as the client prefers.
+
+    A browser that navigates names text/html and gets a page; the page's own script names itself in
+    X-Requested-With and, like curl, gets the fragment only.
+    """
+    accepted = request.accept_mimetypes
+    if accepted["application/json"] > accepted["text/html"]:
+        response = jsonify(data)
+    else:
+        navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
+        layout = "page.html" if navigates else "fragment.html"
+        response = Response(render_template(template, layout=layout, request_id=request_id(), **context))
+    response.status_code = status
+    response.headers["Cache-Control"] = "no-store"
+    response.vary.update(["Accept", "X-Requested-With"])
+    return response
+
+
+def init_app(app: Flask) -> None:
+    app.before_request(_begin)
+    app.after_request(_finish)
+
+
+def _begin() -> None:
+    g.started = time.perf_counter()
+    given = request.headers.get("X-Request-ID", "")
+    g.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _finish(response: Response) -> Response:
+    response.headers["X-Request-ID"] = request_id()
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
