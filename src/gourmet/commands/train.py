@@ -1,0 +1,77 @@
+"""`gourmet train`: a network from photos, resumable at any moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from gourmet.commands.progress import bar
+from gourmet.errors import GourmetError
+from gourmet.systems import registry
+
+
+@click.command()
+@click.argument("system", type=click.Choice(registry.names()))
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder or zip to learn from.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/SYSTEM]")
+@click.option("--epochs", type=click.IntRange(min=1), help="How long. [default: the system's recipe]")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same run.")
+@click.option("--limit", type=click.IntRange(min=1), help="Learn from this many examples only.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
+@click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. [default: torch's own choice]")
+def train(
+    system: str,
+    data: Path,
+    out: Path | None,
+    epochs: int | None,
+    rate: float | None,
+    seed: int,
+    limit: int | None,
+    resume: bool,
+    pretrained: bool,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train SYSTEM's network; weights, checkpoint and log lie in --out."""
+    import torch
+
+    from gourmet.training.loop import CHECKPOINT, LAST, fit
+
+    out = out or Path("runs") / system
+    if not resume and (out / CHECKPOINT).exists():
+        raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if threads:
+        torch.set_num_threads(threads)
+    room = registry.room(system, "train")
+    recipe = room.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
+    with bar("reading") as tick:
+        trainee = room.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "pid").write_text(f"{os.getpgrp()}\n")
+    try:
+        with bar("training") as tick:
+            outcome = fit(
+                trainee,
+                recipe,
+                out,
+                resume=resume,
+                watch=lambda now: tick(
+                    now.progress,
+                    f"epoch {now.epoch + 1}/{now.epochs} · {now.size} px · loss {now.loss:.3f} · "
+                    f"{now.examples_per_s:.0f}/s",
+                    now.remaining_s,
+                ),
+            )
+    finally:
+        (out / "pid").unlink(missing_ok=True)
+    if not outcome.finished:
+        raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
+    last = outcome.journal[-1]
+    click.echo(f"{out / LAST}: score {last['score']:.3f} after {last['epoch']} epochs")

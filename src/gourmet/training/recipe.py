@@ -1,0 +1,76 @@
+"""How a run goes: how long, how fast, at which sizes. Pure arithmetic, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gourmet.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Phase:
+    """From `start`, a share of the whole run, examples are `size` pixels wide."""
+
+    start: float
+    size: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a run besides the data and the network."""
+
+    epochs: int
+    phases: tuple[Phase, ...]
+    peak_rate: float
+    warmup: float = 0.15
+    momentum: float = 0.95
+    weight_decay: float = 0.01
+    ema_decay: float = 0.998
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise UsageError(f"{self.epochs} epochs train nothing: ask for at least 1")
+        starts = [phase.start for phase in self.phases]
+        if not starts or starts[0] != 0.0 or starts != sorted(starts) or starts[-1] >= 1.0:
+            raise UsageError(
+                f"phases start at {starts}; the first has to start at 0 and all below 1, in order"
+            )
+
+    def phase_at(self, progress: float) -> Phase:
+        """The phase a run is in that has `progress` (0 to 1) behind it."""
+        return [phase for phase in self.phases if phase.start <= progress][-1]
+
+    def rate_at(self, progress: float) -> float:
+        """One cycle: the learning rate rises over the warm-up and falls along a cosine to nothing.
+
+        Scaled down with the batch, so that a phase of big examples in small batches takes steps of
+        the same size per example.
+        """
+        share = self.phase_at(progress).batch / self.phases[0].batch
+        if progress < self.warmup:
+            return share * self.peak_rate * max(progress / self.warmup, 0.02)
+        fall = (progress - self.warmup) / (1.0 - self.warmup)
+        return share * self.peak_rate * 0.5 * (1.0 + math.cos(math.pi * min(fall, 1.0)))
+
+    def work(self, since: float) -> float:
+        """Work from `since` to the end of the run, in epochs of one-pixel examples."""
+        total = 0.0
+        ends = [phase.start for phase in self.phases[1:]] + [1.0]
+        for phase, end in zip(self.phases, ends, strict=True):
+            total += max(0.0, end - max(since, phase.start)) * phase.size**2
+        return total * self.epochs
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a checkpoint's header and the log."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Recipe:
+        """Back from `as_dict`."""
+        phases = tuple(Phase(**phase) for phase in fields["phases"])
+        return cls(**{**fields, "phases": phases})
