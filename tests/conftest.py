@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from gourmet.serving.ports import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 
 TIERS = {"unit", "served", "web", "containers"}
@@ -27,18 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tier = item.path.relative_to(HERE).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on; all are held open until all are known, so that they differ."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ that `gourmet --help` and `gourmet up` do not wait for torch.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Final
 
 import click
@@ -51,3 +52,5 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """GourmetGram on Triton: train, deploy, serve, check and measure image models."""
+    # onnxruntime reports its use over the network unless told not to, before it is imported.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -77,9 +77,9 @@ def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> No
                 import os, sys, time
                 from pathlib import Path
                 from gourmet.serving.processes import Child
-                code = "import time; print('up', flush=True); time.sleep(60)"
+                code = "import time; time.sleep(60)"
                 command = [sys.executable, "-c", code]
-                child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=print)
+                child = Child(command, env=dict(os.environ), cwd=Path("."), on_line=str)
                 print(child.pid, flush=True)
                 time.sleep(60)
                 """

@@ -6,11 +6,13 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from tritonclient.utils import InferenceServerException
 
-from gourmet.config_change import VARIANTS, Change, as_pbtxt, changed, summary
+from gourmet import repository
+from gourmet.config_change import VARIANTS, Change, Config, as_json, as_pbtxt, changed, summary
 from gourmet.errors import UsageError
 from gourmet.serving.asking import ModelUnavailable, model_index, triton
 
@@ -57,6 +59,13 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--gpus", type=Numbers(), help="Put the instances on these GPUs, like 0,1.")
 @click.option("--cpu", is_flag=True, default=None, help="Put the instances on the CPU.")
 @click.option("--reset", is_flag=True, help="Back to the config.pbtxt of the model repository.")
+@click.option(
+    "--model-repository",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=repository.DEFAULT,
+    help="Where --reset finds it.  [default: triton/models]",
+)
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Save it as a config.pbtxt.")
 @click.option(
     "--url",
@@ -77,6 +86,7 @@ def config(
     gpus: tuple[int, ...] | None,
     cpu: bool | None,
     reset: bool,
+    folder: Path,
     write: Path | None,
     url: str,
 ) -> None:
@@ -100,25 +110,26 @@ def config(
         index = model_index(client)
         if model not in index:
             raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")
-        running = None
-        if not reset:
-            running = client.get_model_config(model)
+        running = client.get_model_config(model)
         started = time.monotonic()
-        if reset:
-            client.load_model(model)
-        elif change and running is not None:
-            try:
-                client.load_model(model, config=json.dumps(changed(running, change)))
-            except InferenceServerException as exc:
-                raise ModelUnavailable(
-                    f"Triton refuses this config and goes on with the one before: {exc.message()}"
-                ) from exc
+        # Asked to load without a config, Triton keeps the changed one: the files did not change.
+        wanted = as_json(repository.read_config(folder / model)) if reset else changed(running, change)
+        if reset or change:
+            _load(client, model, wanted)
         now = client.get_model_config(model)
         if write:
             write.write_text(as_pbtxt(now))
-    if running is not None and not change:
-        click.echo(as_pbtxt(now), nl=False)
-        return
-    if running is not None:
+    if reset or change:
         click.echo(f"was: {summary(running)}")
-    click.echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
+        click.echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
+    elif not write:
+        click.echo(as_pbtxt(now), nl=False)
+
+
+def _load(client: Any, model: str, config: Config) -> None:
+    try:
+        client.load_model(model, config=json.dumps(config))
+    except InferenceServerException as exc:
+        raise ModelUnavailable(
+            f"Triton refuses this config and goes on with the one before: {exc.message()}"
+        ) from exc

@@ -133,7 +133,7 @@ class Supervisor:
             kept.append(keep_triton)
             self._wait_for_models(server)
         if self._web_options and not self._stopping.is_set():
-            keep_web = Kept("the web app", self._start_web, lambda: self._web and self._web.exit_status())
+            keep_web = Kept("the web app", self._start_web, self._web_status)
             keep_web.start()
             kept.append(keep_web)
             self._wait_for_web(self._web_options)
@@ -174,6 +174,9 @@ class Supervisor:
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         # gunicorn puts its working directory on sys.path: not the checkout, see DESIGN on triton/.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
+
+    def _web_status(self) -> int | None:
+        return self._web.exit_status() if self._web else None
 
     def _wait_for_web(self, options: WebOptions) -> None:
         while not self._stopping.is_set() and not http_ok(f"{options.url}/healthz"):

@@ -47,6 +47,8 @@ class TritonWheel:
         imports = [gourmet, Path(sysconfig.get_path("purelib")), os.environ.get("PYTHONPATH")]
         return {
             **os.environ,
+            # onnxruntime reports its use over the network unless told not to, before it is imported.
+            "ORT_DISABLE_TELEMETRY": "1",
             "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries if path),
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join(str(path) for path in imports if path),

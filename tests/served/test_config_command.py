@@ -1,0 +1,102 @@
+"""`gourmet config` against a running Triton, under load."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from click.testing import CliRunner, Result
+
+from gourmet.cli import main
+from gourmet.repository import read_config
+
+MODEL = "food_classifier_onnx"
+
+
+@pytest.fixture
+def gourmet_config(triton):
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *arguments])
+
+    yield run
+    assert run(MODEL, "--reset").exit_code == 0
+
+
+def test_without_options_it_prints_the_config_that_serves(gourmet_config, tmp_path) -> None:
+    result = gourmet_config(MODEL)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "config.pbtxt").write_text(result.output)
+    assert read_config(tmp_path).name == MODEL
+
+
+def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None:
+    result = gourmet_config(MODEL, "--instances", "3", "--delay", "100us")
+    assert result.exit_code == 0, result.output
+    assert "now: 3 × CPU; at most 16 rows a batch; dynamic batching after 100 µs" in result.output
+    result = gourmet_config(MODEL, "--reset")
+    assert "now: 2 × CPU; at most 16 rows a batch; no dynamic batching" in result.output
+
+
+def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:
+    for variant in ("one-instance", "dynamic-batching", "two-instances", "four-instances"):
+        assert gourmet_config(MODEL, "--variant", variant).exit_code == 0
+
+
+def test_a_change_under_load_fails_no_request(gourmet_config, triton) -> None:
+    stop = threading.Event()
+    answered: list[tuple[int, ...]] = []
+    failed: list[Exception] = []
+
+    def load() -> None:
+        tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 3, 224, 224), np.float32))
+        with triton_http.InferenceServerClient(triton.http_url) as client:
+            while not stop.is_set():
+                try:
+                    answered.append(client.infer(MODEL, [tensor]).as_numpy("output").shape)
+                except Exception as exc:
+                    failed.append(exc)
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        before = len(answered)
+        assert gourmet_config(MODEL, "--instances", "1", "--delay", "0").exit_code == 0
+        assert gourmet_config(MODEL, "--no-dynamic", "--instances", "2").exit_code == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert len(answered) > before
+    assert set(answered) == {(1, 11)}
+
+
+def test_a_config_that_cannot_load_leaves_the_old_one_serving(gourmet_config) -> None:
+    result = gourmet_config(MODEL, "--variant", "two-gpus")
+    assert result.exit_code == 1
+    assert "goes on with the one before" in result.output
+    assert "kind: KIND_CPU" in gourmet_config(MODEL).output
+
+
+def test_an_unknown_model_is_named_with_those_that_are_there(gourmet_config) -> None:
+    result = gourmet_config("food_clasifier")
+    assert result.exit_code == 2
+    assert "no model 'food_clasifier'; it has food_classifier, food_classifier_" in result.output
+
+
+def test_no_server_is_said_with_the_next_step() -> None:
+    result = CliRunner().invoke(main, ["config", MODEL, "--url", "127.0.0.1:9"])
+    assert result.exit_code == 1
+    assert "no Triton answers at 127.0.0.1:9" in result.output
+    assert "gourmet up" in result.output
+
+
+@pytest.mark.parametrize("delay", ["5", "fast", "-1us", "100 apples"])
+def test_a_time_without_its_unit_is_refused(delay: str) -> None:
+    result = CliRunner().invoke(main, ["config", MODEL, f"--delay={delay}"])
+    assert result.exit_code == 2
+    assert "write it like 100us, 2ms or 0" in result.output

@@ -1,0 +1,112 @@
+"""The food models' public contract, asked the way old clients ask, on a real Triton."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.drawn_photos import photos
+
+
+@pytest.fixture(scope="module")
+def client(triton):
+    with triton_http.InferenceServerClient(triton.http_url) as client:
+        yield client
+
+
+def classify(client, rows: list[bytes]):
+    tensor = triton_http.InferInput("INPUT_IMAGE", [len(rows), 1], "BYTES")
+    tensor.set_data_from_numpy(np.array(rows, np.object_).reshape(-1, 1))
+    return client.infer("food_classifier", [tensor])
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[bytes]:
+    return photos(16, width=120, height=90, seed=7)
+
+
+def test_a_client_that_sends_base64_text_reads_label_and_probability(client) -> None:
+    tensor = triton_http.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
+    text = base64.b64encode(contract.sample()).decode()
+    tensor.set_data_from_numpy(np.array([[text]], dtype=object))
+    outputs = [triton_http.InferRequestedOutput(name) for name in ("FOOD_LABEL", "PROBABILITY")]
+    answer = client.infer("food_classifier", [tensor], outputs=outputs)
+    assert answer.as_numpy("FOOD_LABEL").shape == (1, 1)
+    assert answer.as_numpy("FOOD_LABEL")[0, 0].decode() in contract.LABELS
+    assert 1 / len(contract.LABELS) <= answer.as_numpy("PROBABILITY")[0, 0] <= 1
+    assert answer.as_numpy("PROBABILITIES") is None
+
+
+def test_the_label_is_the_one_with_the_highest_probability(client, pictures) -> None:
+    answer = classify(client, pictures)
+    probabilities = answer.as_numpy("PROBABILITIES")
+    assert probabilities.shape == (16, 11)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_array_equal(answer.as_numpy("PROBABILITY")[:, 0], probabilities.max(axis=1))
+    labels = [label.decode() for label in answer.as_numpy("FOOD_LABEL")[:, 0]]
+    assert labels == [contract.LABELS[best] for best in probabilities.argmax(axis=1)]
+
+
+def test_both_models_answer_alike(client, pictures) -> None:
+    ours = classify(client, pictures).as_numpy("PROBABILITIES")
+    rows = np.concatenate([contract.encode(picture, "FP32") for picture in pictures])
+    tensor = triton_http.InferInput("input", list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(rows)
+    logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")
+    parameters = client.get_model_config("food_classifier_onnx")["parameters"]
+    temperature = float(parameters["temperature"]["string_value"])
+    theirs = contract.probabilities({"output": logits}, temperature)
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
+
+
+def test_a_client_of_the_onnx_model_sends_one_row_and_reads_logits(client) -> None:
+    tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 3, 224, 224), np.float32))
+    logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")
+    assert logits.shape == (1, 11)
+    assert logits.dtype == np.float32
+
+
+def test_tritons_classification_extension_names_the_classes_of_the_onnx_model(client, pictures) -> None:
+    rows = contract.encode(pictures[0], "FP32")
+    tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
+    tensor.set_data_from_numpy(rows)
+    logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")[0]
+    asked = [triton_http.InferRequestedOutput("output", class_count=3)]
+    top = client.infer("food_classifier_onnx", [tensor], outputs=asked).as_numpy("output")[0]
+    names = [entry.decode().split(":")[2] for entry in top]
+    assert names == [contract.LABELS[index] for index in np.argsort(-logits)[:3]]
+
+
+def test_a_request_with_a_bad_row_is_refused_with_the_row_and_the_reason(client, pictures) -> None:
+    with pytest.raises(InferenceServerException, match=r"row 1 of 3: .*\[not_a_picture\]") as caught:
+        classify(client, [pictures[0], b"no picture at all", pictures[1]])
+    assert caught.value.status() == "400"
+
+
+@pytest.mark.parametrize("shape", [[1], [1, 2], [17, 1]])
+def test_a_wrong_shape_is_refused(client, shape: list[int]) -> None:
+    tensor = triton_http.InferInput("INPUT_IMAGE", shape, "BYTES")
+    tensor.set_data_from_numpy(np.full(shape, b"x", np.object_))
+    with pytest.raises(InferenceServerException, match=r"unexpected shape|batch-size must be <= 16"):
+        client.infer("food_classifier", [tensor])
+
+
+def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
+    picture = base64.b64encode(contract.sample()).decode()
+    body = {"inputs": [{"name": "INPUT_IMAGE", "shape": [1, 1], "datatype": "BYTES", "data": [picture]}]}
+    request = urllib.request.Request(
+        f"http://{triton.http_url}/v2/models/food_classifier/infer",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        outputs = {output["name"]: output["data"] for output in json.load(answer)["outputs"]}
+    assert outputs["FOOD_LABEL"][0] in contract.LABELS
