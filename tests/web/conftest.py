@@ -1,0 +1,142 @@
+"""The real app under gunicorn, with several workers and threads, in front of a real Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gourmet.serving.ports import free_ports
+from gourmet.systems.food11 import contract
+
+BOUNDARY = "----boundary-of-the-tests"
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def form(data: bytes, name: str = "photo.jpg") -> tuple[bytes, dict[str, str]]:
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
+    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+@dataclass
+class WebApp:
+    """A running gunicorn."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        started = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            fields = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, fields)
+            response = connection.getresponse()
+            data = response.read()
+        lowered = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, lowered, data, time.monotonic() - started)
+
+    def predict(self, photo: bytes, accept: str = "application/json", **headers: str) -> Reply:
+        body, content = form(photo)
+        return self.request("POST", "/predict", body, Accept=accept, **content, **headers)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+StartWeb = Callable[..., WebApp]
+
+
+def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
+    command = [
+        *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
+        *("--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "4", "app:create_app()"),
+    ]
+    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **settings}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
+    web = WebApp(port, process, log)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError):
+            if web.request("GET", "/healthz").status == 200:
+                return web
+        time.sleep(0.1)
+    web.stop()
+    raise TimeoutError(f"gunicorn did not answer within 60 s: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWeb]:
+    """Starts web apps that are stopped at the end of the run."""
+    running: list[WebApp] = []
+
+    def start_one(triton_url: str, **settings: str) -> WebApp:
+        log = tmp_path_factory.mktemp("web") / "gunicorn.log"
+        running.append(start_web(log, free_ports(1)[0], triton_url, **settings))
+        return running[-1]
+
+    yield start_one
+    for web in running:
+        web.stop()
+
+
+@pytest.fixture(scope="session")
+def python_web(start: StartWeb, triton: Any) -> WebApp:
+    """The app that asks `food_classifier`, which takes the photo as it is."""
+    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier")
+
+
+@pytest.fixture(scope="session")
+def onnx_web(start: StartWeb, triton: Any) -> WebApp:
+    """The app that asks `food_classifier_onnx`, which takes a tensor."""
+    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx")
+
+
+@pytest.fixture
+def in_parallel() -> Callable[..., list[Any]]:
+    def run(task: Callable[[Any], Any], items: list[Any], threads: int = 16) -> list[Any]:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(task, items))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sample() -> bytes:
+    return contract.sample()

@@ -1,0 +1,147 @@
+"""Photos through the real app and a real Triton, by both models."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gourmet.systems.food11 import contract
+
+InParallel = Callable[..., list[Any]]
+
+
+def drawn(seed: int) -> bytes:
+    """A picture unlike those of other seeds."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(coarse).resize((320, 240), Image.Resampling.BICUBIC).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
+    reply = python_web.predict(sample, X_Request_ID="a-test.1")
+    assert reply.status == 200
+    answer = reply.json
+    assert list(answer) == ["label", "probability", "sure", "top", "model", "timings_ms", "request_id"]
+    assert answer["label"] in contract.LABELS
+    assert answer["model"]["name"] == "food_classifier"
+    assert answer["model"]["version"] == "1"
+    assert answer["request_id"] == reply.headers["x-request-id"] == "a-test.1"
+    shares = [entry["probability"] for entry in answer["top"]]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == answer["probability"]
+    timings = answer["timings_ms"]
+    assert set(timings) == {"receive", "decode", "triton", "total"}
+    assert timings["total"] >= timings["decode"] + timings["triton"] > 0
+
+
+def same(a: Any, b: Any) -> None:
+    assert a["label"] == b["label"]
+    theirs = {entry["label"]: entry["probability"] for entry in b["top"]}
+    for entry in a["top"]:
+        if entry["label"] in theirs:
+            assert abs(entry["probability"] - theirs[entry["label"]]) < 0.02
+
+
+def test_both_models_answer_the_same_photo_alike(python_web: Any, onnx_web: Any, sample: bytes) -> None:
+    for photo in [sample, *(drawn(seed) for seed in range(6))]:
+        a, b = python_web.predict(photo), onnx_web.predict(photo)
+        assert (a.status, b.status) == (200, 200)
+        assert b.json["model"]["name"] == "food_classifier_onnx"
+        same(a.json, b.json)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+def test_every_format_is_answered_through_both_models(
+    python_web: Any, onnx_web: Any, sample: bytes, kind: str
+) -> None:
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(sample)).save(buffer, kind)
+    a, b = python_web.predict(buffer.getvalue()), onnx_web.predict(buffer.getvalue())
+    assert (a.status, b.status) == (200, 200), (a.body, b.body)
+    same(a.json, b.json)
+
+
+@pytest.mark.parametrize("web", ["python_web", "onnx_web"])
+def test_many_photos_at_once_each_get_their_own_answer(
+    web: str, request: pytest.FixtureRequest, in_parallel: InParallel
+) -> None:
+    app = request.getfixturevalue(web)
+    photos = [drawn(seed) for seed in range(24)]
+    alone = [app.predict(photo).json for photo in photos]
+    order = [index for _ in range(4) for index in range(len(photos))]
+
+    def ask(index: int) -> tuple[int, Any]:
+        return index, app.predict(photos[index], X_Request_ID=f"photo-{index}").json
+
+    for index, answer in in_parallel(ask, order):
+        assert answer["request_id"] == f"photo-{index}"
+        assert answer["label"] == alone[index]["label"]
+        assert answer["probability"] == pytest.approx(alone[index]["probability"], abs=1e-3)
+
+
+def test_broken_photos_among_good_ones_spoil_none_of_them(
+    python_web: Any, in_parallel: InParallel, sample: bytes
+) -> None:
+    cut = sample[: len(sample) // 2]
+    right = python_web.predict(sample).json["probability"]
+    for index, reply in enumerate(in_parallel(python_web.predict, [sample, cut] * 20)):
+        if index % 2:
+            assert reply.status == 400
+            assert reply.json["error"]["code"] == "broken_picture"
+        else:
+            assert reply.json["probability"] == pytest.approx(right, abs=1e-3)
+
+
+@pytest.mark.parametrize("web", ["python_web", "onnx_web"])
+@pytest.mark.parametrize(
+    ("data", "status", "code"),
+    [
+        (b"", 400, "empty"),
+        (b"just text", 400, "not_a_picture"),
+        (b"<svg/>", 415, "unsupported_format"),
+        (b"<!doctype html>", 415, "unsupported_format"),
+        (contract.sample()[:20_000], 400, "broken_picture"),
+        (contract.sample()[:300], 400, "broken_picture"),
+        (contract.sample() + b"PK\x05\x06" + b"\0" * 18, 415, "mixed_file"),
+    ],
+)
+def test_what_is_no_photo_is_refused_alike_by_both_models(
+    web: str, request: pytest.FixtureRequest, data: bytes, status: int, code: str
+) -> None:
+    reply = request.getfixturevalue(web).predict(data)
+    assert (reply.status, reply.json["error"]["code"]) == (status, code)
+
+
+def test_old_clients_of_the_page_get_a_fragment(python_web: Any, sample: bytes) -> None:
+    reply = python_web.predict(sample, accept="*/*")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert b"<html" not in reply.body
+    assert any(label.replace("&", "&amp;").encode() in reply.body for label in contract.LABELS)
+    page = python_web.predict(sample, accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert b"<html" in page.body
+
+
+def test_test_and_readyz_ask_the_real_model(python_web: Any, onnx_web: Any) -> None:
+    for web, model in ((python_web, "food_classifier"), (onnx_web, "food_classifier_onnx")):
+        assert web.request("GET", "/test", Accept="application/json").json["model"]["name"] == model
+        ready = web.request("GET", "/readyz")
+        assert (ready.status, ready.json["model"]["name"]) == (200, model)
+
+
+def test_metrics_add_up_over_all_workers(python_web: Any, in_parallel: InParallel) -> None:
+    def answered() -> float:
+        text = python_web.request("GET", "/metrics").body.decode()
+        start = 'web_requests_total{method="GET",route="/test",status="200"}'
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(start))
+
+    before = answered()
+    in_parallel(lambda _: python_web.request("GET", "/test"), list(range(20)), threads=8)
+    assert answered() == before + 20
