@@ -169,6 +169,7 @@ class Supervisor:
             *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
             *("--bind", f"{options.host}:{options.port}"),
             *("--workers", str(options.workers), "--threads", str(options.threads)),
+            *("--graceful-timeout", str(int(_WEB_DRAIN_TIMEOUT_S))),
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
