@@ -1,0 +1,176 @@
+"""NVIDIA's perf_analyzer, out of the tritonclient wheel, as a function from a load to a measurement."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from gourmet.errors import GourmetError
+from gourmet.serving.wheel import find_wheel
+
+# The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
+_LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+
+
+class PerfAnalyzerError(GourmetError):
+    """perf_analyzer cannot be run, or gave up; in its own words where it has any."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to send to a served model, and for how long.
+
+    `shapes` and `batch` do not count the batch dimension twice: a shape is that of one row. A
+    measurement is the mean of three windows in a row that differ by `stability_percent` at most.
+    """
+
+    model: str
+    url: str
+    protocol: Literal["http", "grpc"] = "http"
+    concurrency: int = 1
+    batch: int = 1
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    input_data: Path | Literal["random", "zero"] = "random"
+    shared_memory: bool = False
+    window_ms: int = 5000
+    # Windows by count instead of by time, of at least a second each. (--request-count is not offered:
+    # it divides by whole seconds and understates the throughput of a short run many times over.)
+    window_requests: int | None = None
+    max_windows: int = 10
+    stability_percent: float = 10
+    timeout_s: float = 600
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one load came to; the parts of the latency are means and add up to about the mean of it."""
+
+    concurrency: int
+    batch: int
+    rows_per_s: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    client_send_ms: float
+    network_ms: float
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    client_receive_ms: float
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.rows_per_s / self.batch
+
+    @property
+    def server_ms(self) -> float:
+        """The mean time of a request inside Triton."""
+        return self.queue_ms + self.compute_input_ms + self.compute_infer_ms + self.compute_output_ms
+
+
+# perf_analyzer's column -> ours, in microseconds there.
+_COLUMNS: Final = {
+    "p50 latency": "p50_ms",
+    "p90 latency": "p90_ms",
+    "p95 latency": "p95_ms",
+    "p99 latency": "p99_ms",
+    "Client Send": "client_send_ms",
+    "Network+Server Send/Recv": "network_ms",
+    "Server Queue": "queue_ms",
+    "Server Compute Input": "compute_input_ms",
+    "Server Compute Infer": "compute_infer_ms",
+    "Server Compute Output": "compute_output_ms",
+    "Client Recv": "client_receive_ms",
+}
+
+
+def measure(load: Load) -> Measurement:
+    """Put `load` on its server with the real perf_analyzer; takes at least three windows."""
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
+        report = Path(folder, "report.csv")
+        _run([str(_binary()), *arguments(load), "-f", str(report)], _libraries(Path(folder)), load)
+        return parse(report.read_text(), load)
+
+
+def arguments(load: Load) -> list[str]:
+    """The command line of a load, less the program and its report."""
+    window = (
+        ["--measurement-interval", str(load.window_ms)]
+        if load.window_requests is None
+        else [
+            *("--measurement-mode", "count_windows"),
+            *("--measurement-request-count", str(load.window_requests)),
+        ]
+    )
+    shapes = [f"{name}:{','.join(str(dim) for dim in dims)}" for name, dims in load.shapes.items()]
+    return [
+        *("-m", load.model, "-u", load.url, "-i", load.protocol, "-b", str(load.batch)),
+        *("--concurrency-range", str(load.concurrency), "--input-data", str(load.input_data)),
+        *(argument for shape in shapes for argument in ("--shape", shape)),
+        *(("--shared-memory", "system") if load.shared_memory else ()),
+        *window,
+        *("--max-trials", str(load.max_windows), "--stability-percentage", str(load.stability_percent)),
+    ]
+
+
+def parse(report: str, load: Load) -> Measurement:
+    """The only row of perf_analyzer's CSV report."""
+    rows = list(csv.DictReader(report.splitlines()))
+    missing = sorted({"Inferences/Second", *_COLUMNS} - set(rows[0] if rows else ()))
+    if len(rows) != 1 or missing:
+        raise PerfAnalyzerError(
+            f"perf_analyzer's report has {len(rows)} rows and lacks {', '.join(missing) or 'no column'}; "
+            "one whole row is what the pinned tritonclient writes: run `make setup`"
+        )
+    milliseconds = {ours: float(rows[0][theirs]) / 1000 for theirs, ours in _COLUMNS.items()}
+    return Measurement(load.concurrency, load.batch, float(rows[0]["Inferences/Second"]), **milliseconds)
+
+
+def _run(command: list[str], libraries: Path, load: Load) -> None:
+    env = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+    what = f"perf_analyzer on {load.model} at {load.url} with concurrency {load.concurrency}"
+    try:
+        ran = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=load.timeout_s
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise PerfAnalyzerError(
+            f"{what} did not end within {load.timeout_s:.0f} s: choose shorter windows or fewer of them"
+        ) from exc
+    if ran.returncode:
+        # A wrong argument is followed by the whole of its help.
+        words = " ".join(ran.stderr.split("Usage:")[0].split()) or f"it ended with status {ran.returncode}"
+        raise PerfAnalyzerError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
+
+
+def _binary() -> Path:
+    binary = Path(sysconfig.get_path("scripts"), "perf_analyzer")
+    if not binary.is_file():
+        raise PerfAnalyzerError(
+            f"there is no perf_analyzer at {binary}: the Linux wheel of tritonclient brings it; "
+            "run `make setup`, or `pip install -r requirements/triton.txt`"
+        )
+    return binary
+
+
+def _libraries(folder: Path) -> Path:
+    """Links in `folder` by which perf_analyzer finds its libraries in the wheel."""
+    wheel = find_wheel().libraries
+    for name, pattern in _LIBRARIES.items():
+        found = sorted(wheel.glob(pattern))
+        if not found:
+            raise PerfAnalyzerError(
+                f"perf_analyzer needs {name}, and {wheel} has no {pattern}: reinstall nvidia-pytriton with "
+                "`pip install --force-reinstall --no-deps -r requirements/triton.txt`"
+            )
+        (folder / name).symlink_to(found[-1])
+    return folder

@@ -1,0 +1,92 @@
+"""The real perf_analyzer against a real Triton."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gourmet.bench import perf_analyzer
+from gourmet.bench.perf_analyzer import Load, PerfAnalyzerError
+
+
+@pytest.fixture(scope="module")
+def tripler(onnx_lab: Any) -> str:
+    """A model so small that nearly all of a request is the way to it and back."""
+    rows = (TensorProto.FLOAT, ["rows", 3])
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Sum", ["x", "x", "x"], ["y"])],
+            "test",
+            [helper.make_tensor_value_info("x", *rows)],
+            [helper.make_tensor_value_info("y", *rows)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    onnx.checker.check_model(model)
+    onnx_lab.serve("tripler", model)
+    return "tripler"
+
+
+def short(model: str, url: str, protocol: Literal["http", "grpc"] = "http", **more: Any) -> Load:
+    """A load whose figures nobody needs to believe: it must end quickly on a busy machine."""
+    return Load(model, url, protocol, window_ms=300, stability_percent=999, **more)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    "more", [{}, {"batch": 2, "concurrency": 2, "shared_memory": True}], ids=["plain", "more"]
+)
+def test_a_load_is_measured(
+    lab_triton: Any, tripler: str, protocol: Literal["http", "grpc"], more: dict[str, Any]
+) -> None:
+    url = lab_triton.http_url if protocol == "http" else lab_triton.grpc_url
+    got = perf_analyzer.measure(short(tripler, url, protocol, shapes={"x": [3]}, **more))
+    assert got.rows_per_s > 20
+    assert got.requests_per_s == got.rows_per_s / more.get("batch", 1)
+    assert 0 < got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms
+    assert 0 < got.compute_infer_ms < got.server_ms
+
+
+def test_windows_can_be_counted_in_requests(lab_triton: Any, tripler: str) -> None:
+    load = Load(tripler, lab_triton.http_url, window_requests=20, stability_percent=999)
+    assert perf_analyzer.measure(load).rows_per_s > 20
+
+
+def test_rows_come_from_a_file(lab_triton: Any, tripler: str, tmp_path: Path) -> None:
+    data = tmp_path / "input.json"
+    data.write_text(json.dumps({"data": [{"x": {"content": [1.0, 2.0, 3.0], "shape": [3]}}]}))
+    assert perf_analyzer.measure(short(tripler, lab_triton.http_url, input_data=data)).rows_per_s > 20
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"model": "nobody"}, "on nobody at .* failed to get model metadata: .*unknown model: 'nobody'"),
+        ({"url": "127.0.0.1:1"}, "at 127.0.0.1:1 .*connect"),
+        ({"input_data": Path("/nowhere.json")}, r"Failed to parse --input-data.*json file\.$"),
+        ({"batch": 99}, "batch-size must be <= 4"),
+        ({"stability_percent": 0.0001, "max_windows": 3}, "Failed to obtain stable measurement"),
+        ({"timeout_s": 0.01}, "did not end within 0 s"),
+    ],
+    ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else "",
+)
+def test_what_goes_wrong_is_said_in_its_own_words(
+    lab_triton: Any, tripler: str, more: dict[str, Any], says: str
+) -> None:
+    load = Load(**{"model": tripler, "url": lab_triton.http_url, "window_ms": 300, **more})
+    with pytest.raises(PerfAnalyzerError, match=says):
+        perf_analyzer.measure(load)
+
+
+def test_nothing_is_left_behind(
+    lab_triton: Any, tripler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    perf_analyzer.measure(short(tripler, lab_triton.http_url))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,209 @@
+"""The parts of the ONNX Runtime backend that need no Triton: stacking and splitting, options, shapes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gourmet.systems import instances
+
+BACKEND = Path(__file__).parents[2] / "triton" / "backends" / "onnxruntime"
+
+
+def backend_module(name: str) -> ModuleType:
+    """A module of the backend, which is no package and lies on no path but Triton's."""
+    spec = importlib.util.spec_from_file_location(name, BACKEND / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+batches = backend_module("onnx_batches")
+signatures = backend_module("onnx_signature")
+sessions = backend_module("onnx_session")
+
+
+class Recorder:
+    """A run that doubles its input and refuses rows that hold -1; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[np.ndarray] = []
+
+    def __call__(self, feeds: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
+        self.seen.append(feeds["x"])
+        if (feeds["x"] == -1).any():
+            raise ValueError("a row is -1")
+        return [feeds["x"] * 2 for _ in wanted]
+
+
+def job(*rows: float, width: int = 2) -> Any:
+    return batches.Job({"x": np.repeat(np.array(rows, np.float32)[:, None], width, axis=1)}, ["y"])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([-1.0, 1.0, 2.0, 3.0]), min_size=1, max_size=4), st.integers(1, 3)
+        ),
+        max_size=8,
+    )
+)
+def test_any_mix_of_requests_gives_each_its_own_answer_and_the_bad_ones_alone_an_error(
+    requests: list[tuple[list[float], int]],
+) -> None:
+    jobs = [job(*rows, width=width) for rows, width in requests]
+    batches.answer_all(jobs, Recorder(), batches.Stack(), batched=True)
+    for (rows, _), done in zip(requests, jobs, strict=True):
+        if -1 in rows:
+            assert isinstance(done.error, ValueError)
+        else:
+            assert done.error is None
+            np.testing.assert_array_equal(done.answer["y"], 2 * done.feeds["x"])
+
+
+def test_requests_that_fit_share_one_run() -> None:
+    run = Recorder()
+    batches.answer_all([job(1), job(2, 3), job(4, width=5)], run, batches.Stack(), batched=True)
+    assert [array.shape for array in run.seen] == [(3, 2), (1, 5)]
+
+
+def test_without_batching_every_request_runs_by_itself() -> None:
+    run = Recorder()
+    batches.answer_all([job(1), job(2)], run, batches.Stack(), batched=False)
+    assert [array.shape for array in run.seen] == [(1, 2), (1, 2)]
+
+
+def test_a_single_request_is_neither_copied_on_its_way_in_nor_out() -> None:
+    alone, run = job(1, 2), Recorder()
+    output = np.zeros((2, 2), np.float32)
+    batches.answer_all(
+        [alone], lambda feeds, wanted: run(feeds, wanted) and [output], batches.Stack(), batched=True
+    )
+    assert run.seen[0] is alone.feeds["x"]
+    assert alone.answer["y"] is output
+
+
+def test_answers_of_a_shared_run_are_views_of_its_output() -> None:
+    first, second, output = job(1), job(2, 3), np.arange(6, dtype=np.float32).reshape(3, 2)
+    batches.answer_all([first, second], lambda _feeds, _wanted: [output], batches.Stack(), batched=True)
+    assert np.shares_memory(first.answer["y"], output)
+    assert np.shares_memory(second.answer["y"], output)
+    np.testing.assert_array_equal(second.answer["y"], output[1:])
+
+
+def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None:
+    refused, run = job(7), Recorder()
+    refused.error = batches.BadRequest("no")
+    batches.answer_all([refused, job(1)], run, batches.Stack(), batched=True)
+    assert [array.tolist() for array in run.seen] == [[[1, 1]]]
+    assert refused.answer == {}
+
+
+def test_each_request_of_a_shared_run_gets_only_what_it_wants() -> None:
+    one, both = job(1), job(2)
+    both.wanted = ["y", "z"]
+    batches.answer_all([one, both], Recorder(), batches.Stack(), batched=True)
+    assert one.answer.keys() == {"y"}
+    assert both.answer.keys() == {"y", "z"}
+
+
+def test_the_stack_keeps_its_buffer_until_more_rows_come() -> None:
+    stack, part = batches.Stack(), np.ones((2, 3), np.float32)
+    first = stack("x", [part, part])
+    assert np.shares_memory(first, stack("x", [part, part[:1]]))
+    assert not np.shares_memory(first, stack("x", [part, part, part]))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ((-1, 3), (-1, 3), True),
+        ((-1, -1), (-1, 3), True),
+        ((2, 3), (-1, -1), True),
+        ((-1, 4), (-1, 3), False),
+        ((3,), (-1, 3), False),
+        ((1,), (), True),
+        ((2,), (), False),
+    ],
+)
+def test_shapes_fit_where_every_size_is_the_same_or_free(
+    ours: tuple[int, ...], theirs: tuple[int, ...], same: bool
+) -> None:
+    assert signatures.fits(ours, theirs) is same
+
+
+def config(level: int = 0, **parameters: str) -> dict[str, Any]:
+    return {
+        "name": "m",
+        "instance_group": [{"count": 1}],
+        "optimization": {"graph": {"level": level}},
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+    }
+
+
+def test_options_carry_what_the_config_asks_for() -> None:
+    options = sessions.session_options(
+        config(
+            level=2,
+            intra_op_thread_count="3",
+            execution_mode="1",
+            inter_op_thread_count="2",
+            enable_mem_arena="0",
+            enable_mem_pattern="false",
+        )
+    )
+    assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 2)
+    assert not options.enable_cpu_mem_arena
+    assert not options.enable_mem_pattern
+
+
+def test_options_default_to_every_optimisation_and_the_share_of_threads() -> None:
+    options = sessions.session_options(config())
+    assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    assert options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
+    assert options.intra_op_num_threads == instances.available_cpus()
+    assert options.enable_cpu_mem_arena
+
+
+@pytest.mark.parametrize(
+    ("given_config", "says"),
+    [
+        (config(level=7), "level is 7; it must be one of -1, 0, 1, 2"),
+        (config(enable_mem_arena="perhaps"), '"enable_mem_arena" is .perhaps.; it must be one of 1, true'),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given_config: dict[str, Any], says: str) -> None:
+    with pytest.raises(sessions.SessionError, match=says):
+        sessions.session_options(given_config)
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in ort.get_available_providers(), reason="this ONNX Runtime has CUDA"
+)
+def test_a_gpu_without_its_provider_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(
+        sessions.SessionError, match=r"needs ONNX Runtime's CUDA\w+, this one has .*CPUExecution"
+    ):
+        sessions.open_session(tmp_path / "model.onnx", config(), instances.Device("cuda", 0))
+
+
+def test_an_accelerator_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    asked = config()
+    asked["optimization"]["execution_accelerators"] = {"cpu_execution_accelerator": [{"name": "openvino"}]}
+    with pytest.raises(sessions.SessionError, match="'openvino' is not supported here; supported: none"):
+        sessions.open_session(tmp_path / "model.onnx", asked, instances.CPU)
