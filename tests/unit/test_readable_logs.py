@@ -8,9 +8,9 @@ import pytest
 from gourmet.serving.readable_logs import LogPrinter
 
 
-def printed(line: str, *, verbose: bool = False) -> str:
+def printed(line: str, *, verbose: bool = False, origin: str = "triton") -> str:
     out = io.StringIO()
-    LogPrinter(verbose=verbose, out=out).sink("triton")(line)
+    LogPrinter(verbose=verbose, out=out).sink(origin)(line)
     return click.unstyle(out.getvalue())
 
 
@@ -37,3 +37,20 @@ def test_faults_and_what_models_print_are_always_shown(line: str) -> None:
 @pytest.mark.parametrize("line", [POOL, NO_GPU, "+------+---+"])
 def test_verbose_shows_everything(line: str) -> None:
     assert printed(line, verbose=True)
+
+
+BOOTING = "[2026-11-21 03:02:09 +0000] [16840] [INFO] Booting worker with pid: 16840"
+TIMEOUT = "[2026-11-21 03:02:09 +0000] [16830] [CRITICAL] WORKER TIMEOUT (pid:16840)"
+ANSWERED = '127.0.0.1 "POST /predict HTTP/1.1" 200 527B 170ms 296435c3'
+PROBED = '127.0.0.1 "GET /healthz HTTP/1.1" 200 15B 9ms a5f40133'
+
+
+@pytest.mark.parametrize("line", [BOOTING, PROBED])
+def test_the_web_apps_routine_is_left_out_unless_asked_for(line: str) -> None:
+    assert printed(line, origin="web") == ""
+    assert printed(line, origin="web", verbose=True)
+
+
+def test_requests_and_faults_of_the_web_app_are_shown() -> None:
+    assert printed(ANSWERED, origin="web") == f"    web │ {ANSWERED}\n"
+    assert printed(TIMEOUT, origin="web") == "    web │ 03:02:09 WORKER TIMEOUT (pid:16840)\n"

@@ -12,7 +12,11 @@ import click
 
 # I1121 02:32:03.186922 6125 model_lifecycle.cc:472] "loading: food_classifier:1"
 _TRITON_LINE: Final = re.compile(r"([IWEF])\d{4} (\d\d:\d\d:\d\d)\.\d+ \d+ ([\w.]+:\d+)\] \"?(.*?)\"?$")
-_COLOURS: Final = {"I": None, "W": "yellow", "E": "red", "F": "red"}
+_COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow", "E": "red", "F": "red"}
+
+# [2026-11-21 03:02:09 +0000] [16830] [INFO] Listening at: http://127.0.0.1:5000 (16830)
+_GUNICORN_LINE: Final = re.compile(r"\[\S+ (\d\d:\d\d:\d\d) \S+\] \[\d+\] \[([A-Z])\w+\] (.*)$")
+_PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics) HTTP/1\.\d" 200 ')
 
 # What is worth a line without --verbose; warnings and errors always are.
 _TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
@@ -40,9 +44,17 @@ class LogPrinter:
 
     def sink(self, origin: str) -> Callable[[str], None]:
         """A function that prints the lines of one process, as they come."""
-        if origin != "triton":
-            return lambda line: self.say(origin, line)
-        return self._triton_line
+        return self._triton_line if origin == "triton" else lambda line: self._gunicorn_line(origin, line)
+
+    def _gunicorn_line(self, origin: str, line: str) -> None:
+        found = _GUNICORN_LINE.match(line)
+        if found is None:
+            if self._verbose or not _PROBE.search(line):
+                self.say(origin, line)
+            return
+        clock, level, message = found.groups()
+        if self._verbose or level != "I":
+            self.say(origin, f"{clock} {message}", _COLOURS.get(level, "red"))
 
     def _triton_line(self, line: str) -> None:
         found = _TRITON_LINE.match(line)
