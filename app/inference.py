@@ -97,7 +97,10 @@ class Triton:
             return info
         metadata = self._ask_model(model, deadline, lambda client: client.get_model_metadata(model))
         config = self._ask_model(model, deadline, lambda client: client.get_model_config(model))
-        info = _info(model, metadata, config)
+        try:
+            info = _info(model, metadata, config)
+        except (AttributeError, KeyError, TypeError) as exc:
+            raise InferenceFailed(f"what answers at {self.url} is no Triton: it lacks {exc}") from exc
         self._described[model] = (time.monotonic(), info)
         return info
 

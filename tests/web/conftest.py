@@ -113,6 +113,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWeb]:
 
     yield start_one
     for web in running:
+        web.process.send_signal(signal.SIGTERM)  # to all before waiting for any
+    for web in running:
         web.stop()
 
 

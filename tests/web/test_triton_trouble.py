@@ -1,0 +1,163 @@
+"""What the app says while its Triton is away, frozen, restarted, or without the model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gourmet.serving.ports import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+DEADLINE_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def own_triton() -> Iterator[TritonServer]:
+    """A Triton that these tests may stop and freeze."""
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions((MODELS,), http_port=http, grpc_port=grpc, metrics_port=metrics)
+    with TritonServer(options, lambda line: None) as server:
+        server.wait_until_live(120)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(start: Callable[..., Any], own_triton: TritonServer) -> Any:
+    return start(own_triton.options.http_url, REQUEST_DEADLINE_S=str(DEADLINE_S))
+
+
+def control(server: TritonServer, action: str, model: str) -> None:
+    url = f"http://{server.options.http_url}/v2/repository/models/{model}/{action}"
+    with urllib.request.urlopen(urllib.request.Request(url, b"{}"), timeout=60) as response:
+        assert response.status == 200
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def frozen(server: TritonServer) -> Iterator[None]:
+    pid = server.pid
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def big_photo() -> bytes:
+    """Larger than what sockets buffer, so that sending it to a frozen server blocks."""
+    noise = np.random.default_rng(3).integers(0, 256, (1700, 1700, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def test_without_a_triton_the_answer_is_503_at_once_and_says_when_to_try_again(
+    start: Callable[..., Any], sample: bytes
+) -> None:
+    web = start(f"127.0.0.1:{free_ports(1)[0]}")
+    reply = web.predict(sample)
+    assert (reply.status, reply.json["error"]["code"]) == (503, "triton_unavailable")
+    assert int(reply.headers["retry-after"]) >= 1
+    assert reply.seconds < 2
+    ready = web.request("GET", "/readyz")
+    assert (ready.status, ready.json["ready"]) == (503, False)
+    assert int(ready.headers["retry-after"]) >= 1
+    assert web.request("GET", "/healthz").status == 200
+    # A picture that would never be answered is refused first, Triton or not.
+    assert web.predict(b"text").status == 400
+
+
+def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwards(
+    web: Any, own_triton: TritonServer, sample: bytes
+) -> None:
+    assert web.predict(sample).status == 200
+    with frozen(own_triton):
+        for photo in (sample, big_photo(), sample):
+            reply = web.predict(photo)
+            assert (reply.status, reply.json["error"]["code"]) == (504, "triton_too_slow")
+            assert reply.seconds < DEADLINE_S + 1.5
+    for _ in range(8):
+        assert web.predict(sample).status == 200
+
+
+def test_a_model_that_is_unloaded_gives_503_with_the_names_of_those_served(
+    web: Any, own_triton: TritonServer, sample: bytes
+) -> None:
+    assert web.predict(sample).status == 200
+    control(own_triton, "unload", "food_classifier")
+    try:
+        eventually(lambda: web.predict(sample).status == 503)
+        reply = web.predict(sample)
+        assert reply.json["error"]["code"] == "model_not_ready"
+        assert "food_classifier_onnx" in reply.json["error"]["message"]
+        assert int(reply.headers["retry-after"]) >= 1
+    finally:
+        control(own_triton, "load", "food_classifier")
+    eventually(lambda: web.predict(sample).status == 200)
+
+
+def test_a_name_that_was_never_served_gives_503_with_the_names_of_those_served(
+    start: Callable[..., Any], own_triton: TritonServer, sample: bytes
+) -> None:
+    reply = start(own_triton.options.http_url, FOOD11_MODEL_NAME="no_such_model").predict(sample)
+    assert (reply.status, reply.json["error"]["code"]) == (503, "model_not_ready")
+    message = reply.json["error"]["message"]
+    assert "no_such_model" in message
+    assert "food_classifier, food_classifier_onnx" in message
+
+
+def test_a_changed_threshold_is_noticed_without_a_restart(
+    web: Any, own_triton: TritonServer, sample: bytes
+) -> None:
+    url = f"http://{own_triton.options.http_url}/v2/models/food_classifier/config"
+    with urllib.request.urlopen(url, timeout=30) as response:
+        config = json.load(response)
+    assert web.predict(sample).json["sure"] is True
+    config["parameters"]["threshold"] = {"string_value": "1.1"}
+    load = f"http://{own_triton.options.http_url}/v2/repository/models/food_classifier/load"
+    body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+    with urllib.request.urlopen(urllib.request.Request(load, body), timeout=60):
+        pass
+    try:
+        eventually(lambda: web.predict(sample).json["sure"] is False)
+        assert b"Not sure" in web.predict(sample, accept="*/*").body
+    finally:
+        control(own_triton, "load", "food_classifier")
+
+
+def test_a_restarted_triton_costs_nobody_an_error_on_a_connection_kept_from_before(
+    web: Any, own_triton: TritonServer, sample: bytes, in_parallel: Callable[..., list[Any]]
+) -> None:
+    assert {reply.status for reply in in_parallel(web.predict, [sample] * 24)} == {200}
+    own_triton.stop()
+    own_triton.start()
+    own_triton.wait_until_live(120)
+    model = f"http://{own_triton.options.http_url}/v2/models/food_classifier/ready"
+
+    def ready() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(model, timeout=5) as response:
+            return bool(response.status == 200)
+        return False
+
+    eventually(ready, 60)
+    assert {reply.status for reply in in_parallel(web.predict, [sample] * 24)} == {200}
