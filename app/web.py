@@ -41,7 +41,7 @@ def render(template: str, data: Mapping[str, Any], status: int = 200, **context:
     X-Requested-With and, like curl, gets the fragment only.
     """
     accepted = request.accept_mimetypes
-    if accepted["application/json"] > accepted["text/html"]:
+    if accepted.best_match(["text/html", "application/json"]) == "application/json":
         response = jsonify(data)
     else:
         navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers

@@ -1,0 +1,270 @@
+"""Every route, status, header and body of the app, with a fake classifier behind it."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app import create_app, errors
+from app.food import FakeClassifier, Prediction
+from app.settings import Settings
+from gourmet.systems.food11 import contract
+
+EGG = Prediction(
+    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
+    model="food_classifier",
+    version="3",
+    threshold=0.4,
+    timings_ms={"decode": 2.5, "triton": 20.25},
+)
+PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+JSON = {"Accept": "application/json"}
+SCRIPT = {"X-Requested-With": "fetch"}
+
+
+def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
+    return create_app(Settings(**settings), FakeClassifier(outcome)).test_client()
+
+
+def post(browser: FlaskClient, data: bytes | None = None, **headers: str) -> TestResponse:
+    photo = contract.sample() if data is None else data
+    return browser.post("/predict", data={"file": (io.BytesIO(photo), "photo.jpg")}, headers=headers)
+
+
+def test_importing_the_app_loads_neither_torch_nor_the_triton_client() -> None:
+    heavy = ("torch", "tritonclient", "gevent", "flask")
+    code = f"import app, sys; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_whole_app_does_without_torch() -> None:
+    code = "import sys; from app import create_app; create_app(); print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+def test_the_page_is_a_form_that_works_without_a_script_and_names_the_model() -> None:
+    reply = client(food_model="food_classifier_onnx", max_upload_mb=7).get("/", headers=PAGE)
+    assert reply.status_code == 200
+    assert reply.mimetype == "text/html"
+    assert re.search(r'<form[^>]*method="post"[^>]*action="/predict"[^>]*multipart/form-data', reply.text)
+    assert 'name="viewport"' in reply.text
+    assert 'aria-live="polite"' in reply.text
+    assert "food_classifier_onnx" in reply.text
+    assert 'data-max-bytes="7000000"' in reply.text
+
+
+def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> None:
+    browser = client()
+    for reply in (browser.get("/", headers=PAGE), post(browser, **PAGE), browser.get("/none", headers=PAGE)):
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", reply.text)
+        for address in re.findall(r'(?:src|href)="([^"]+)"', reply.text):
+            with browser.get(address) as linked:
+                assert linked.status_code == 200, address
+
+
+def test_a_photo_is_answered_as_json() -> None:
+    reply = post(client(), **JSON)
+    assert reply.status_code == 200
+    answer = reply.get_json()
+    assert answer["label"] == "Egg"
+    assert answer["probability"] == 0.8
+    assert answer["sure"] is True
+    assert [entry["label"] for entry in answer["top"]] == [
+        *("Egg", "Meat", "Fried food", "Dessert", "Dairy product")
+    ]
+    assert answer["model"] == {"name": "food_classifier", "version": "3"}
+    assert answer["timings_ms"].keys() == {"receive", "decode", "triton", "total"}
+    assert answer["timings_ms"]["triton"] == 20.25
+    assert answer["request_id"] == reply.headers["X-Request-ID"]
+    assert "triton;dur=20.2" in reply.headers["Server-Timing"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ({}, "fragment"),
+        ({"Accept": "*/*"}, "fragment"),
+        (SCRIPT, "fragment"),
+        (SCRIPT | PAGE, "fragment"),
+        (PAGE, "page"),
+        (JSON, "json"),
+        ({"Accept": "application/json, text/plain, */*"}, "json"),
+        ({"Accept": "text/html;q=0.5, application/json;q=0.9"}, "json"),
+    ],
+)
+@pytest.mark.parametrize("outcome", [EGG, errors.TritonUnavailable("away")])
+def test_the_answer_has_the_form_that_the_client_prefers(
+    headers: dict[str, str], kind: str, outcome: Prediction | Exception
+) -> None:
+    reply = post(client(outcome), **headers)
+    assert (reply.mimetype == "application/json") == (kind == "json")
+    assert ("<html" in reply.text) == (kind == "page")
+    assert "Accept" in reply.headers["Vary"]
+
+
+def test_the_fragment_shows_label_bars_time_and_model() -> None:
+    text = html.unescape(post(client()).text)
+    assert "Egg" in text
+    assert text.count("<rect") == 5
+    assert "80.0 %" in text
+    assert "food_classifier" in text
+    assert re.search(r"\d+ ms</b> in all", text)
+    assert "Not sure" not in text
+
+
+def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
+    doubtful = Prediction(EGG.probabilities, "m", "1", threshold=0.9)
+    assert "Not sure" in post(client(doubtful)).text
+    assert post(client(doubtful), **JSON).get_json()["sure"] is False
+
+
+def test_the_sample_is_classified_and_shown() -> None:
+    browser = client()
+    assert browser.get("/test", headers=JSON).get_json()["label"] == "Egg"
+    assert browser.get("/sample.jpg").data == contract.sample()
+
+
+FAULTS = [
+    (errors.InferenceFailed("x"), 502, "inference_failed", None),
+    (errors.TritonUnavailable("x"), 503, "triton_unavailable", "2"),
+    (errors.ModelNotReady("m", ["a", "b"]), 503, "model_not_ready", "2"),
+    (errors.TritonBusy("x"), 503, "triton_busy", "2"),
+    (errors.TritonTooSlow("x"), 504, "triton_too_slow", None),
+    (errors.BadPicture("broken_picture", "x"), 400, "broken_picture", None),
+    (contract.PictureError("animated", "x"), 415, "animated", None),
+    (contract.PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
+    (contract.PictureError("too_complex", "x"), 413, "too_complex", None),
+    (errors.ServingError("x"), 500, "internal", None),
+    (RuntimeError("a secret"), 500, "internal", None),
+]
+
+
+@pytest.mark.parametrize(("fault", "status", "code", "retry"), FAULTS, ids=lambda value: str(value)[:20])
+def test_every_fault_has_its_status_code_and_words_in_both_forms(
+    fault: Exception, status: int, code: str, retry: str | None
+) -> None:
+    browser = client(fault)
+    reply = post(browser, **JSON)
+    assert reply.status_code == status
+    assert reply.headers.get("Retry-After") == retry
+    error = reply.get_json()["error"]
+    assert set(error) == {"code", "message", "request_id"}
+    assert error["code"] == code
+    assert error["message"]
+    assert error["request_id"] == reply.headers["X-Request-ID"]
+    page = post(browser)
+    assert page.status_code == status
+    assert f'data-code="{code}"' in page.text
+    assert page.headers.get("Retry-After") == retry
+    assert "secret" not in reply.text + page.text
+
+
+def test_an_error_names_the_models_that_are_served() -> None:
+    reply = post(client(errors.ModelNotReady("m", ["a", "b"])), **JSON)
+    assert "'m'" in reply.get_json()["error"]["message"]
+    assert "a, b" in reply.get_json()["error"]["message"]
+
+
+def test_what_a_message_holds_is_shown_as_text_and_not_as_html() -> None:
+    reply = post(client(errors.InferenceFailed("<script>alert(1)</script>")))
+    assert "<script>" not in reply.text
+    assert "&lt;script&gt;" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/no-such-page", 404, "not_found"),
+        ("GET", "/predict", 405, "method_not_allowed"),
+        ("DELETE", "/", 405, "method_not_allowed"),
+        ("GET", "/static/../app.py", 404, "not_found"),
+    ],
+)
+def test_flask_s_own_errors_look_like_ours(method: str, path: str, status: int, code: str) -> None:
+    reply = client().open(path, method=method, headers=JSON)
+    assert reply.status_code == status
+    assert reply.get_json()["error"]["code"] == code
+    page = client().open(path, method=method, headers=PAGE)
+    assert page.status_code == status
+    assert "<html" in page.text
+    if status == 405:
+        assert "Allow" in reply.headers
+
+
+@pytest.mark.parametrize("given", ["abc", "A-1.b_c:9", "f" * 64])
+def test_a_good_request_id_is_kept_and_passed_on(given: str) -> None:
+    fake = FakeClassifier(EGG)
+    reply = post(create_app(Settings(), fake).test_client(), X_Request_ID=given)
+    assert reply.headers["X-Request-ID"] == given
+    assert fake.asked[-1][1] == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "f" * 65, "<x>", "ä"])
+def test_a_bad_request_id_is_replaced(given: str) -> None:
+    reply = client().get("/healthz", headers={"X-Request-ID": given})
+    assert re.fullmatch(r"[0-9a-f]{32}", reply.headers["X-Request-ID"])
+
+
+@pytest.mark.parametrize("path", ["/", "/test", "/healthz", "/nothing", "/static/style.css"])
+def test_every_answer_carries_the_security_headers(path: str) -> None:
+    with client().get(path) as reply:
+        headers = reply.headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+
+
+def test_alive_does_not_need_a_model() -> None:
+    fake = FakeClassifier(errors.TritonUnavailable("away"))
+    assert create_app(Settings(), fake).test_client().get("/healthz").status_code == 200
+    assert not fake.asked
+
+
+def test_ready_asks_the_model_the_sample_at_most_once_a_second() -> None:
+    fake = FakeClassifier(EGG)
+    browser = create_app(Settings(), fake).test_client()
+    replies = [browser.get("/readyz") for _ in range(5)]
+    assert {reply.status_code for reply in replies} == {200}
+    assert replies[0].get_json() == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}
+    assert [photo for photo, _ in fake.asked] == [contract.sample()]
+
+
+@pytest.mark.parametrize(("fault", "status", "code", "retry"), FAULTS[:5], ids=lambda value: str(value)[:20])
+def test_not_ready_is_503_whatever_the_reason(
+    fault: Exception, status: int, code: str, retry: str | None
+) -> None:
+    reply = client(fault).get("/readyz")
+    assert reply.status_code == 503
+    assert reply.get_json()["ready"] is False
+    assert reply.get_json()["error"]["code"] == code
+    assert reply.headers["Retry-After"]
+
+
+def test_metrics_count_requests_photos_and_phases() -> None:
+    browser = client()
+    post(browser)
+    post(browser, b"text")
+    text = browser.get("/metrics").text
+    assert 'web_requests_total{method="POST",route="/predict",status="200"} 1.0' in text
+    assert 'web_requests_total{method="POST",route="/predict",status="400"} 1.0' in text
+    assert 'food_predictions_total{label="Egg",model="food_classifier"} 1.0' in text
+    assert 'food_phase_seconds_count{phase="triton"} 1.0' in text
+    browser.get("/some/unknown/address")
+    assert 'route="unknown"' in browser.get("/metrics").text
+
+
+def test_two_apps_in_one_process_do_not_share_their_counts() -> None:
+    post(client())
+    assert "food_predictions_total{" not in client().get("/metrics").text

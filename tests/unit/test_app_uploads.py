@@ -1,0 +1,144 @@
+"""Uploads: what is read, how much of it, and how the refusals are worded."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app
+from app.food import FakeClassifier, Prediction
+from app.settings import Settings
+from gourmet.systems.food11 import contract
+
+JSON = {"Accept": "application/json"}
+BOUNDARY = "b0undary"
+
+
+def client(fake: FakeClassifier | None = None, **settings: Any) -> FlaskClient:
+    prediction = Prediction((1.0,) + (0.0,) * 10, "m", "1")
+    return create_app(Settings(**settings), fake or FakeClassifier(prediction)).test_client()
+
+
+def code(reply: Any) -> tuple[int, str]:
+    return reply.status_code, reply.get_json()["error"]["code"]
+
+
+def part(data: bytes, disposition: str = 'name="file"; filename="x.jpg"') -> bytes:
+    head = f"--{BOUNDARY}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n"
+    return head.encode() + data + b"\r\n"
+
+
+def send(browser: FlaskClient, body: bytes, **options: Any) -> Any:
+    content_type = f"multipart/form-data; boundary={BOUNDARY}"
+    return browser.post(
+        "/predict",
+        input_stream=Counting(body),
+        content_type=content_type,
+        headers=JSON,
+        content_length=len(body),
+        **options,
+    )
+
+
+class Counting(io.BytesIO):
+    """Knows how much of it was read."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        chunk = super().read(size)
+        self.taken += len(chunk)
+        return chunk
+
+
+def test_the_classifier_gets_exactly_the_bytes_that_were_sent() -> None:
+    fake = FakeClassifier(Prediction((1.0,) + (0.0,) * 10, "m", "1"))
+    photo = contract.sample()
+    reply = send(client(fake), part(photo) + f"--{BOUNDARY}--\r\n".encode())
+    assert reply.status_code == 200
+    assert fake.asked[0][0] == photo
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        f"--{BOUNDARY}--\r\n".encode(),
+        part(contract.sample(), 'name="other"; filename="x.jpg"') + f"--{BOUNDARY}--\r\n".encode(),
+        part(b"", 'name="file"; filename=""') + f"--{BOUNDARY}--\r\n".encode(),
+        part(b"some text", 'name="file"') + f"--{BOUNDARY}--\r\n".encode(),
+        b"no boundary at all",
+    ],
+    ids=["nothing", "no parts", "another field", "none chosen", "text field", "not multipart"],
+)
+def test_a_form_without_a_photo_says_so(body: bytes) -> None:
+    assert code(send(client(), body)) == (400, "no_file")
+
+
+def test_a_body_of_another_kind_says_what_is_expected() -> None:
+    reply = client().post("/predict", data=contract.sample(), content_type="image/jpeg", headers=JSON)
+    assert code(reply) == (400, "no_file")
+    assert "`file`" in reply.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "x.php", "photo.svg", "a" * 3000, 'q";x="y.png', "фото.jpg"]
+)
+def test_the_name_of_a_file_does_not_matter(name: str) -> None:
+    data = {"file": (io.BytesIO(contract.sample()), name)}
+    assert client().post("/predict", data=data, headers=JSON).status_code == 200
+
+
+def test_the_claimed_type_of_a_file_does_not_matter() -> None:
+    data = {"file": (io.BytesIO(contract.sample()), "x", "text/html")}
+    assert client().post("/predict", data=data, headers=JSON).status_code == 200
+    data = {"file": (io.BytesIO(b"<svg/>"), "x.jpg", "image/jpeg")}
+    assert code(client().post("/predict", data=data, headers=JSON)) == (415, "unsupported_format")
+
+
+def test_the_cap_is_exact_and_named() -> None:
+    browser = client(max_upload_mb=0.06)
+    photo = contract.sample()
+    exact = photo + b"\0" * (60_000 - len(photo))
+    end = f"--{BOUNDARY}--\r\n".encode()
+    assert send(browser, part(exact) + end).status_code == 200
+    reply = send(browser, part(exact + b"\0") + end)
+    assert code(reply) == (413, "upload_too_large")
+    assert "0.06 MB" in reply.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize("terminated", [False, True], ids=["with a length", "chunked"])
+def test_a_body_far_above_the_cap_is_refused_without_being_kept(terminated: bool) -> None:
+    body = Counting(part(b"\xff" * 80_000_000))
+    environ = {"wsgi.input_terminated": True} if terminated else {"CONTENT_LENGTH": str(len(body.getvalue()))}
+    reply = client(max_upload_mb=1).post(
+        "/predict",
+        input_stream=body,
+        content_type=f"multipart/form-data; boundary={BOUNDARY}",
+        headers=JSON,
+        environ_overrides=environ,
+    )
+    assert code(reply) == (413, "upload_too_large")
+    assert reply.headers["Connection"] == "close"
+    assert body.taken < 60_000_000  # some is read and dropped, so that the client sees the answer
+
+
+def test_many_parts_and_large_fields_are_refused() -> None:
+    end = f"--{BOUNDARY}--\r\n".encode()
+    many = b"".join(part(b"x", f'name="f{i}"') for i in range(100))
+    assert send(client(), many + part(contract.sample()) + end).status_code == 413
+    assert send(client(), part(b"x" * 2_000_000, 'name="note"') + end).status_code == 413
+
+
+def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a temporary file was made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", refuse)
+    photo = contract.sample() + b"\0" * 5_000_000
+    assert send(client(), part(photo) + f"--{BOUNDARY}--\r\n".encode()).status_code == 200
