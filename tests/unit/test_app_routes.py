@@ -116,7 +116,7 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
     text = html.unescape(post(client()).text)
     assert "Egg" in text
     assert text.count("<rect") == 5
-    assert "80.0 %" in text
+    assert "80.0\xa0%" in text
     assert "food_classifier" in text
     assert re.search(r"\d+ ms</b> in all", text)
     assert "Not sure" not in text
