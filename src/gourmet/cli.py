@@ -14,7 +14,7 @@ import click
 
 from gourmet.errors import GourmetError
 
-# verb -> (module under gourmet.commands, one line for --help). The attribute is named like the verb.
+# verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
 VERBS: Final[dict[str, str]] = {
     "up": "Run the product: Triton and the web app, until Ctrl-C.",
     "config": "Show or change the config of a served model while it runs.",
@@ -22,6 +22,7 @@ VERBS: Final[dict[str, str]] = {
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
     "bench": "Measure speed against a stated baseline, answers checked.",
+    "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
 }
 
 
@@ -34,7 +35,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{name}"), name)
+        module = name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f"gourmet.commands.{module}"), module)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

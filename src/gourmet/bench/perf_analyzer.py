@@ -122,6 +122,13 @@ def arguments(load: Load) -> list[str]:
     ]
 
 
+def run_as_is(arguments: Sequence[str]) -> int:
+    """Run perf_analyzer with somebody's own arguments in their terminal; its exit status."""
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
+        env = {**os.environ, "LD_LIBRARY_PATH": str(_libraries(Path(folder)))}
+        return subprocess.run([str(_binary()), *arguments], env=env, check=False).returncode
+
+
 def parse(report: str, load: Load) -> Measurement:
     """The only row of perf_analyzer's CSV report."""
     rows = list(csv.DictReader(report.splitlines()))
