@@ -24,18 +24,20 @@ class OnnxLab:
         self.log = log
         self.client = triton_http.InferenceServerClient(http_url, concurrency=32)
 
-    def put(
-        self, name: str, model: onnx.ModelProto | bytes, config: str | None, file: str = "model.onnx"
-    ) -> None:
-        """Write a model into the repository; without a config, Triton has only the file to go by."""
+    def put(self, name: str, model: str | bytes, config: str | None, file: str = "model.onnx") -> None:
+        """Write a model into the repository; without a config, Triton has only the file to go by.
+
+        The model is given as ONNX text, `(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }`, or as
+        the bytes of a file that is perhaps no model at all.
+        """
         path = self.repository / name / "1" / file
         path.parent.mkdir(parents=True)
-        path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+        path.write_bytes(model if isinstance(model, bytes) else _compiled(model))
         if config is not None:
             text = f'backend: "onnxruntime"\n{config}'
             (self.repository / name / "config.pbtxt").write_text(text)
 
-    def serve(self, name: str, model: onnx.ModelProto | bytes, config: str | None = "") -> None:
+    def serve(self, name: str, model: str | bytes, config: str | None = "") -> None:
         """Put the model into the repository and load it."""
         self.put(name, model, config)
         self.client.load_model(name)
@@ -57,6 +59,13 @@ class OnnxLab:
             except triton_http.InferenceServerException as exc:
                 answers.append(exc)
         return answers
+
+
+def _compiled(text: str) -> bytes:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> test {text}')
+    onnx.checker.check_model(model)
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _inputs(feeds: Arrays) -> list[triton_http.InferInput]:

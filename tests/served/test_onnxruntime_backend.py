@@ -6,74 +6,47 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 EVERY_TYPE = {
-    "BOOL": np.array([[True], [False]]),
-    "UINT8": np.array([[0], [255]], np.uint8),
-    "UINT16": np.array([[0], [2**16 - 1]], np.uint16),
-    "UINT32": np.array([[0], [2**32 - 1]], np.uint32),
-    "UINT64": np.array([[0], [2**64 - 1]], np.uint64),
-    "INT8": np.array([[-128], [127]], np.int8),
-    "INT16": np.array([[-(2**15)], [2**15 - 1]], np.int16),
-    "INT32": np.array([[-(2**31)], [2**31 - 1]], np.int32),
-    "INT64": np.array([[-(2**63)], [2**63 - 1]], np.int64),
-    "FLOAT16": np.array([[-65504.0], [6e-8]], np.float16),
-    "FLOAT": np.array([[-3.4e38], [1.4e-45]], np.float32),
-    "DOUBLE": np.array([[-1.7e308], [5e-324]], np.float64),
-    "STRING": np.array([["пельмени ✓".encode()], [b""]], np.object_),
+    "bool": np.array([[True], [False]]),
+    "uint8": np.array([[0], [255]], np.uint8),
+    "uint16": np.array([[0], [2**16 - 1]], np.uint16),
+    "uint32": np.array([[0], [2**32 - 1]], np.uint32),
+    "uint64": np.array([[0], [2**64 - 1]], np.uint64),
+    "int8": np.array([[-128], [127]], np.int8),
+    "int16": np.array([[-(2**15)], [2**15 - 1]], np.int16),
+    "int32": np.array([[-(2**31)], [2**31 - 1]], np.int32),
+    "int64": np.array([[-(2**63)], [2**63 - 1]], np.int64),
+    "float16": np.array([[-65504.0], [6e-8]], np.float16),
+    "float": np.array([[-3.4e38], [1.4e-45]], np.float32),
+    "double": np.array([[-1.7e308], [5e-324]], np.float64),
+    "string": np.array([["пельмени ✓".encode()], [b""]], np.object_),
 }
 
 
-def graph(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: dict[str, tuple[int, Sequence[Any]]],
-    outputs: dict[str, tuple[int, Sequence[Any]]],
-    initializers: Sequence[onnx.TensorProto] = (),
-) -> onnx.ModelProto:
-    """A checked model; tensors are given as name -> (element type, dims), names in dims are free sizes."""
-    made = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info(name, *what) for name, what in inputs.items()],
-        [helper.make_tensor_value_info(name, *what) for name, what in outputs.items()],
-        initializers,
-    )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    return model
+COUNTS_ROWS = """
+    (float[batch, 5] x) => (float[batch, 5] y, int64[batch, 1] rows) <int64[1] one = {1}> {
+        y = Add(x, x)
+        count = Shape <start = 0, end = 1> (x)
+        per_row = Concat <axis = 0> (count, one)
+        rows = Expand(count, per_row)
+    }"""
 
 
-def doubler(dims: Sequence[Any], *, counts_rows: bool = False) -> onnx.ModelProto:
-    """y = x + x; with `counts_rows`, `rows` says in each row how many rows its run had."""
-    tensor = (TensorProto.FLOAT, ["batch", *dims])
-    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
-    outputs: dict[str, tuple[int, Sequence[Any]]] = {"y": tensor}
-    constants: list[onnx.TensorProto] = []
-    if counts_rows:
-        nodes += [
-            helper.make_node("Shape", ["x"], ["count"], start=0, end=1),
-            helper.make_node("Concat", ["count", "one"], ["per_row"], axis=0),
-            helper.make_node("Expand", ["count", "per_row"], ["rows"]),
-        ]
-        outputs["rows"] = (TensorProto.INT64, ["batch", 1])
-        constants = [helper.make_tensor("one", TensorProto.INT64, [1], [1])]
-    return graph(nodes, {"x": tensor}, outputs, constants)
+def doubler(*dims: int | str) -> str:
+    """y = x + x for rows of these dims."""
+    tensor = f"float[{', '.join(str(dim) for dim in ('batch', *dims))}]"
+    return f"({tensor} x) => ({tensor} y) {{ y = Add(x, x) }}"
 
 
 def test_every_element_type_passes_through_unchanged_under_its_own_name(onnx_lab: Any) -> None:
-    types = {name: (getattr(TensorProto, name), ["batch", 1]) for name in EVERY_TYPE}
-    onnx_lab.serve(
-        "every_type",
-        graph(
-            [helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]) for name in types],
-            {f"in_{name}": what for name, what in types.items()},
-            {f"out_{name}": what for name, what in reversed(types.items())},
-        ),
-    )
+    types = list(EVERY_TYPE)
+    inputs = ", ".join(f"{name}[batch, 1] in_{name}" for name in types)
+    outputs = ", ".join(f"{name}[batch, 1] out_{name}" for name in reversed(types))
+    nodes = "\n".join(f"out_{name} = Identity(in_{name})" for name in types)
+    onnx_lab.serve("every_type", f"({inputs}) => ({outputs}) {{ {nodes} }}")
 
     answers = onnx_lab.ask("every_type", {f"in_{name}": values for name, values in EVERY_TYPE.items()})
 
@@ -86,17 +59,11 @@ def test_every_element_type_passes_through_unchanged_under_its_own_name(onnx_lab
 @pytest.fixture(scope="module")
 def difference(onnx_lab: Any) -> str:
     """A model that tells its inputs apart, and gives two outputs."""
-    tensor = (TensorProto.FLOAT, ["batch", 3])
+    rows = "float[batch, 3]"
     onnx_lab.serve(
         "difference",
-        graph(
-            [
-                helper.make_node("Sub", ["a", "b"], ["difference"]),
-                helper.make_node("Add", ["a", "b"], ["sum"]),
-            ],
-            {"a": tensor, "b": tensor},
-            {"difference": tensor, "sum": tensor},
-        ),
+        f"({rows} a, {rows} b) => ({rows} difference, {rows} sum) "
+        "{ difference = Sub(a, b) sum = Add(a, b) }",
     )
     return "difference"
 
@@ -149,7 +116,7 @@ def declared(dims: Sequence[int], more: str = "", *, rows: bool = False) -> str:
 
 
 def test_requests_of_one_call_share_a_run_and_each_gets_its_own_rows(onnx_lab: Any) -> None:
-    onnx_lab.serve("merging", doubler([5], counts_rows=True), declared([5], BATCHING, rows=True))
+    onnx_lab.serve("merging", COUNTS_ROWS, declared([5], BATCHING, rows=True))
     random = np.random.default_rng(7)
     sent = [{"x": random.random((rows, 5), np.float32)} for rows in random.integers(1, 5, size=24)]
 
@@ -161,7 +128,7 @@ def test_requests_of_one_call_share_a_run_and_each_gets_its_own_rows(onnx_lab: A
 
 
 def test_requests_of_different_lengths_run_apart_in_the_same_model(onnx_lab: Any) -> None:
-    onnx_lab.serve("lengths", doubler(["length"]), declared([-1], BATCHING))
+    onnx_lab.serve("lengths", doubler("length"), declared([-1], BATCHING))
     sent = [{"x": np.full((1 + n % 2, 1 + n % 3), n, np.float32)} for n in range(12)]
 
     answers = onnx_lab.ask_together("lengths", sent)
@@ -171,18 +138,14 @@ def test_requests_of_different_lengths_run_apart_in_the_same_model(onnx_lab: Any
 
 
 def test_a_request_that_breaks_its_run_fails_alone(onnx_lab: Any) -> None:
-    table = helper.make_tensor("table", TensorProto.FLOAT, [3, 1], [10.0, 20.0, 30.0])
     onnx_lab.serve(
         "lookup",
-        graph(
-            [
-                helper.make_node("Gather", ["table", "index"], ["wide"]),
-                helper.make_node("Squeeze", ["wide", "axes"], ["value"]),
-            ],
-            {"index": (TensorProto.INT64, ["batch", 1])},
-            {"value": (TensorProto.FLOAT, ["batch", 1])},
-            [table, helper.make_tensor("axes", TensorProto.INT64, [1], [2])],
-        ),
+        """
+        (int64[batch, 1] index) => (float[batch, 1] value)
+        <float[3, 1] table = {10, 20, 30}, int64[1] axes = {2}> {
+            wide = Gather(table, index)
+            value = Squeeze(wide, axes)
+        }""",
         'max_batch_size: 64\ninput [ { name: "index" data_type: TYPE_INT64 dims: [1] } ]\n'
         'output [ { name: "value" data_type: TYPE_FP32 dims: [1] } ]\n'
         f"instance_group [ {{ kind: KIND_CPU count: 1 }} ]\n{BATCHING}",
@@ -200,45 +163,29 @@ def test_a_request_that_breaks_its_run_fails_alone(onnx_lab: Any) -> None:
 
 
 def test_a_shape_the_config_allows_and_the_file_does_not_is_refused_with_both_sides(onnx_lab: Any) -> None:
-    onnx_lab.serve("narrow", doubler([4]), declared([-1]))
+    onnx_lab.serve("narrow", doubler(4), declared([-1]))
     with pytest.raises(InferenceServerException, match=r"input 'x' has shape \[1, 5\], .* takes \[-1, 4\]"):
         onnx_lab.ask("narrow", {"x": np.zeros((1, 5), np.float32)})
     assert onnx_lab.ask("narrow", {"x": np.ones((1, 4), np.float32)})["y"].sum() == 8
 
 
 def test_bytes_that_are_no_text_are_refused_by_name(onnx_lab: Any) -> None:
-    text = (TensorProto.STRING, ["batch", 1])
-    onnx_lab.serve(
-        "text", graph([helper.make_node("Identity", ["words"], ["same"])], {"words": text}, {"same": text})
-    )
+    onnx_lab.serve("text", "(string[batch, 1] words) => (string[batch, 1] same) { same = Identity(words) }")
     with pytest.raises(InferenceServerException, match=r"input 'words' .* no UTF-8 text"):
         onnx_lab.ask("text", {"words": np.array([[b"\xff\xd8\xff"]], np.object_)})
 
 
 def test_without_a_batch_dimension_shapes_are_whole_and_a_scalar_comes_back_as_one(onnx_lab: Any) -> None:
-    onnx_lab.serve(
-        "whole",
-        graph(
-            [helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0)],
-            {"x": (TensorProto.FLOAT, [2, "width"])},
-            {"total": (TensorProto.FLOAT, [])},
-        ),
-    )
+    onnx_lab.serve("whole", "(float[2, width] x) => (float total) { total = ReduceSum <keepdims = 0> (x) }")
     assert onnx_lab.client.get_model_config("whole")["max_batch_size"] == 0
     answer = onnx_lab.ask("whole", {"x": np.ones((2, 3), np.float32)})
     np.testing.assert_array_equal(answer["total"], [6.0])
 
 
 def test_an_optional_input_has_the_value_of_the_file_until_it_is_sent(onnx_lab: Any) -> None:
-    vector = (TensorProto.FLOAT, [2])
     onnx_lab.serve(
         "optional",
-        graph(
-            [helper.make_node("Add", ["x", "bias"], ["y"])],
-            {"x": vector, "bias": vector},
-            {"y": vector},
-            [helper.make_tensor("bias", TensorProto.FLOAT, [2], [10.0, 10.0])],
-        ),
+        "(float[2] x, float[2] bias = {10, 10}) => (float[2] y) { y = Add(x, bias) }",
         'input [ { name: "x" data_type: TYPE_FP32 dims: [2] },'
         ' { name: "bias" data_type: TYPE_FP32 dims: [2] optional: true } ]\n'
         'output [ { name: "y" data_type: TYPE_FP32 dims: [2] } ]',
@@ -251,14 +198,7 @@ def test_an_optional_input_has_the_value_of_the_file_until_it_is_sent(onnx_lab: 
 def test_a_model_whose_answer_has_other_rows_than_its_input_says_so(onnx_lab: Any) -> None:
     onnx_lab.serve(
         "rowless",
-        graph(
-            [
-                helper.make_node("NonZero", ["x"], ["places"]),
-                helper.make_node("Transpose", ["places"], ["y"]),
-            ],
-            {"x": (TensorProto.FLOAT, ["batch", 2])},
-            {"y": (TensorProto.INT64, ["count", 2])},
-        ),
+        "(float[batch, 2] x) => (int64[count, 2] y) { places = NonZero(x) y = Transpose(places) }",
     )
     with pytest.raises(InferenceServerException, match=r"output 'y' came back as \[6, 2\] for 3 rows"):
         onnx_lab.ask("rowless", {"x": np.ones((3, 2), np.float32)})

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from gourmet.bench import perf_analyzer
 from gourmet.bench.perf_analyzer import Load, PerfAnalyzerError
@@ -17,19 +15,7 @@ from gourmet.bench.perf_analyzer import Load, PerfAnalyzerError
 @pytest.fixture(scope="module")
 def tripler(onnx_lab: Any) -> str:
     """A model so small that nearly all of a request is the way to it and back."""
-    rows = (TensorProto.FLOAT, ["rows", 3])
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Sum", ["x", "x", "x"], ["y"])],
-            "test",
-            [helper.make_tensor_value_info("x", *rows)],
-            [helper.make_tensor_value_info("y", *rows)],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
-    )
-    onnx.checker.check_model(model)
-    onnx_lab.serve("tripler", model)
+    onnx_lab.serve("tripler", "(float[rows, 3] x) => (float[rows, 3] y) { y = Sum(x, x, x) }")
     return "tripler"
 
 

@@ -180,6 +180,28 @@ def test_options_default_to_every_optimisation_and_the_share_of_threads() -> Non
     assert options.enable_cpu_mem_arena
 
 
+def test_runs_give_memory_back_where_the_config_says_so() -> None:
+    key = "memory.enable_memory_arena_shrinkage"
+    options = sessions.run_options(config(**{key: "cpu:0"}))
+    assert options.get_run_config_entry(key) == "cpu:0"
+
+
+@pytest.mark.parametrize(
+    ("unsupported", "says"),
+    [
+        ({"batch_input": [{}]}, "batch_input and batch_output are not supported"),
+        ({"model_transaction_policy": {"decoupled": True}}, "decoupled transaction policy is not supported"),
+        ({"sequence_batching": {"state": [{}]}}, "sequence_batching with control_input or state"),
+        ({"model_operations": {"op_library_filename": ["ops.so"]}}, "custom operators"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_the_backend_does_not_do_is_refused_by_name(unsupported: dict[str, Any], says: str) -> None:
+    whole = {"max_batch_size": 0, "input": [], "output": [], **unsupported}
+    with pytest.raises(signatures.SignatureError, match=says):
+        signatures.check(whole, signatures.Signature((), ()))
+
+
 @pytest.mark.parametrize(
     ("given_config", "says"),
     [

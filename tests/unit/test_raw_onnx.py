@@ -7,26 +7,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from gourmet.bench import raw_onnx
 from gourmet.bench.raw_onnx import Arm, RawOnnxError, Turn
 
 
-def write(path: Path, node: onnx.NodeProto) -> Path:
-    """A model with `x` and `y` [rows, 4] around one node."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 4]) for name in "xy")
-    model = helper.make_model(
-        helper.make_graph([node], "test", [x], [y]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
+def write(path: Path, operator: str) -> Path:
+    """A model with `x` and `y` [rows, 4] and one operator between them."""
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 17]>'
+            f"test (float[rows, 4] x) => (float[rows, 4] y) {{ y = {operator}(x) }}"
+        ),
+        path,
     )
-    onnx.save(model, path)
     return path
 
 
 def test_every_arm_runs_and_reports(tmp_path: Path) -> None:
-    model = write(tmp_path / "m.onnx", helper.make_node("Relu", ["x"], ["y"]))
+    model = write(tmp_path / "m.onnx", "Relu")
     arms, told = (Arm(1, 1), Arm(2, 1)), []
 
     report = raw_onnx.measure(
@@ -43,7 +42,7 @@ def test_every_arm_runs_and_reports(tmp_path: Path) -> None:
 
 
 def test_arms_that_answer_differently_are_not_measured(tmp_path: Path) -> None:
-    model = write(tmp_path / "m.onnx", helper.make_node("RandomNormalLike", ["x"], ["y"]))
+    model = write(tmp_path / "m.onnx", "RandomNormalLike")
     with pytest.raises(RawOnnxError, match="2 sessions × 1 thread and 1 session × 1 thread answer"):
         raw_onnx.measure(
             model, {"x": np.ones((1, 4), np.float32)}, seconds=0.05, turns=1, arms=(Arm(1, 1), Arm(2, 1))

@@ -135,6 +135,8 @@ def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
     sequence = config.get("sequence_batching", {})
     if sequence.get("control_input") or sequence.get("state"):
         yield "sequence_batching with control_input or state is not supported"
+    if config.get("model_operations", {}).get("op_library_filename"):
+        yield "custom operators (model_operations) are not supported"
     for declared in config["input"]:
         if declared.get("allow_ragged_batch"):
             yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
