@@ -67,6 +67,12 @@
     send(input.files[0]);
     input.value = ""; // so that choosing the same photo again asks again
   });
+  // Space opens the chooser by itself, Enter does not.
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    input.click();
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
 
   sample.addEventListener("click", (event) => {

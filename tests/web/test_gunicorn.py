@@ -1,0 +1,147 @@
+"""The app as a process: slow and oversized uploads over a socket, its end, its refusals to start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gourmet.serving.ports import free_ports
+
+AWAY = "127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def web(start: Callable[..., Any]) -> Any:
+    """An app that needs no Triton for what is asked of it here."""
+    return start(AWAY, MAX_UPLOAD_MB="1", UPLOAD_DEADLINE_S="2")
+
+
+def post_head(length: int | None) -> bytes:
+    sized = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return (
+        "POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
+        f"Content-Type: multipart/form-data; boundary=b\r\n{sized}\r\n\r\n"
+    ).encode()
+
+
+PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+
+
+def answer(connection: socket.socket) -> bytes:
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := connection.recv(65536):
+            data += chunk
+            if b'"request_id"' in data:
+                break
+    return data
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+@pytest.mark.parametrize("megabytes", [2, 20])
+def test_a_client_that_sends_too_much_reads_the_413(web: Any, chunked: bool, megabytes: int) -> None:
+    body = PART + b"\xff" * (megabytes * 1_000_000)
+    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
+        connection.sendall(post_head(None if chunked else len(body)))
+        if chunked:
+            connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+        else:
+            connection.sendall(body)
+        reply = answer(connection)
+    assert reply.startswith(b"HTTP/1.1 413")
+    assert b"upload_too_large" in reply
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_a_client_that_sends_too_slowly_is_told_so_and_frees_its_thread(web: Any, chunked: bool) -> None:
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", web.port), timeout=20) as connection:
+        connection.sendall(post_head(None if chunked else 100_000))
+        connection.settimeout(0.2)
+        reply = b""
+        while time.monotonic() - started < 10 and not reply:
+            with contextlib.suppress(TimeoutError):
+                connection.sendall(b"1\r\nx\r\n" if chunked else b"x")
+                reply = connection.recv(65536)
+    assert reply.startswith(b"HTTP/1.1 408")
+    assert 1.5 < time.monotonic() - started < 5
+
+
+def test_slow_clients_do_not_keep_the_health_check_from_being_answered(web: Any) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(6):  # of the eight threads
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", web.port)))
+            connection.sendall(post_head(100_000))
+        assert web.request("GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", PART + b"\xff\xd8"])
+def test_a_client_that_goes_away_leaves_no_trace_but_a_line(web: Any, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", web.port)) as connection:
+        connection.sendall(post_head(100_000) + sent)
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and web.request("GET", "/healthz").status != 200:
+        time.sleep(0.1)
+    assert "Traceback" not in web.log.read_text()
+
+
+def test_it_stops_within_five_seconds_and_leaves_nothing(start: Callable[..., Any], tmp_path: Path) -> None:
+    web = start(AWAY, TMPDIR=str(tmp_path))
+    web.request("GET", "/test")
+    assert list(tmp_path.glob("web-metrics-*/*.db"))
+    started = time.monotonic()
+    assert web.stop() == 0
+    assert time.monotonic() - started < 6
+    assert not list(tmp_path.iterdir())
+    log = web.log.read_text()
+    assert "Traceback" not in log
+    assert "Exception ignored" not in log
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("TRITON_SERVER_URL", "http://x"), ("MAX_UPLOAD_MB", "lots"), ("REQUEST_DEADLINE_S", "0")],
+)
+def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts(variable: str, value: str) -> None:
+    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"]
+    command += ["--bind", f"127.0.0.1:{free_ports(1)[0]}", "app:create_app()"]
+    shown = subprocess.run(
+        command,
+        env={**os.environ, variable: value},
+        cwd=tempfile.gettempdir(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert shown.returncode != 0
+    assert variable in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert "Booting worker" not in shown.stderr
+
+
+def test_without_its_config_file_gunicorn_serves_the_app_too(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    command = [sys.executable, "-m", "gunicorn", "--bind", f"127.0.0.1:{port}", "--no-control-socket"]
+    process = subprocess.Popen([*command, "app:create_app()"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                assert connection.recv(100).startswith(b"HTTP/1.0 200")
+                return
+            time.sleep(0.1)
+    finally:
+        process.terminate()
+        process.wait(20)
