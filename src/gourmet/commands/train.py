@@ -41,6 +41,7 @@ def train(
     import torch
 
     from gourmet.training.loop import CHECKPOINT, LAST, fit
+    from gourmet.training.run import write_run
 
     out = out or Path("runs") / system
     if not resume and (out / CHECKPOINT).exists():
@@ -54,6 +55,7 @@ def train(
     with bar("reading") as tick:
         trainee = room.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     out.mkdir(parents=True, exist_ok=True)
+    write_run(out, {"system": system, "data": str(data.resolve()), "recipe": recipe.as_dict()})
     (out / "pid").write_text(f"{os.getpgrp()}\n")
     try:
         with bar("training") as tick:

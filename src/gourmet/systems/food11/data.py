@@ -81,6 +81,13 @@ def listing(data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...
     return tuple(photos if limit is None else _evenly(photos, limit))
 
 
+def parts(data: Path) -> tuple[str, ...]:
+    """The parts of `data` to measure on."""
+    divided = _sources(data)
+    always = ("validation", "test")
+    return always + tuple(part for part in divided if part not in (*always, "train"))
+
+
 def read(photos: Sequence[Photo]) -> Iterator[bytes]:
     """The bytes of each photo, in order; every zip is opened once."""
     archives: dict[Path, zipfile.ZipFile] = {}

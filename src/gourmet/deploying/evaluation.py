@@ -1,0 +1,50 @@
+"""What `gourmet evaluate` leaves beside the weights, and `gourmet deploy` ships with the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.deploying.target import Calibration
+from gourmet.errors import GourmetError
+from gourmet.training.files import written_aside
+
+EVALUATION: Final = "evaluation.json"
+
+
+class NotEvaluated(GourmetError):
+    """Weights whose temperature and threshold nobody knows."""
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def write_evaluation(weights: Path, calibration: Calibration, accuracy: dict[str, Any]) -> Path:
+    """Note what was measured of `weights`, beside them."""
+    path = weights.parent / EVALUATION
+    found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "calibration": vars(calibration)}
+    with written_aside(path) as aside:
+        aside.write_text(json.dumps({**found, "accuracy": accuracy}, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
+    path = weights.parent / EVALUATION
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        digest, calibration = found["weights"]["sha256"], Calibration(**found["calibration"])
+    except FileNotFoundError as exc:
+        raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first") from exc
+    except (ValueError, KeyError, TypeError) as exc:
+        raise NotEvaluated(
+            f"{path} cannot be read ({exc!r}): run `gourmet evaluate` on {weights} again"
+        ) from exc
+    if digest != sha256(weights):
+        raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
+    return calibration, found["accuracy"]

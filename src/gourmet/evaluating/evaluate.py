@@ -1,0 +1,121 @@
+"""From a network's logits on every part of a data set to the numbers and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from gourmet.evaluating.accuracy import Accuracy, Classes, Scores, accuracy
+from gourmet.evaluating.calibration import (
+    Bin,
+    Operating,
+    calibration_error,
+    choose_threshold,
+    coverage_curve,
+    fit_temperature,
+    reliability,
+    softmax,
+)
+
+# Of the answers that are given with certainty, so many should be right.
+WANTED_ACCURACY: Final = 0.75
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A part of a data set and what the network said about it."""
+
+    logits: Scores
+    classes: Classes
+    names: Sequence[str]
+    picture: Callable[[int], bytes]  # the photo's own bytes, for the report
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known about one part."""
+
+    answered: Answered
+    accuracy: Accuracy
+    before: list[Bin]
+    after: list[Bin]
+    curve: list[Operating]
+    at_threshold: Operating
+    views: dict[str, float]  # balanced accuracy over subsets of the classes
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a report that another program reads."""
+        return {
+            **self.accuracy.as_dict(),
+            "calibration_error_before": round(calibration_error(self.before), 4),
+            "calibration_error_after": round(calibration_error(self.after), 4),
+            "answered": round(self.at_threshold.coverage, 4),
+            "right_of_answered": round(self.at_threshold.accuracy, 4),
+            **{f"balanced over {name}": round(value, 4) for name, value in self.views.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A temperature and a threshold, chosen on photos held out of training, and every part measured."""
+
+    temperature: float
+    threshold: float
+    parts: dict[str, Measured]
+
+    def as_dict(self) -> dict[str, Any]:
+        """By part."""
+        return {name: part.as_dict() for name, part in self.parts.items()}
+
+
+def evaluate(
+    parts: Mapping[str, Answered],
+    labels: Sequence[str],
+    *,
+    chosen_on: str,
+    views: Mapping[str, Sequence[str]],
+) -> Evaluation:
+    """Choose temperature and threshold on the part `chosen_on`, then measure all parts with them."""
+    base = parts[chosen_on]
+    temperature = fit_temperature(base.logits, base.classes)
+    curve = coverage_curve(softmax(base.logits, temperature), base.classes)
+    threshold = choose_threshold(curve, WANTED_ACCURACY).threshold
+    measured = {name: _measure(part, labels, temperature, threshold, views) for name, part in parts.items()}
+    return Evaluation(temperature, threshold, measured)
+
+
+def _measure(
+    part: Answered,
+    labels: Sequence[str],
+    temperature: float,
+    threshold: float,
+    views: Mapping[str, Sequence[str]],
+) -> Measured:
+    found = accuracy(part.logits, part.classes, labels)
+    probabilities = softmax(part.logits, temperature)
+    curve = coverage_curve(probabilities, part.classes)
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == part.classes
+    given = confidence >= threshold
+    return Measured(
+        answered=part,
+        accuracy=found,
+        before=reliability(softmax(part.logits), part.classes),
+        after=reliability(probabilities, part.classes),
+        curve=curve,
+        at_threshold=Operating(
+            threshold, float(given.mean()), float(right[given].mean()) if given.any() else float("nan")
+        ),
+        views={name: found.balanced_over(some) for name, some in views.items()},
+    )
+
+
+def worst(part: Answered, temperature: float, count: int) -> list[tuple[int, int, float]]:
+    """Row, answer and probability of the mistakes made with the most confidence."""
+    probabilities = softmax(part.logits, temperature)
+    answers = probabilities.argmax(axis=1)
+    sure = np.where(answers == part.classes, -1.0, probabilities.max(axis=1))
+    rows = [int(row) for row in np.argsort(-sure)[:count] if sure[row] >= 0.0]
+    return [(row, int(answers[row]), float(sure[row])) for row in rows]

@@ -1,0 +1,138 @@
+"""The food network in eight bits: pixels in, probabilities out, hardly a float in between.
+
+Normalisation is folded into the first convolution, so that the pixels are its quantized input as
+they are: (p / 255 - mean) / std is linear in p, its factor goes into the weights and its offset into
+the bias. Only at the border would that be wrong, where the convolution pads with nought for the
+mean colour; pixels are therefore counted from `_GREY`, which is near all three channels' means.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from torch import nn
+
+from gourmet.deploying.target import Job, Pixels
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.network import Food11Network
+
+_GREY: Final = round(255 * sum(contract.MEAN) / 3)
+
+
+class PixelNetwork(nn.Module):
+    """float [N, 3, 224, 224], pixels less `_GREY` -> probabilities [N, 11]."""
+
+    def __init__(self, network: Food11Network, temperature: float) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network)
+        self.temperature = temperature
+        stem: Any = self.network.backbone.features[0]  # type: ignore[index]
+        stem[0], stem[1] = _on_pixels(stem[0], stem[1]), nn.Identity()
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.network(pixels) / self.temperature, dim=1)
+
+
+def _on_pixels(first: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """The first convolution and its batch normalisation as one convolution of pixels less `_GREY`."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    factor = 1.0 / (255.0 * torch.tensor(contract.STD).view(1, 3, 1, 1))
+    offset = (_GREY / 255.0 - torch.tensor(contract.MEAN)) / torch.tensor(contract.STD)
+    gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    bias = norm.bias + gain * (first.weight.sum(dim=(2, 3)) @ offset - norm.running_mean)
+    folded = copy.deepcopy(first)
+    folded.weight = nn.Parameter(first.weight * factor * gain.view(-1, 1, 1, 1))
+    folded.bias = nn.Parameter(bias)
+    return folded
+
+
+class _Calibration(CalibrationDataReader):  # type: ignore[misc]
+    """Photos one at a time, as onnxruntime's calibrator asks for them.
+
+    Black and white corners make the pixels' range whole: their scale is then 1 and their zero _GREY,
+    as the pixels that take their place need it.
+    """
+
+    def __init__(self, photos: Pixels) -> None:
+        photos = photos.copy()
+        photos[:, 0, 0], photos[:, -1, -1] = 0, 255
+        self._rows: Iterator[npt.NDArray[np.float32]] = (
+            np.moveaxis(photo, -1, 0)[np.newaxis].astype(np.float32) - _GREY for photo in photos
+        )
+
+    def get_next(self) -> dict[str, npt.NDArray[np.float32]] | None:
+        row = next(self._rows, None)
+        return None if row is None else {"pixels": row}
+
+
+def build(job: Job, path: Path, export: Any, opset: int) -> dict[str, Any]:
+    """Quantize statically: int8 weights per channel, uint8 activations, ranges from real photos."""
+    assert isinstance(job.network, Food11Network)
+    network = PixelNetwork(job.network, job.calibration.temperature).eval()
+    example = torch.randn(2, 3, contract.INPUT_SIZE, contract.INPUT_SIZE)
+    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises on the root logger
+    with tempfile.TemporaryDirectory() as folder:
+        floats, quantized = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
+        export(network, example, floats, "pixels", "probabilities")
+        quantize_static(
+            floats,
+            quantized,
+            _Calibration(job.photos),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["Conv", "Add", "Clip", "GlobalAveragePool", "Gemm"],
+            nodes_to_exclude=_tail(onnx.load(floats)),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+        model = _with_pixels_in(onnx.load(quantized))
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return {
+        "form": "ONNX, int8 QDQ, per channel",
+        "opset": opset,
+        "input": "uint8 [N, 224, 224, 3]",
+        "calibrated_on": f"{len(job.photos)} photos of the training part",
+    }
+
+
+def _tail(model: onnx.ModelProto) -> list[str]:
+    """The nodes behind the classifier: sums of exponentials do not survive eight bits."""
+    names = [node.name for node in model.graph.node]
+    last = max(i for i, node in enumerate(model.graph.node) if node.op_type == "Gemm")
+    return names[last + 1 :]
+
+
+def _with_pixels_in(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace the quantization of the float input by the uint8 pixels themselves."""
+    graph = model.graph
+    quantize = next(node for node in graph.node if "pixels" in node.input)
+    dequantize = next(node for node in graph.node if quantize.output[0] in node.input)
+    graph.node.remove(quantize)
+    dequantize.input[0] = "planes"
+    graph.node.insert(
+        0, onnx.helper.make_node("Transpose", ["image"], ["planes"], "planes", perm=[0, 3, 1, 2])
+    )
+    shape = ["batch", contract.INPUT_SIZE, contract.INPUT_SIZE, 3]
+    graph.input.pop()
+    graph.input.append(onnx.helper.make_tensor_value_info("image", onnx.TensorProto.UINT8, shape))
+    used = {name for node in graph.node for name in node.input}
+    for tensor in [each for each in graph.initializer if each.name not in used]:
+        graph.initializer.remove(tensor)  # onnxruntime would warn of each whenever it loads the model
+    return model
