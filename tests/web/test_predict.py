@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,15 @@ def test_both_models_answer_the_same_photo_alike(python_web: Any, onnx_web: Any,
         assert (a.status, b.status) == (200, 200)
         assert b.json["model"]["name"] == "food_classifier_onnx"
         same(a.json, b.json)
+
+
+def test_both_models_answer_real_photos_alike(python_web: Any, onnx_web: Any, food_photos: Path) -> None:
+    with zipfile.ZipFile(food_photos / "sharp.zip") as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))[::10]
+        photos = [archive.read(name) for name in names]
+    assert photos
+    for photo in photos:
+        same(python_web.predict(photo).json, onnx_web.predict(photo).json)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
