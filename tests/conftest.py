@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,10 @@ class RunningTriton:
         return self.options.grpc_url
 
 
-def run_triton(*repositories: Path) -> Iterator[RunningTriton]:
+def run_triton(*repositories: Path, **more: Any) -> Iterator[RunningTriton]:
     """Start a Triton, yield it live, stop it."""
     http, grpc, metrics = free_ports(3)
-    options = TritonOptions(repositories, http_port=http, grpc_port=grpc, metrics_port=metrics)
+    options = TritonOptions(repositories, http_port=http, grpc_port=grpc, metrics_port=metrics, **more)
     log: list[str] = []
     with TritonServer(options, log.append) as server:
         server.wait_until_live(180)
@@ -59,7 +60,7 @@ def run_triton(*repositories: Path) -> Iterator[RunningTriton]:
 @pytest.fixture(scope="session")
 def triton() -> Iterator[RunningTriton]:
     """The product's models as they are in the checkout. Tests that change a config put it back."""
-    yield from run_triton(MODELS)
+    yield from run_triton(MODELS, response_cache_bytes=64 << 20)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ class Change:
     preferred_batches: tuple[int, ...] | None = None
     gpus: tuple[int, ...] | None = None
     cpu: bool | None = None
+    response_cache: bool | None = None
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
@@ -72,6 +73,8 @@ def changed(config: Config, change: Change) -> Config:
         parameters = config.setdefault("parameters", {})
         parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
     _change_batching(config, change)
+    if change.response_cache is not None:
+        config["response_cache"] = {"enable": change.response_cache}
     return config
 
 
@@ -139,6 +142,8 @@ def summary(config: Config) -> str:
         parts.append(f"dynamic batching after {int(batching.get('max_queue_delay_microseconds', 0))} µs")
         if preferred := batching.get("preferred_batch_size"):
             parts.append("preferably " + " or ".join(str(size) for size in preferred))
+    if config.get("response_cache", {}).get("enable"):
+        parts.append("answers remembered")
     return "; ".join(parts)
 
 

@@ -58,6 +58,12 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--preferred", type=Numbers(), help="Batch sizes to prefer, like 4,8.")
 @click.option("--gpus", type=Numbers(), help="Put the instances on these GPUs, like 0,1.")
 @click.option("--cpu", is_flag=True, default=None, help="Put the instances on the CPU.")
+@click.option(
+    "--response-cache/--no-response-cache",
+    "response_cache",
+    default=None,
+    help="Remember answers, where Triton was started with a cache (gourmet up --response-cache MB).",
+)
 @click.option("--reset", is_flag=True, help="Back to the config.pbtxt of the model repository.")
 @click.option(
     "--model-repository",
@@ -85,6 +91,7 @@ def config(
     preferred: tuple[int, ...] | None,
     gpus: tuple[int, ...] | None,
     cpu: bool | None,
+    response_cache: bool | None,
     reset: bool,
     folder: Path,
     write: Path | None,
@@ -101,7 +108,7 @@ def config(
     gourmet config food_classifier --variant two-gpus
     gourmet config food_classifier --reset
     """
-    change = Change(instances, threads, max_batch, dynamic, delay, preferred, gpus, cpu)
+    change = Change(instances, threads, max_batch, dynamic, delay, preferred, gpus, cpu, response_cache)
     if variant:
         change = change.over(VARIANTS[variant])
     if reset and change:
