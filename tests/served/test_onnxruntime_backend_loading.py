@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
@@ -67,6 +68,23 @@ def test_what_the_config_says_is_kept_when_the_rest_is_completed(onnx_lab: Any) 
     served = onnx_lab.client.get_model_config("complete_half")
     assert served["max_batch_size"] == 9
     assert tensors(served, "output") == {"same": ("TYPE_FP32", [1], {"shape": []})}
+    column = np.array([[1], [2], [3]], np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask("complete_half", {"given": column})["same"], column)
+
+
+def test_outputs_that_triton_cannot_carry_may_be_left_out_of_the_config(onnx_lab: Any) -> None:
+    model = """
+        (float[batch, 3] given) => (float[batch, 3] same, seq(float[batch, 3]) listed) {
+            same = Identity(given)
+            listed = SequenceConstruct(given)
+        }"""
+    onnx_lab.serve("left_out", model, config())
+    ones = np.ones((1, 3), np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask("left_out", {"given": ones})["same"], ones)
+    with pytest.raises(
+        InferenceServerException, match=r"'listed' of the ONNX file is seq\(tensor\(float\)\)"
+    ):
+        onnx_lab.serve("left_in", model)
 
 
 def test_a_model_without_a_free_first_dimension_is_completed_without_batching(onnx_lab: Any) -> None:

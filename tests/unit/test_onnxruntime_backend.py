@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from hypothesis import given
@@ -214,18 +215,38 @@ def test_options_that_make_no_sense_are_refused(given_config: dict[str, Any], sa
         sessions.session_options(given_config)
 
 
-@pytest.mark.skipif(
+needs_no_cuda = pytest.mark.skipif(
     "CUDAExecutionProvider" in ort.get_available_providers(), reason="this ONNX Runtime has CUDA"
 )
-def test_a_gpu_without_its_provider_is_refused_with_what_there_is(tmp_path: Path) -> None:
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    text = "test (float[rows, 2] x) => (float[rows, 2] y) { y = Relu(x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@needs_no_cuda
+def test_a_gpu_that_the_config_insists_on_is_refused_with_what_there_is(onnx_file: Path) -> None:
     with pytest.raises(
         sessions.SessionError, match=r"needs ONNX Runtime's CUDA\w+, this one has .*CPUExecution"
     ):
-        sessions.open_session(tmp_path / "model.onnx", config(), instances.Device("cuda", 0))
+        sessions.open_session(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
 
 
-def test_an_accelerator_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+@needs_no_cuda
+def test_a_gpu_that_triton_chose_gives_way_to_the_cpu_with_a_warning(onnx_file: Path) -> None:
+    warnings: list[str] = []
+    device = instances.Device("cuda", 1, required=False)
+    session = sessions.open_session(onnx_file, config(), device, warn=warnings.append)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("m runs on the CPU instead of cuda:1: KIND_GPU needs")
+
+
+def test_an_accelerator_that_is_not_there_is_refused_by_name(onnx_file: Path) -> None:
     asked = config()
     asked["optimization"]["execution_accelerators"] = {"cpu_execution_accelerator": [{"name": "openvino"}]}
     with pytest.raises(sessions.SessionError, match="'openvino' is not supported here; supported: none"):
-        sessions.open_session(tmp_path / "model.onnx", asked, instances.CPU)
+        sessions.open_session(onnx_file, asked, instances.CPU, warn=pytest.fail)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_batches as batches
@@ -17,7 +16,7 @@ import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.systems.instances import CPU, Device, cpu_threads, wanted_device
+from gourmet.systems.instances import cpu_threads, wanted_device
 
 _LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
 
@@ -40,7 +39,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         try:
             path = sessions.model_path(Path(args["model_repository"], args["model_version"]), config)
-            self._session = _session(path, config, wanted_device(args), args["model_instance_name"])
+            device = wanted_device(args)
+            self._session = sessions.open_session(path, config, device, warn=pb_utils.Logger.log_warn)
             signature = signatures.Signature.of(self._session)
             signatures.check(config, signature)
             self._run_options = sessions.run_options(config)
@@ -61,7 +61,7 @@ class TritonPythonModel:
         return [_response(job) for job in jobs]
 
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
-        job = batches.Job({}, request.requested_output_names())
+        job = batches.Job({}, list(request.requested_output_names()))
         try:
             for tensor in request.inputs():
                 name = tensor.name()
@@ -81,16 +81,6 @@ class TritonPythonModel:
     def _run(self, feeds: batches.Feeds, wanted: Sequence[str]) -> Sequence[batches.Array]:
         outputs: Sequence[batches.Array] = self._session.run(wanted, feeds, self._run_options)
         return outputs
-
-
-def _session(path: Path, config: dict[str, Any], device: Device, instance: str) -> Any:
-    try:
-        return sessions.open_session(path, config, device)
-    except sessions.SessionError as exc:
-        if device.required:
-            raise
-        pb_utils.Logger.log_warn(f"{instance} runs on the CPU instead of {device}: {exc}")
-        return sessions.open_session(path, config, CPU)
 
 
 def _response(job: batches.Job) -> pb_utils.InferenceResponse:

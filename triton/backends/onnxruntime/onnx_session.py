@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from gourmet.systems.instances import (
+    CPU,
     Device,
     available_cpus,
     cpu_threads,
@@ -60,8 +61,20 @@ def peek(path: Path) -> ort.InferenceSession:
     return _open(path, options, ["CPUExecutionProvider"])
 
 
-def open_session(path: Path, config: Mapping[str, Any], device: Device) -> ort.InferenceSession:
-    """The session of one instance."""
+def open_session(
+    path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
+) -> ort.InferenceSession:
+    """The session of one instance; where the device is not required and cannot be had, on the CPU."""
+    try:
+        return _open_on(device, path, config)
+    except SessionError as exc:
+        if device.required:
+            raise
+        warn(f"{config['name']} runs on the CPU instead of {device}: {exc}")
+        return _open_on(CPU, path, config)
+
+
+def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:
     options = session_options(config)
     if device.kind == "cpu":
         _refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
