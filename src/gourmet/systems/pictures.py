@@ -20,7 +20,9 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +38,11 @@ FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 # of today's 48-megapixel phones; anything else is held in memory whole, up to four bytes a pixel.
 MAX_PIXELS_JPEG: Final = 50_000_000
 MAX_PIXELS: Final = 25_000_000
+
+# Larger pictures, which may take half a gigabyte each to decode, are decoded one after another, so
+# that a process with many threads stays within its memory.
+LARGE_PIXELS: Final = 4_000_000
+_large = threading.Lock()
 
 # What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
 # readers the first 1,024, archive readers the last 65,557, and PHP runs what it finds anywhere.
@@ -109,9 +116,10 @@ def square_pixels(data: bytes, size: int) -> Pixels:
     """
     with _open(data) as image:
         try:
-            image.draft(None, (size, size))
-            image.load()
-            small = _flat_rgb(_upright(_shrink(image, size), image))
+            with _turn(image):
+                image.draft(None, (size, size))
+                image.load()
+                small = _flat_rgb(_upright(_shrink(image, size), image))
         except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
             raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
     return np.asarray(small)
@@ -180,6 +188,14 @@ def _check(image: Image.Image, data: bytes) -> None:
         )
     if reason := excess(image, data):
         raise PictureError("too_complex", f"this {kind} is not decoded, as {reason}: save it again")
+
+
+def _turn(image: Image.Image) -> AbstractContextManager[object]:
+    """Held while `image` is decoded: the lock of large pictures, or nothing."""
+    if image.format == "AVIF":  # its header may say less than its frame has, up to 268 million pixels
+        return _large
+    shrinks_as_it_decodes = _format(image) == "JPEG" and not image.info.get("progressive")
+    return nullcontext() if shrinks_as_it_decodes or image.width * image.height <= LARGE_PIXELS else _large
 
 
 def _format(image: Image.Image) -> str:
