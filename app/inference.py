@@ -17,7 +17,7 @@ import gevent
 import numpy.typing as npt
 import tritonclient.http as triton_http
 from geventhttpclient.response import HTTPConnectionClosed
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from app.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
 
@@ -106,20 +106,20 @@ class Triton:
 
     def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
         """Run `model` once; raise Refused where Triton says that the request is at fault."""
-        types = {spec.name: spec.datatype for spec in self.describe(model, deadline).inputs}
         tensors = []
         for name, values in inputs.items():
-            tensor = triton_http.InferInput(name, list(values.shape), types[name])
+            tensor = triton_http.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
             tensor.set_data_from_numpy(values)
             tensors.append(tensor)
         result = self._ask_model(
             model, deadline, lambda client: client.infer(model, tensors, request_id=request_id)
         )
         response = result.get_response()
-        return Answer(
-            {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]},
-            response.get("model_version", ""),
-        )
+        try:
+            outputs = {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]}
+        except (KeyError, TypeError, ValueError) as exc:
+            raise InferenceFailed(f"the answer of {model} cannot be read: {exc!r}") from exc
+        return Answer(outputs, response.get("model_version", ""))
 
     def served(self, deadline: Deadline) -> list[str]:
         """The names of all models that are ready."""

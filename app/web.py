@@ -15,8 +15,8 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' blob: data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'; manifest-src 'self'",
+    "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",

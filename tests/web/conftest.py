@@ -68,9 +68,14 @@ class WebApp:
         lowered = {name.lower(): value for name, value in response.getheaders()}
         return Reply(response.status, lowered, data, time.monotonic() - started)
 
-    def predict(self, photo: bytes, accept: str = "application/json", **headers: str) -> Reply:
+    def predict(
+        self, photo: bytes, accept: str = "application/json", *, pieces: int = 0, **headers: str
+    ) -> Reply:
+        """Send `photo` as a form, with a length or else in `pieces` of a chunked body."""
         body, content = form(photo)
-        return self.request("POST", "/predict", body, Accept=accept, **content, **headers)
+        step = -(-len(body) // pieces) if pieces else 0
+        sent = (body[at : at + step] for at in range(0, len(body), step)) if pieces else body
+        return self.request("POST", "/predict", sent, Accept=accept, **content, **headers)
 
     def stop(self) -> int:
         if self.process.poll() is None:

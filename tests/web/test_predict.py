@@ -140,6 +140,13 @@ def test_old_clients_of_the_page_get_a_fragment(python_web: Any, sample: bytes) 
     assert b"<html" in page.body
 
 
+def test_a_photo_sent_in_chunks_without_a_length_is_answered(python_web: Any, sample: bytes) -> None:
+    whole = python_web.predict(sample).json
+    chunked = python_web.predict(sample, pieces=9)
+    assert chunked.status == 200
+    assert chunked.json["label"] == whole["label"]
+
+
 def test_test_and_readyz_ask_the_real_model(python_web: Any, onnx_web: Any) -> None:
     for web, model in ((python_web, "food_classifier"), (onnx_web, "food_classifier_onnx")):
         assert web.request("GET", "/test", Accept="application/json").json["model"]["name"] == model
