@@ -1,0 +1,232 @@
+"""Every path, port and variable that the compose files and Dockerfiles name is really there."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.settings import Settings
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.systems import registry
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILES = sorted(ROOT.glob("Dockerfile.*"))
+SLIM = [path for path in DOCKERFILES if path.name != "Dockerfile.triton"]
+
+
+class Compose(yaml.SafeLoader):
+    """YAML with compose's own tag for taking a setting of an earlier file away."""
+
+
+class Reset:
+    """What `!reset` leaves."""
+
+
+Compose.add_constructor("!reset", lambda loader, node: Reset())
+
+
+def compose(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load((ROOT / name).read_text(), Compose)
+    return loaded
+
+
+BASE = compose("docker-compose.yaml")
+SERVICES = BASE["services"]
+CPU = compose("docker-compose.cpu.yaml")["services"]
+
+
+def dockerfile(service: dict[str, Any]) -> Path:
+    return ROOT / service["build"]["dockerfile"]
+
+
+def instructions(path: Path, name: str) -> list[str]:
+    """The arguments of every instruction `name`, continued lines joined and comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
+
+
+def from_context(path: Path) -> list[str]:
+    """What a Dockerfile copies out of the repository."""
+    copies = [copy.split() for copy in instructions(path, "COPY") if not copy.startswith("--from")]
+    return [source for words in copies for source in words[:-1]]
+
+
+def test_the_services_are_the_three_and_the_cpu_file_replaces_only_triton() -> None:
+    assert set(SERVICES) == {"triton", "flask", "jupyter"}
+    assert set(CPU) == {"triton"}
+    assert isinstance(CPU["triton"]["deploy"], Reset), "a machine without a GPU must not be asked for one"
+
+
+@pytest.mark.parametrize("service", [*SERVICES.values(), *CPU.values()], ids=[*SERVICES, "triton (cpu)"])
+def test_a_service_is_built_from_a_dockerfile_that_exists(service: dict[str, Any]) -> None:
+    assert dockerfile(service).is_file()
+
+
+@pytest.mark.parametrize("service", [*SERVICES.values(), *CPU.values()], ids=[*SERVICES, "triton (cpu)"])
+def test_every_build_argument_that_compose_gives_is_one_that_the_dockerfile_takes(
+    service: dict[str, Any],
+) -> None:
+    taken = {argument.partition("=")[0] for argument in instructions(dockerfile(service), "ARG")}
+    assert set(service["build"].get("args", {})) <= taken
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_every_copied_path_exists_and_is_let_through_by_dockerignore(path: Path) -> None:
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    let_through = [rule[1:] for rule in rules if rule.startswith("!")]
+    assert "*" in rules
+    for source in from_context(path):
+        assert (ROOT / source).exists(), f"{path.name} copies {source}, which is not there"
+        assert any(source == rule or source.startswith(f"{rule}/") for rule in let_through), source
+
+
+def test_dockerignore_lets_nothing_through_that_no_dockerfile_copies() -> None:
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    copied = {source for path in DOCKERFILES for source in from_context(path)}
+    for rule in (rule[1:] for rule in rules if rule.startswith("!")):
+        assert any(source == rule or source.startswith(f"{rule}/") for source in copied), rule
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_requirement_files_that_a_build_installs_exist(path: Path) -> None:
+    named = re.findall(r"requirements/[\w.-]+\.txt", path.read_text())
+    assert named
+    for name in named:
+        assert (ROOT / name).is_file(), f"{path.name} installs {name}, which is not there"
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_pins_that_a_build_picks_out_of_the_requirements_are_there_to_pick(path: Path) -> None:
+    pinned = "\n".join(
+        file.read_text() for file in [ROOT / "requirements.txt", *ROOT.glob("requirements/*.txt")]
+    )
+    for pattern in re.findall(r"\^([\w-]+)(?:\\\[all\\\])?(?:==|/tritonclient)", path.read_text()):
+        assert re.search(rf"^{pattern}(\[all\])?==", pinned, re.MULTILINE), f"{path.name} looks for {pattern}"
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_base_images_carry_a_version_and_the_last_user_is_not_root(path: Path) -> None:
+    defaults = dict(argument.partition("=")[::2] for argument in instructions(path, "ARG"))
+    for image in instructions(path, "FROM"):
+        name = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], image.split()[0])
+        assert re.search(r":\d+\.\d+", name), f"{path.name} starts from {name}"
+    assert instructions(path, "USER")[-1] == "1000:1000"
+
+
+@pytest.mark.parametrize("path", SLIM, ids=lambda path: path.name)
+def test_the_small_images_leave_their_build_tools_behind(path: Path) -> None:
+    assert len(instructions(path, "FROM")) == 2
+    assert "pip" not in path.read_text().rpartition("FROM ")[2]
+
+
+def test_ports_of_triton_and_the_lab_are_published_on_loopback_only() -> None:
+    for service in ("triton", "jupyter"):
+        assert all(port.startswith("127.0.0.1:") for port in SERVICES[service]["ports"])
+    assert SERVICES["flask"]["ports"] == ["${WEB_PORT:-80}:5000"]
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "triton (cpu)"])
+def test_published_ports_are_those_that_the_image_exposes(name: str) -> None:
+    service = SERVICES[name.removesuffix(" (cpu)")]
+    exposed = instructions(dockerfile(CPU["triton"] if name.endswith("(cpu)") else service), "EXPOSE")
+    assert " ".join(exposed).split() == [port.rpartition(":")[2] for port in service["ports"]]
+
+
+def test_tritons_ports_are_the_defaults_of_the_launcher() -> None:
+    options = TritonOptions(())
+    inside = [int(port.rpartition(":")[2]) for port in SERVICES["triton"]["ports"]]
+    assert inside == [options.http_port, options.grpc_port, options.metrics_port]
+
+
+def test_the_web_image_listens_where_compose_publishes_and_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in " ".join(instructions(ROOT / "Dockerfile.flask", "ENV")).split():
+        monkeypatch.setenv(*setting.split("=", 1))
+    served = runpy.run_path(str(ROOT / "app" / "gunicorn_conf.py"))
+    port = SERVICES["flask"]["ports"][0].rpartition(":")[2]
+    assert served["bind"] == f"0.0.0.0:{port}"
+    assert f"127.0.0.1:{port}/readyz" in SERVICES["flask"]["healthcheck"]["test"][-1]
+
+
+def test_mounted_folders_exist_and_the_models_are_mounted_read_only() -> None:
+    for service in SERVICES.values():
+        for mount in service.get("volumes", []):
+            assert (ROOT / mount.split(":")[0]).is_dir(), mount
+    assert SERVICES["triton"]["volumes"] == ["./triton/models:/models:ro"]
+    for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
+        assert "/models" in instructions(path, "CMD")[0]
+
+
+def default_of(text: str) -> str:
+    """What `${NAME:-default}` comes to when nobody sets NAME."""
+    found = re.fullmatch(r"\$\{\w+:-(.*)\}", text)
+    assert found, text
+    return found[1]
+
+
+def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
+    environment = {name: default_of(text) for name, text in SERVICES["flask"]["environment"].items()}
+    settings = Settings.from_env(environment)
+    assert settings.triton_url == "triton:8000"
+    assert settings.food_model == Settings().food_model
+    host, port = settings.triton_url.split(":")
+    assert host in SERVICES
+    assert port == SERVICES["triton"]["ports"][0].rpartition(":")[2]
+
+
+def test_every_system_can_be_given_its_model_in_both_containers_that_ask_it() -> None:
+    for name in registry.names():
+        variable = registry.room(name, "contract").MODEL_ENV
+        for service in ("triton", "flask"):
+            value = SERVICES[service]["environment"][variable]
+            assert default_of(value) == registry.room(name, "contract").DEFAULT_MODEL
+
+
+def test_nvidias_triton_is_started_like_the_launchers() -> None:
+    with_wheel = TritonServer(TritonOptions((Path("/models"),)), lambda line: None)
+    try:
+        launched = set(with_wheel.command()[1:])
+    finally:
+        with_wheel.close()
+    program, *flags = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
+    assert program == "tritonserver"
+    assert set(flags) <= launched, "a flag that `gourmet up` does not give"
+    # The rest says where things are on this machine.
+    local = re.compile(r"--(backend-|http-|grpc-|metrics-|log-verbose)")
+    assert {flag for flag in launched - set(flags) if not local.match(flag)} == set()
+
+
+def test_health_checks_ask_the_model_and_the_rest_waits_for_them() -> None:
+    check = SERVICES["triton"]["healthcheck"]["test"][-1]
+    for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
+        assert f"scripts/containers/{Path(check).name} {Path(check).parent}/" in path.read_text()
+    for service in ("flask", "jupyter"):
+        assert SERVICES[service]["depends_on"] == {"triton": {"condition": "service_healthy"}}
+        assert SERVICES[service]["healthcheck"]
+
+
+def test_every_service_is_restrained() -> None:
+    for name, service in SERVICES.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+    assert SERVICES["flask"]["read_only"] is True
+    assert CPU["triton"]["read_only"] is True
+    assert "shm_size" in SERVICES["triton"]
+
+
+def test_all_gpus_are_asked_for() -> None:
+    [devices] = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
+    text = "".join((ROOT / name).read_text() for name in ("docker-compose.yaml", "docker-compose.cpu.yaml"))
+    variables = set(re.findall(r"\$\{(\w+)", text))
+    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "containers.md").read_text()))
+    assert variables <= documented, f"undocumented: {sorted(variables - documented)}"
