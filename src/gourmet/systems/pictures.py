@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.systems.picture_guards import excess, header_excess
+from gourmet.systems.picture_guards import excess, header_excess, jpeg_scans
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
@@ -45,12 +45,11 @@ LARGE_PIXELS: Final = 4_000_000
 _large = threading.Lock()
 
 # What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
-# readers the first 1,024, archive readers the last 65,557, and PHP runs what it finds anywhere.
+# readers the first 1,024, archive readers the last 65,557; code hides in metadata or behind the end.
 _HEAD_BYTES: Final = 4096
-_TAIL_BYTES: Final = 65_557
+_END_BYTES: Final = 65_557
 _HEAD_MARKS: Final = (b"<script", b"<html", b"<!doctype", b"<svg", b"%pdf-")
-_TAIL_MARKS: Final = (b"PK\x05\x06\x00\x00",)
-_MARKS: Final = (b"<?php", b"<?PHP", b"Rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
+_END_MARKS: Final = (b"pk\x05\x06\x00\x00", b"<?php", b"rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
 
 _BEGINNINGS: Final = (
     *((b"\xff\xd8\xff", "JPEG"), (b"\x89PNG\r\n", "PNG"), (b"GIF87a", "GIF"), (b"GIF89a", "GIF")),
@@ -116,7 +115,7 @@ def square_pixels(data: bytes, size: int) -> Pixels:
     """
     with _open(data) as image:
         try:
-            with _turn(image):
+            with _turn(image, data):
                 image.draft(None, (size, size))
                 image.load()
                 small = _flat_rgb(_upright(_shrink(image, size), image))
@@ -176,11 +175,9 @@ def _check(image: Image.Image, data: bytes) -> None:
         )
     if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
         raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")
-    head, tail = data[:_HEAD_BYTES].lower(), data[-_TAIL_BYTES:]
-    if (
-        any(mark in head for mark in _HEAD_MARKS)
-        or any(mark in tail for mark in _TAIL_MARKS)
-        or any(mark in data for mark in _MARKS)
+    start, end = data[:_END_BYTES].lower(), data[-_END_BYTES:].lower()
+    if any(mark in start[:_HEAD_BYTES] for mark in _HEAD_MARKS) or any(
+        mark in part for mark in _END_MARKS for part in (start, end)
     ):
         raise PictureError(
             "mixed_file",
@@ -190,12 +187,14 @@ def _check(image: Image.Image, data: bytes) -> None:
         raise PictureError("too_complex", f"this {kind} is not decoded, as {reason}: save it again")
 
 
-def _turn(image: Image.Image) -> AbstractContextManager[object]:
+def _turn(image: Image.Image, data: bytes) -> AbstractContextManager[object]:
     """Held while `image` is decoded: the lock of large pictures, or nothing."""
     if image.format == "AVIF":  # its header may say less than its frame has, up to 268 million pixels
         return _large
-    shrinks_as_it_decodes = _format(image) == "JPEG" and not image.info.get("progressive")
-    return nullcontext() if shrinks_as_it_decodes or image.width * image.height <= LARGE_PIXELS else _large
+    if image.width * image.height <= LARGE_PIXELS:
+        return nullcontext()
+    shrinks_as_it_decodes = _format(image) == "JPEG" and jpeg_scans(data) == 1
+    return nullcontext() if shrinks_as_it_decodes else _large
 
 
 def _format(image: Image.Image) -> str:
