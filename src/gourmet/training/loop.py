@@ -182,7 +182,7 @@ class _Run:
             {
                 "epoch": position.epoch + 1,
                 "size": size,
-                "rate": self.optimizer.param_groups[0]["lr"],
+                "rate": self.recipe.rate_at(self._progress(examples)),
                 "loss": position.loss_sum / examples,
                 "seconds": round(position.seconds, 1),
                 **measures,

@@ -1,0 +1,269 @@
+"""The gate: real exports of a small-headed food network pass, broken ones are refused without a trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from gourmet.deploying import gate
+from gourmet.deploying.deploy import Photos, deploy
+from gourmet.deploying.evaluation import NotEvaluated, read_evaluation, sha256, write_evaluation
+from gourmet.deploying.parameters import set_parameters
+from gourmet.deploying.target import Calibration, Job, Scores
+from gourmet.deploying.version import staged
+from gourmet.repository import RepositoryError, read_config
+from gourmet.systems import registry
+from gourmet.systems.food11 import contract, export
+from gourmet.systems.food11.network import Food11Network
+from gourmet.training.average import refresh_statistics
+from gourmet.training.files import save_tensors
+
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+ROOM = registry.room("food11", "export")
+
+
+@pytest.fixture(scope="module")
+def pictures() -> np.ndarray:
+    """Soft blobs of colour, as different from each other as photos are."""
+    coarse = np.random.default_rng(0).integers(0, 256, (16, 4, 4, 3)).astype(np.uint8)
+    return np.ascontiguousarray(coarse.repeat(56, axis=1).repeat(56, axis=2))
+
+
+@pytest.fixture(scope="module")
+def weights(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights that answer differently for different pictures, and their evaluation."""
+    torch.manual_seed(0)
+    network = Food11Network([f"{c:02d}/" for c in range(11)], range(11))
+    with torch.no_grad():
+        refresh_statistics(network, [torch.from_numpy(contract.normalise(pictures))])
+        network.backbone.classifier[1].weight.mul_(30)  # type: ignore[index, union-attr, operator]
+    path = tmp_path_factory.mktemp("run") / "last.safetensors"
+    save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
+    write_evaluation(path, Calibration(1.25, 0.4), {"test": {"balanced": 0.5}})
+    return path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The food models' configs, and a version 1 that stands for what is served now."""
+    for name in ("food_classifier", "food_classifier_onnx", "food_classifier_int8"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        shutil.copy(MODELS / name / "config.pbtxt", tmp_path / name)
+        (tmp_path / name / "1" / "model.py").write_text("code")
+        (tmp_path / name / "1" / "model.onnx").write_text("old weights")
+    return tmp_path
+
+
+@pytest.fixture
+def photos(pictures: np.ndarray) -> Photos:
+    return Photos(pictures[:8], pictures, np.arange(16) % 11)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_an_exact_export_becomes_the_next_version_with_its_manifest(
+    form: str, weights: Path, repository: Path, photos: Photos
+) -> None:
+    target = export.TARGETS[form]
+    deployed = deploy(ROOM, target, weights, repository, photos)
+    model = repository / target.model
+    assert deployed.folder == model / "2"
+    assert (model / "2" / "model.py").read_text() == "code"
+    assert (model / "1" / "model.onnx").read_text() == "old weights"
+    manifest = json.loads((model / "2" / "manifest.json").read_text())
+    assert manifest["sha256"] == sha256(model / "2" / target.file)
+    assert manifest["bytes"] == (model / "2" / target.file).stat().st_size
+    assert manifest["accuracy"] == {"test": {"balanced": 0.5}}
+    assert manifest["preprocessing"]["mean"] == list(contract.MEAN)
+    assert all(check["passed"] for check in manifest["gate"])
+    parameters = read_config(model).parameters
+    assert float(parameters["temperature"].string_value) == 1.25
+    assert float(parameters["threshold"].string_value) == 0.4
+    assert parameters["system"].string_value == "food11"
+
+
+def test_onnx_is_one_file_with_a_free_batch(weights: Path, repository: Path, photos: Photos) -> None:
+    deployed = deploy(ROOM, export.TARGETS["onnx"], weights, repository, photos, number=1)
+    assert sorted(p.name for p in deployed.folder.iterdir()) == ["manifest.json", "model.onnx", "model.py"]
+    model = onnx.load(deployed.folder / "model.onnx")
+    (given,) = model.graph.input
+    assert given.name == "input"
+    assert given.type.tensor_type.shape.dim[0].dim_param == "batch"
+    assert [output.name for output in model.graph.output] == ["output"]
+
+
+def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
+    weights: Path, pictures: np.ndarray, tmp_path: Path
+) -> None:
+    network, _ = export.load(weights)
+    facts = export.build_int8(Job(network, Calibration(1.25, 0.4), pictures[:8]), tmp_path / "model.onnx")
+    answers = export.open_int8(tmp_path / "model.onnx")
+    expected = contract.softmax(export.eager(network)(pictures), 1.25)
+    for rows in (1, 3, 16):
+        found = answers(pictures[:rows])
+        assert found.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+        assert np.abs(found - expected[:rows]).mean() < 0.1
+    assert facts["opset"] == 17
+    quantized = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear", "Softmax"} <= quantized
+    assert (tmp_path / "model.onnx").stat().st_size < 4_000_000
+
+
+class Tampered(nn.Module):
+    def __init__(self, network: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.network, self.change = network, change
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(self.change(images))
+        return result
+
+
+def wrong_normalisation(job: Job, path: Path) -> dict[str, Any]:
+    return export.build_onnx(dataclasses.replace(job, network=Tampered(job.network, lambda x: x * 0.9)), path)
+
+
+def swapped_channels(job: Job, path: Path) -> dict[str, Any]:
+    return export.build_onnx(
+        dataclasses.replace(job, network=Tampered(job.network, lambda x: x.flip(1))), path
+    )
+
+
+def fixed_batch(job: Job, path: Path) -> dict[str, Any]:
+    facts = export.build_onnx(job, path)
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+    return facts
+
+
+def truncated(job: Job, path: Path) -> dict[str, Any]:
+    facts = export.build_onnx(job, path)
+    path.write_bytes(path.read_bytes()[:100_000])
+    return facts
+
+
+@pytest.mark.parametrize("broken", [wrong_normalisation, swapped_channels, fixed_batch, truncated])
+def test_a_broken_export_is_refused_and_what_was_served_stays(
+    broken: Callable[[Job, Path], dict[str, Any]], weights: Path, repository: Path, photos: Photos
+) -> None:
+    before = tree(repository)
+    target = dataclasses.replace(export.TARGETS["onnx"], build=broken)
+    with pytest.raises(gate.Refused, match="food_classifier_onnx is not deployed") as refused:
+        deploy(ROOM, target, weights, repository, photos)
+    assert "FAIL" in str(refused.value)
+    assert tree(repository) == before
+
+
+def test_an_export_that_raises_leaves_nothing_behind(weights: Path, repository: Path, photos: Photos) -> None:
+    before = tree(repository)
+    job_of_another_network = dataclasses.replace(export.TARGETS["int8"], build=lambda job, path: 1 / 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ZeroDivisionError):
+        deploy(ROOM, job_of_another_network, weights, repository, photos)
+    assert tree(repository) == before
+
+
+def test_weights_that_were_not_evaluated_are_not_deployed(
+    weights: Path, repository: Path, photos: Photos, tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone" / "last.safetensors"
+    alone.parent.mkdir()
+    shutil.copy(weights, alone)
+    with pytest.raises(NotEvaluated, match="run `gourmet evaluate`"):
+        deploy(ROOM, export.TARGETS["onnx"], alone, repository, photos)
+
+
+def test_an_evaluation_of_other_weights_does_not_count(tmp_path: Path) -> None:
+    weights = tmp_path / "last.safetensors"
+    weights.write_bytes(b"one")
+    write_evaluation(weights, Calibration(1.0, 0.0), {})
+    weights.write_bytes(b"two")
+    with pytest.raises(NotEvaluated, match="about other weights"):
+        read_evaluation(weights)
+
+
+def always(best: np.ndarray) -> Callable[[np.ndarray], Scores]:
+    """A model that reads its answer off the first pixel of a photo."""
+    return lambda photos: np.eye(11, dtype=np.float32)[best[photos[:, 0, 0, 0]]]
+
+
+def numbered(count: int) -> np.ndarray:
+    photos = np.zeros((count, 2, 2, 3), np.uint8)
+    photos[:, 0, 0, 0] = np.arange(count)
+    return photos
+
+
+@pytest.mark.parametrize(("wrong", "passes"), [(0, True), (2, True), (12, False)])
+def test_a_quantized_model_may_differ_on_three_photos_in_a_hundred(wrong: int, passes: bool) -> None:
+    truth = np.arange(100) % 11
+    best = truth.copy()
+    best[:wrong] = (best[:wrong] + 1) % 11
+    best[:wrong:2] = truth[:wrong:2]  # half of the changed answers
+    best[90 : 90 + wrong // 2] = 0
+    checks = gate.close_answers(always(truth), always(best), numbered(100), truth)
+    agreement = next(check for check in checks if "agreement" in check.what)
+    assert agreement.passed is passes
+
+
+def test_a_quantized_model_may_not_lose_accuracy_even_where_it_agrees() -> None:
+    truth = np.arange(100) % 11
+    best = truth.copy()
+    best[[0, 11]] = 5  # two of ten breads
+    checks = gate.close_answers(always(truth), always(best), numbered(100), truth)
+    verdicts = {check.what: check.passed for check in checks}
+    assert verdicts["top-1 agreement, 100 photos"]
+    assert not verdicts["balanced accuracy lost"]
+
+
+def test_a_model_that_answers_with_nothing_finite_is_refused() -> None:
+    checks = gate.same_answers(
+        always(np.zeros(256, int)),
+        lambda photos: np.full((len(photos), 11), np.nan, np.float32),
+        numbered(16),
+    )
+    assert not any(check.passed for check in checks)
+
+
+def test_parameters_are_set_without_touching_comments(tmp_path: Path) -> None:
+    config = tmp_path / "config.pbtxt"
+    shutil.copy(MODELS / "food_classifier" / "config.pbtxt", config)
+    before = config.read_text()
+    set_parameters(config, {"temperature": "1.5000", "colour": "red"})
+    after = config.read_text()
+    assert [line for line in before.splitlines() if line.startswith("#")] == [
+        line for line in after.splitlines() if line.startswith("#")
+    ]
+    parameters = read_config(tmp_path).parameters
+    assert parameters["temperature"].string_value == "1.5000"
+    assert parameters["colour"].string_value == "red"
+    assert parameters["system"].string_value == "food11"
+
+
+def test_a_config_that_triton_cannot_read_is_left_alone(tmp_path: Path) -> None:
+    config = tmp_path / "config.pbtxt"
+    config.write_text('name: "x" broken {')
+    with pytest.raises(RepositoryError, match="cannot take the parameters"):
+        set_parameters(config, {"temperature": "1.5"})
+    assert config.read_text() == 'name: "x" broken {'
+
+
+def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:
+    model = repository / "food_classifier_onnx"
+    with staged(model, "model.onnx", number=1) as (aside, final):
+        (aside / "model.onnx").write_text("new weights")
+        assert (final / "model.onnx").read_text() == "old weights"
+    assert (model / "1" / "model.onnx").read_text() == "new weights"
+    assert sorted(p.name for p in model.iterdir()) == ["1", "config.pbtxt"]

@@ -1,0 +1,125 @@
+"""Measures against numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gourmet.evaluating.accuracy import accuracy
+from gourmet.evaluating.calibration import (
+    calibration_error,
+    choose_threshold,
+    coverage_curve,
+    fit_temperature,
+    reliability,
+    softmax,
+)
+from gourmet.evaluating.evaluate import Answered, evaluate, worst
+from gourmet.evaluating.report import page
+
+LABELS = ("a", "b", "c", "d")
+CLASSES = np.array([0, 0, 0, 1, 1, 2])
+SCORES = np.eye(4)[[0, 0, 1, 1, 2, 0]] + np.array([0, 0.03, 0.02, 0.01])
+
+
+def test_balanced_accuracy_counts_every_class_alike() -> None:
+    found = accuracy(SCORES, CLASSES, LABELS)
+    assert found.top1 == pytest.approx(3 / 6)
+    assert found.balanced == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert [each.label for each in found.classes] == ["a", "b", "c"]
+    assert found.classes[0].precision == pytest.approx(2 / 3)
+    assert found.confusion[0].tolist() == [2, 1, 0, 0]
+    assert found.balanced_over(["a", "b"]) == pytest.approx((2 / 3 + 1 / 2) / 2)
+
+
+def test_top3_takes_the_three_best() -> None:
+    found = accuracy(SCORES, CLASSES, LABELS)
+    assert found.top3 == pytest.approx(5 / 6), "the third photo's class comes last"
+
+
+def test_the_margin_shrinks_with_the_root_of_the_photos() -> None:
+    few = accuracy(SCORES, CLASSES, LABELS).balanced_margin
+    many = accuracy(np.tile(SCORES, (4, 1)), np.tile(CLASSES, 4), LABELS).balanced_margin
+    assert many == pytest.approx(few / 2)
+
+
+def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+    """Logits whose softmax at `temperature` is the truth about their classes."""
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 3, (photos, 4))
+    probabilities = softmax(logits, temperature)
+    classes = (generator.random((photos, 1)) > probabilities.cumsum(axis=1)).sum(axis=1)
+    return logits, np.minimum(classes, 3)
+
+
+@pytest.mark.parametrize("true", [0.5, 1.0, 2.5])
+def test_the_fitted_temperature_is_the_true_one_and_puts_calibration_right(true: float) -> None:
+    logits, classes = sampled(true)
+    found = fit_temperature(logits, classes)
+    assert found == pytest.approx(true, rel=0.06)
+    assert calibration_error(reliability(softmax(logits, found), classes)) < 0.02
+
+
+def test_overconfidence_is_a_calibration_error() -> None:
+    logits, classes = sampled(2.5)
+    assert calibration_error(reliability(softmax(logits), classes)) > 0.15
+
+
+def test_calibration_error_by_hand() -> None:
+    probabilities = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]])
+    classes = np.array([0, 1, 0])
+    assert calibration_error(reliability(probabilities, classes)) == pytest.approx((2 * 0.4 + 1 * 0.4) / 3)
+
+
+def test_a_higher_threshold_answers_less() -> None:
+    logits, classes = sampled(1.0)
+    curve = coverage_curve(softmax(logits), classes)
+    coverage = [point.coverage for point in curve]
+    assert coverage[0] == 1.0
+    assert coverage == sorted(coverage, reverse=True)
+    chosen = choose_threshold(curve, wanted=0.9)
+    assert chosen.accuracy >= 0.9
+    below = [point for point in curve if point.threshold < chosen.threshold]
+    assert all(point.accuracy < 0.9 for point in below)
+
+
+def test_a_network_that_never_reaches_the_wanted_accuracy_gets_its_best_threshold() -> None:
+    curve = coverage_curve(softmax(np.zeros((10, 4))), np.arange(10) % 4)
+    assert choose_threshold(curve, wanted=0.9).accuracy == max(point.accuracy for point in curve)
+
+
+def answered(temperature: float) -> Answered:
+    logits, classes = sampled(temperature, photos=400)
+    return Answered(logits, classes, [f"{i}.jpg" for i in range(400)], lambda row: b"picture")
+
+
+def test_temperature_and_threshold_come_from_the_part_named_and_apply_to_all() -> None:
+    parts = {"validation": answered(2.0), "test": answered(0.5)}
+    found = evaluate(parts, LABELS, chosen_on="validation", views={"a and b": ["a", "b"]})
+    assert found.temperature == pytest.approx(2.0, rel=0.25)
+    numbers = found.as_dict()
+    assert numbers["test"]["photos"] == 400
+    assert (
+        numbers["validation"]["calibration_error_after"] < numbers["validation"]["calibration_error_before"]
+    )
+    assert 0 < numbers["test"]["answered"] <= 1
+    assert not math.isnan(numbers["test"]["balanced over a and b"])
+
+
+def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
+    part = answered(1.0)
+    found = worst(part, 1.0, count=10)
+    assert len(found) == 10
+    assert all(answer != part.classes[row] for row, answer, _ in found)
+    assert [sure for *_, sure in found] == sorted((sure for *_, sure in found), reverse=True)
+
+
+def test_the_report_holds_everything_itself() -> None:
+    found = evaluate({"validation": answered(1.0)}, LABELS, chosen_on="validation", views={})
+    report = page("blobs <1>", found, LABELS)
+    assert "blobs &lt;1&gt;" in report
+    assert "data:image;base64," in report
+    assert "http" not in report
+    assert report.count("<svg") == 3

@@ -1,0 +1,157 @@
+"""Every layout that the food loader reads, and every fault that it names."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gourmet.errors import UsageError
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.data import BadData, decode, dishes, listing, natural_side, parts, read
+
+CLASSES = range(len(contract.LABELS))
+
+
+def jpeg(colour: tuple[int, int, int] = (200, 80, 20), side: int = 16) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), colour).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def write_zip(path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, jpeg())
+
+
+def write_folder(path: Path, names: list[str]) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(jpeg())
+
+
+def test_zips_of_classes_and_dishes(tmp_path: Path) -> None:
+    names = [f"{c:02d}/dish{d}/{i}.jpg" for c in CLASSES for d in range(2) for i in range(30)]
+    write_zip(tmp_path / "train.zip", names)
+    write_zip(tmp_path / "test.zip", names[:60])
+    train, held = listing(tmp_path, "train"), listing(tmp_path, "validation")
+    assert {p.name for p in train} | {p.name for p in held} == set(names)
+    assert not {p.name for p in train} & {p.name for p in held}
+    assert len(held) == pytest.approx(len(names) / 20, rel=0.8)
+    assert {p.dish for p in train} == {"dish0", "dish1"}
+    assert len(listing(tmp_path, "test")) == 60
+    assert parts(tmp_path) == ("validation", "test")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["training/{0}_7.jpg", "training/{1}/7.jpg", "training/class_{0:02d}/7.jpg", "train/{0}/7.jpg"],
+    ids=["flat, as Food-11 comes", "folders named like labels", "class_00", "numbers"],
+)
+def test_the_layouts_of_food11(name: str, tmp_path: Path) -> None:
+    folders = [label.replace("/", "-") for label in contract.LABELS]
+    write_folder(tmp_path, [name.format(c, folders[c]) for c in CLASSES])
+    write_folder(tmp_path, ["validation/0_1.jpg", "evaluation/3_1.jpg"])
+    assert sorted(p.class_id for p in listing(tmp_path, "train")) == list(CLASSES)
+    assert [p.class_id for p in listing(tmp_path, "validation")] == [0]
+    assert [p.class_id for p in listing(tmp_path, "test")] == [3]
+
+
+def test_a_plain_folder_of_class_folders_is_divided_once_and_for_all(tmp_path: Path) -> None:
+    write_folder(tmp_path, [f"{c}/photo{c}_{i}.jpg" for c in CLASSES for i in range(20)])
+    split = {part: {p.name for p in listing(tmp_path, part)} for part in ("train", "validation", "test")}
+    assert sum(map(len, split.values())) == len(set.union(*split.values())) == 220
+    assert min(map(len, split.values())) > 0
+    write_folder(tmp_path, [f"{c}/more{i}.jpg" for c in CLASSES for i in range(5)])
+    assert split["test"] <= {p.name for p in listing(tmp_path, "test")}
+
+
+def test_hidden_files_and_notes_are_no_photos(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["test/0/a.jpg", "test/0/._a.jpg", "test/__MACOSX/0/a.jpg"])
+    (tmp_path / "test/0/notes.txt").write_text("x")
+    assert [p.name for p in listing(tmp_path, "test")] == ["0/a.jpg"]
+
+
+def test_a_limit_takes_evenly_from_the_classes(tmp_path: Path) -> None:
+    write_folder(tmp_path, [f"test/{c}/{i}.jpg" for c in (0, 1, 2) for i in range(10 * (c + 1))])
+    some = listing(tmp_path, "test", limit=9)
+    assert [p.class_id for p in some] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
+    for index, colour in enumerate([(250, 0, 0), (0, 250, 0)]):
+        (tmp_path / "test" / str(index)).mkdir(parents=True)
+        (tmp_path / "test" / str(index) / "a.jpg").write_bytes(jpeg(colour, side=40))
+    photos = listing(tmp_path, "test")
+    done: list[int] = []
+    pixels = decode(photos, natural_side(photos), done.append)
+    assert pixels.images.shape == (2, 40, 40, 3)
+    assert np.argmax(pixels.images.mean(axis=(1, 2)), axis=1).tolist() == [0, 1]
+    assert done == [1, 2]
+    assert pixels.classes.tolist() == [0, 1]
+
+
+def test_photos_larger_than_served_are_kept_at_the_serving_size(tmp_path: Path) -> None:
+    (tmp_path / "test/0").mkdir(parents=True)
+    (tmp_path / "test/0/a.jpg").write_bytes(jpeg(side=400))
+    assert natural_side(listing(tmp_path, "test")) == contract.INPUT_SIZE
+
+
+def test_dishes_are_told_apart_by_class(tmp_path: Path) -> None:
+    write_zip(tmp_path / "train.zip", [f"{c}/same name/{i}.jpg" for c in CLASSES for i in range(3)])
+    names, classes = dishes(listing(tmp_path, "train"))
+    assert len(names) == len(set(names)) == 11
+    assert classes == tuple(CLASSES)
+
+
+def test_a_missing_class_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
+    with pytest.raises(BadData, match=r"train has no photos of Soup: training needs all 11"):
+        dishes(listing(tmp_path, "train"))
+
+
+@pytest.mark.parametrize("name", ["11/a.jpg", "Pizza/a.jpg", "class_12/a.jpg", "a.jpg", "x_1.jpg"])
+def test_a_class_too_many_is_named(name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "test", [name])
+    with pytest.raises(BadData, match=f"{name} is in none of the 11 classes"):
+        listing(tmp_path, "test")
+
+
+def test_a_corrupt_zip_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.zip").write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(BadData, match=r"train\.zip is not a zip that can be read"):
+        listing(tmp_path, "train")
+
+
+def test_a_zip_damaged_in_the_middle_names_the_photo(tmp_path: Path) -> None:
+    write_zip(tmp_path / "test.zip", ["0/a.jpg", "0/b.jpg"])
+    data = bytearray((tmp_path / "test.zip").read_bytes())
+    start = data.index(b"0/b.jpg") + 60
+    data[start : start + 40] = bytes(40)
+    (tmp_path / "test.zip").write_bytes(data)
+    with pytest.raises(BadData, match=r"test\.zip is damaged at 0/b\.jpg"):
+        list(read(listing(tmp_path, "test")))
+
+
+def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["test/0/good.jpg"])
+    (tmp_path / "test/0/bad.jpg").write_bytes(jpeg()[:200])
+    with pytest.raises(BadData, match=r"test: 0/bad\.jpg: "):
+        decode(listing(tmp_path, "test"), 16)
+
+
+@pytest.mark.parametrize(("part", "error"), [("sharp", BadData), ("weekend", UsageError)])
+def test_a_part_that_is_not_there_is_an_error(part: str, error: type[Exception], tmp_path: Path) -> None:
+    write_folder(tmp_path, ["train/0/a.jpg"])
+    with pytest.raises(error, match=part):
+        listing(tmp_path, part)
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="does not exist: --data names"):
+        listing(tmp_path / "nowhere", "train")

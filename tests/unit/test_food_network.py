@@ -1,0 +1,112 @@
+"""The network that is trained on dishes and served in classes, and what it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gourmet.systems.food11 import augment, contract
+from gourmet.systems.food11.data import Photo, Pixels
+from gourmet.systems.food11.network import Food11Network, load
+from gourmet.systems.food11.train import Food11Trainee, recipe
+from gourmet.training.files import BadWeights, save_tensors
+
+DISHES = [f"{c:02d}/{name}" for c in range(11) for name in ("a", "b", "c")[: 1 + c % 3]]
+DISH_CLASSES = [int(dish[:2]) for dish in DISHES]
+
+
+@pytest.fixture(scope="module")
+def network() -> Food11Network:
+    torch.manual_seed(0)
+    return Food11Network(DISHES, DISH_CLASSES).eval()
+
+
+def test_a_class_is_as_likely_as_its_dishes_together(network: Food11Network) -> None:
+    dish_logits = 30 * torch.randn(5, len(DISHES))
+    by_dish = dish_logits.double().softmax(1)
+    expected = torch.zeros(5, 11, dtype=torch.float64).index_add_(1, torch.tensor(DISH_CLASSES), by_dish)
+    assert torch.allclose(network.to_classes(dish_logits).double().softmax(1), expected, atol=1e-5)
+
+
+def test_logits_stay_finite_however_sure_the_network_is(network: Food11Network) -> None:
+    dish_logits = torch.zeros(1, len(DISHES))
+    dish_logits[0, 0] = 1e4
+    assert network.to_classes(dish_logits).isfinite().all()
+
+
+def test_it_answers_in_eleven_classes_for_any_batch(network: Food11Network) -> None:
+    with torch.no_grad():
+        for rows in (1, 3):
+            assert network(torch.zeros(rows, 3, 224, 224)).shape == (rows, 11)
+
+
+def test_weights_come_back_as_they_were_saved(network: Food11Network, tmp_path: Path) -> None:
+    save_tensors(tmp_path / "w.safetensors", network.state_dict(), {**network.about, "epoch": 3})
+    again, about = load(tmp_path / "w.safetensors")
+    assert about["epoch"] == 3
+    assert again.dishes == tuple(DISHES)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"system": "digits"}, "of the system digits, not mobilenet_v2"),
+        ({"architecture": "resnet18"}, "holds resnet18"),
+        ({"labels": ["Bread"]}, "was trained on the labels"),
+        ({"dishes": DISHES[:-1], "dish_classes": DISH_CLASSES[:-1]}, "has another shape of"),
+    ],
+)
+def test_weights_of_another_network_are_refused_by_name(
+    change: dict[str, object], complaint: str, network: Food11Network, tmp_path: Path
+) -> None:
+    save_tensors(tmp_path / "w.safetensors", network.state_dict(), {**network.about, **change})
+    with pytest.raises(BadWeights, match=rf"w\.safetensors .*{complaint}"):
+        load(tmp_path / "w.safetensors")
+
+
+def test_training_pictures_are_what_the_network_takes() -> None:
+    photos = torch.randint(0, 256, (4, 64, 64, 3), dtype=torch.uint8)
+    shown = augment.varied(photos, 96, torch.Generator().manual_seed(0))
+    assert shown.shape == (4, 3, 96, 96)
+    assert shown.isfinite().all()
+    low, high = -np.array(contract.MEAN) / contract.STD, (1 - np.array(contract.MEAN)) / contract.STD
+    assert shown.amin() >= low.min() - 1e-5
+    assert shown.amax() <= high.max() + 1e-5
+
+
+def test_training_pictures_differ_by_generator_and_by_nothing_else() -> None:
+    photos = torch.randint(0, 256, (4, 64, 64, 3), dtype=torch.uint8)
+    one, same, other = (augment.varied(photos, 32, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_photos_are_measured_nearly_as_the_contract_serves_them() -> None:
+    photo = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3), dtype=np.uint8)
+    mine = augment.served(torch.from_numpy(photo), contract.INPUT_SIZE)
+    assert mine.shape == (1, 3, 224, 224)
+    assert abs(mine.mean().item() - contract.normalise(photo).mean()) < 0.02
+
+
+def test_every_class_is_shown_equally_often() -> None:
+    counts = [3 + 4 * c for c in range(11)]
+    photos = tuple(Photo(Path("x"), f"{c}/{i}", c, "") for c in range(11) for i in range(counts[c]))
+    classes = np.array([photo.class_id for photo in photos])
+    pixels = Pixels(photos, np.zeros((len(photos), 8, 8, 3), np.uint8), classes)
+    trainee = Food11Trainee(pixels, pixels, torch.device("cpu"), pretrained=False)
+    order = trainee.order(torch.Generator().manual_seed(0))
+    shown = np.bincount(classes[order.numpy()])
+    assert set(shown) == {-(-len(photos) // 11)}
+    assert np.bincount(order.numpy()[classes[order.numpy()] == 10]).max() == 1, "none twice before all once"
+
+
+def test_a_run_on_a_cpu_ends_at_the_serving_size() -> None:
+    plan = recipe(epochs=None, rate=None, seed=0, device="cpu", pretrained=False)
+    sizes = [phase.size for phase in plan.phases]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == contract.INPUT_SIZE

@@ -1,0 +1,258 @@
+"""The engine on a network of a few hundred weights: resuming, refusing, averaging."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gourmet.errors import UsageError
+from gourmet.training.average import MovingAverage, refresh_statistics
+from gourmet.training.files import BadWeights, load_tensors, save_tensors, written_aside
+from gourmet.training.loop import BEST, CHECKPOINT, LAST, Diverged, Moment, fit
+from gourmet.training.muon import orthogonal
+from gourmet.training.pace import Pace
+from gourmet.training.picture import curves
+from gourmet.training.recipe import Phase, Recipe
+
+RECIPE = Recipe(epochs=3, phases=(Phase(0.0, 4, 8), Phase(0.6, 8, 4)), peak_rate=0.02, seed=5)
+
+
+class Blobs:
+    """Tells noise around one of three pictures from noise around another; dropout and norm included."""
+
+    def __init__(self, width: int = 6) -> None:
+        torch.manual_seed(1)
+        self.network: nn.Module = nn.Sequential(
+            nn.Conv2d(3, width, 3),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+            nn.Linear(2 * width, 3),
+        )
+        self.about: dict[str, Any] = {"system": "blobs", "width": width}
+        self.classes = torch.arange(48) % 3
+        self.centres = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+        self.poison = False
+
+    def order(self, generator: torch.Generator) -> torch.Tensor:
+        return torch.randperm(48, generator=generator)
+
+    def loss(self, examples: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
+        images = self.centres[self.classes[examples]][..., :size, :size]
+        noise = torch.randn(images.shape, generator=generator)
+        logits = self.network(images + noise)
+        return nn.functional.cross_entropy(logits, self.classes[examples]) * (
+            float("nan") if self.poison else 1
+        )
+
+    @torch.no_grad()
+    def measure(self, network: nn.Module) -> dict[str, float]:
+        refresh_statistics(network, [self.centres])
+        return {"score": float((network(self.centres).argmax(1) == torch.arange(3)).float().mean())}
+
+
+class _StopAt:
+    """Sends this process a signal after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __call__(self, moment: Moment) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("steps", [2, 6, 9, 17], ids=lambda n: f"after {n} steps")
+def test_a_run_stopped_by_a_signal_and_resumed_ends_with_the_same_weights(steps: int, tmp_path: Path) -> None:
+    whole = fit(Blobs(), RECIPE, tmp_path / "whole")
+
+    stopped = fit(Blobs(), RECIPE, tmp_path / "halves", watch=_StopAt(steps))
+    resumed = fit(Blobs(), RECIPE, tmp_path / "halves", resume=True)
+
+    assert whole.finished
+    assert not stopped.finished
+    assert resumed.finished
+    _same_weights(tmp_path / "whole" / LAST, tmp_path / "halves" / LAST)
+    assert [_without_time(a) for a in whole.journal] == [_without_time(b) for b in resumed.journal]
+
+
+def test_a_run_killed_between_two_checkpoints_and_resumed_ends_with_the_same_weights(tmp_path: Path) -> None:
+    fit(Blobs(), RECIPE, tmp_path / "whole")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; import time\n"
+        "from test_training_engine import Blobs, RECIPE, fit\n"
+        "fit(Blobs(), RECIPE, Path(sys.argv[2]), checkpoint_every_s=0.0, watch=lambda m: time.sleep(0.05))\n"
+    )
+    arguments = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "killed")]
+    process = subprocess.Popen(arguments, cwd=tmp_path)
+    checkpoint = tmp_path / "killed" / CHECKPOINT
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (checkpoint.exists() and _position(checkpoint)["steps"] >= 8):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert _position(checkpoint)["seen"] > 0, "the kill should have come in the middle of an epoch"
+
+    assert fit(Blobs(), RECIPE, tmp_path / "killed", resume=True).finished
+
+    _same_weights(tmp_path / "whole" / LAST, tmp_path / "killed" / LAST)
+
+
+def test_a_checkpoint_of_another_network_is_refused_and_left_alone(tmp_path: Path) -> None:
+    fit(Blobs(width=6), RECIPE, tmp_path)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+
+    with pytest.raises(UsageError, match=r"checkpoint\.safetensors is a run with width 6, not 8"):
+        fit(Blobs(width=8), RECIPE, tmp_path, resume=True)
+
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_resuming_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BadWeights, match="does not exist"):
+        fit(Blobs(), RECIPE, tmp_path, resume=True)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> None:
+    trainee = Blobs()
+    trainee.poison = True
+    with pytest.raises(Diverged, match="lower the learning rate"):
+        fit(trainee, RECIPE, tmp_path)
+
+
+def test_a_run_leaves_a_log_a_picture_and_its_best_weights(tmp_path: Path) -> None:
+    outcome = fit(Blobs(), RECIPE, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == outcome.journal
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert lines[-1]["size"] == 8
+    assert (tmp_path / "log.svg").read_text().startswith("<svg")
+    best = load_tensors(tmp_path / BEST)[1]
+    assert best["measures"]["score"] == max(line["score"] for line in lines)
+
+
+def test_the_watcher_hears_of_progress_and_time_left(tmp_path: Path) -> None:
+    moments: list[Moment] = []
+    fit(Blobs(), RECIPE, tmp_path, watch=moments.append)
+    assert [m.progress for m in moments] == sorted(m.progress for m in moments)
+    assert moments[-1].progress == 1.0
+    assert moments[-1].remaining_s == 0.0
+    assert all(m.remaining_s > 0 for m in moments[:-1])
+
+
+def test_the_rate_rises_then_falls_to_nothing() -> None:
+    rates = [RECIPE.rate_at(share / 100) for share in range(101)]
+    top = rates.index(max(rates))
+    assert 10 <= top <= 20
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_smaller_batch_takes_smaller_steps() -> None:
+    before, after = RECIPE.rate_at(0.6 - 1e-9), RECIPE.rate_at(0.6)
+    assert after == pytest.approx(before / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("starts", [(0.1,), (0.0, 1.0), (0.0, 0.7, 0.3), ()])
+def test_phases_that_leave_a_gap_are_refused(starts: tuple[float, ...]) -> None:
+    with pytest.raises(UsageError, match="phases start at"):
+        Recipe(1, tuple(Phase(start, 8, 8) for start in starts), 0.1)
+
+
+def test_a_pause_is_neither_work_nor_pace() -> None:
+    pace = Pace()
+    for _ in range(10):
+        assert pace.add(0.5, work=10) == 0.5
+    assert pace.add(3600.0, work=10) == pytest.approx(0.5)
+    assert pace.seconds(work=100) == pytest.approx(5.0)
+
+
+def test_the_average_ends_between_where_it_was_and_where_the_network_is() -> None:
+    network = nn.Linear(2, 2)
+    average = MovingAverage(network, decay=0.9)
+    before = average.network.state_dict()["weight"].clone()
+    with torch.no_grad():
+        network.weight += 1.0
+    average.follow(network, steps=1000)
+    assert torch.allclose(average.network.state_dict()["weight"], before + 0.1)
+
+
+def test_refreshed_statistics_are_those_of_the_batches_shown() -> None:
+    norm = nn.BatchNorm1d(1)
+    norm.eval()
+    batches = [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [7.0]])]
+    refresh_statistics(norm, batches)
+    assert norm.running_mean is not None
+    assert norm.running_mean.item() == pytest.approx(4.0)
+    assert not norm.training
+    assert norm.momentum == 0.1
+
+
+@pytest.mark.parametrize("shape", [(8, 40), (40, 8), (160, 200)])
+def test_an_orthogonal_update_moves_in_all_directions_alike(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonal(matrix))
+    assert values.min() > 0.5
+    assert values.max() < 1.4
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_text("old")
+    with pytest.raises(FileNotFoundError), written_aside(path) as aside:
+        aside.with_name("a write that failed").read_text()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"", b"not tensors at all", b"\x10\0\0\0\0\0\0\0{broken"])
+def test_a_file_that_holds_no_tensors_is_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(BadWeights, match=r"weights\.safetensors cannot be read"):
+        load_tensors(path)
+
+
+def test_a_truncated_file_of_weights_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_tensors(path, {"a": torch.ones(1000)}, {"system": "x"})
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(BadWeights, match="cannot be read"):
+        load_tensors(path)
+
+
+def test_a_picture_of_one_epoch_can_be_drawn() -> None:
+    assert "1.250" in curves(
+        [{"epoch": 1, "size": 64, "rate": 0.1, "loss": 1.25, "score": 0.5, "seconds": 1.0}]
+    )
+
+
+def _position(checkpoint: Path) -> dict[str, Any]:
+    position: dict[str, Any] = load_tensors(checkpoint, names=())[1]["position"]
+    return position
+
+
+def _without_time(line: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in line.items() if k != "seconds"}
+
+
+def _same_weights(one: Path, other: Path) -> None:
+    first, second = load_tensors(one)[0], load_tensors(other)[0]
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
