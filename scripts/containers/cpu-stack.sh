@@ -40,6 +40,10 @@ build() {
     done
 }
 
+down() {
+    compose down --volumes --timeout 15
+}
+
 container() {
     "$engine" ps -q --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
         --filter "label=com.docker.compose.service=$1"
@@ -66,7 +70,8 @@ up() {
         until health "$service" >/dev/null 2>&1; do
             if ((SECONDS > WAIT_S)); then
                 echo "$service is not healthy after $WAIT_S s:" >&2
-                health "$service" >&2 || true
+                podman exec "$(container "$service")" true || true # where nothing runs, no check can
+                podman inspect --format '{{range .State.Health.Log}}{{println .Output}}{{end}}' "$(container "$service")" >&2
                 podman logs --tail 20 "$(container "$service")" >&2
                 exit 1
             fi
@@ -76,11 +81,12 @@ up() {
     done
 }
 
-engine=$(find_engine)
 case ${1:-} in
-    engine) echo "$engine" ;;
-    build | up | health | container) "$@" ;;
-    down) compose down --volumes --timeout 15 ;;
+    engine) find_engine ;;
+    build | up | health | container | down)
+        engine=$(find_engine)
+        "$@"
+        ;;
     *)
         sed -n '2,/^set -/s/^# \{0,1\}//p' "$0"
         exit 2
