@@ -24,7 +24,10 @@ def test_a_line_keeps_its_time_and_message_and_says_where_it_is_from() -> None:
     assert printed(LOADED) == " triton │ 02:32:12 successfully loaded 'food_classifier'\n"
 
 
-@pytest.mark.parametrize("line", [POOL, NO_GPU, "+------+---+", "| Model | Version |", ""])
+@pytest.mark.parametrize(
+    "line",
+    [POOL, NO_GPU, "+------+---+", "| Model | Version |", "At:", "  /a/b/model.py(48): initialize", ""],
+)
 def test_what_tells_nothing_is_left_out(line: str) -> None:
     assert printed(line) == ""
 

@@ -152,23 +152,27 @@ def _loads(options: TritonOptions, data: Path, window_ms: int) -> dict[str, Load
             load(ONE, "grpc", 1, shared_memory=True),
             load(ONNX, "http", 2),
             load(ONNX, "http", 4),
+            load(ONNX, "http", 8),
             load(ONNX, "grpc", 4),
             load(ONNX, "grpc", 4, shared_memory=True),
+            *(load(ONNX_DYNAMIC, "http", c) for c in (2, 8)),
             *(load(model, "http", c, input_data=data) for c in (1, 2, 8) for model in (OURS, LAB)),
+            *(load(OURS_DYNAMIC, "http", c, input_data=data) for c in (2, 8)),
         ]
     )
 
 
 @contextmanager
 def _serving(models: Path, folder: Path) -> Iterator[TritonOptions]:
-    """A Triton with the product's models, the lab's, and the ONNX model as one instance of one thread."""
+    """A Triton with the product's models, the variants of them, and the lab's."""
     baselines = folder / "baselines"
     shutil.copytree(BASELINES, baselines)
     newest = models / OURS / str(repository.versions(models / OURS)[-1])
     shutil.copy2(newest / "model.pt", baselines / LAB / "1")
-    shutil.copytree(models / ONNX, baselines / ONE)
-    one = changed(as_json(repository.read_config(models / ONNX)), Change(instances=1, threads=1))
-    (baselines / ONE / "config.pbtxt").write_text(as_pbtxt({**one, "name": ONE}))
+    for name, (model, change) in _VARIANTS.items():
+        shutil.copytree(models / model, baselines / name)
+        config = changed(as_json(repository.read_config(models / model)), change)
+        (baselines / name / "config.pbtxt").write_text(as_pbtxt({**config, "name": name}))
     http, grpc, metrics = free_ports(3)
     options = TritonOptions((models, baselines), http_port=http, grpc_port=grpc, metrics_port=metrics)
     log: list[str] = []

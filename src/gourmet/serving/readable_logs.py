@@ -27,6 +27,8 @@ _NOT_A_FAULT: Final = re.compile(
     r"Failed to initialize NVML|CUDA memory pool disabled|failed to load all models|"
     r"no CUDA-capable device|NVML_ERROR"
 )
+# What the Python backend adds below the message of a model that could not load.
+_TRACE: Final = re.compile(r"\s*At:$|  /\S+\(\d+\): \w+$")
 
 
 class LogPrinter:
@@ -60,7 +62,7 @@ class LogPrinter:
         found = _TRITON_LINE.match(line)
         if found is None:
             # The start-up tables, and the stubs' own output: keep what a model printed.
-            if self._verbose or (line.strip() and line[0] not in "+|" and not _NOT_A_FAULT.search(line)):
+            if self._verbose or not _tells_nothing(line):
                 self.say("triton", line)
             return
         level, clock, where, message = found.groups()
@@ -72,3 +74,7 @@ class LogPrinter:
             self.say(
                 "triton", f"{clock} {message}" + (f"  ({where})" if self._verbose else ""), _COLOURS[level]
             )
+
+
+def _tells_nothing(line: str) -> bool:
+    return not line.strip() or line[0] in "+|" or bool(_NOT_A_FAULT.search(line) or _TRACE.match(line))

@@ -1,0 +1,99 @@
+"""The README's commands are run, and what they print has the form that it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def examples() -> list[tuple[str, str]]:
+    """Every command of a console block, with what the README says it prints."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command.split("  #")[0].strip(), output.strip()))
+    return found
+
+
+def shown(command: str) -> str:
+    return next(output for example, output in examples() if example == command)
+
+
+def form(text: str) -> str:
+    """A text with its numbers masked, which differ from run to run."""
+    return re.sub(r"\d+(\.\d+)?", "N", text.strip())
+
+
+def run(command: str, port: int, triton: Any) -> str:
+    done = subprocess.run(
+        command.replace("localhost:5000", f"127.0.0.1:{port}"),
+        shell=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "TRITON_SERVER_URL": triton.http_url,
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+CURL = next(command for command, _ in examples() if command.startswith("curl "))
+CONFIGS = [command for command, _ in examples() if command.startswith("gourmet config ")]
+PERF = next(command for command, _ in examples() if command.startswith("gourmet perf-analyzer "))
+
+
+def test_the_readme_has_the_two_commands_first() -> None:
+    commands = [command for command, _ in examples()]
+    assert commands[0] == "make up"
+    assert commands[2] == "make test"
+
+
+@pytest.mark.parametrize(
+    "command", sorted({command for command, _ in examples() if command.startswith("make ")})
+)
+def test_its_make_targets_exist(command: str) -> None:
+    subprocess.run(["make", "-n", *command.split()[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_curl_prints_what_it_shows(python_web, triton) -> None:
+    printed, told = json.loads(run(CURL, python_web.port, triton)), json.loads(shown(CURL))
+    assert printed.keys() == told.keys()
+    assert printed["timings_ms"].keys() == told["timings_ms"].keys()
+    assert printed["label"] == told["label"]
+    assert printed["probability"] == pytest.approx(told["probability"], abs=0.02)
+    assert [entry["label"] for entry in printed["top"]] == [entry["label"] for entry in told["top"]]
+
+
+def test_the_config_commands_print_what_it_shows(python_web, triton) -> None:
+    for command in CONFIGS:
+        assert form(run(command, python_web.port, triton)) == form(shown(command))
+
+
+def test_perf_analyzer_prints_what_it_shows(python_web, triton) -> None:
+    # Shorter and with no demand on how steady this machine is; the figures are nobody's concern here.
+    quick = f"-u {triton.http_url} --measurement-interval 1000 --stability-percentage 999"
+    printed = run(f"{PERF} {quick}", python_web.port, triton)
+    told = shown(PERF)
+    assert form(told.splitlines()[-1]) in form(printed)
+
+
+def test_its_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
