@@ -34,12 +34,18 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.drawn_photos import photos
 
 BASELINES: Final = Path(__file__).resolve().parents[3] / "benchmarks" / "models"
-OURS, LAB, ONNX, ONE = (
-    "food_classifier",
-    "food_reference_lab",
-    "food_classifier_onnx",
-    "food_onnx_one_instance",
-)
+OURS: Final = "food_classifier"
+LAB: Final = "food_reference_lab"
+ONNX: Final = "food_classifier_onnx"
+ONE: Final = "food_onnx_one_instance"
+OURS_DYNAMIC: Final = "food_classifier_dynamic"
+ONNX_DYNAMIC: Final = "food_onnx_dynamic"
+# Copies of a served model under another name, each with one thing changed.
+_VARIANTS: Final = {
+    ONE: (ONNX, Change(instances=1, threads=1)),
+    OURS_DYNAMIC: (OURS, Change(dynamic_batching=True, delay_us=0)),
+    ONNX_DYNAMIC: (ONNX, Change(dynamic_batching=True, delay_us=0)),
+}
 _SEED: Final = 5
 _PHOTOS: Final = 64
 # The lab's crop is cut after shrinking and not before, so a photo between two classes may go either way.
