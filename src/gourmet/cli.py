@@ -21,6 +21,7 @@ VERBS: Final[dict[str, str]] = {
     "train": "Train a system's network on your data.",
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
+    "rollback": "Serve the version before the latest again.",
     "bench": "Measure speed against a stated baseline, answers checked.",
     "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
 }

@@ -19,9 +19,10 @@ from gourmet.deploying import gate
 from gourmet.deploying.deploy import Photos, deploy
 from gourmet.deploying.evaluation import NotEvaluated, read_evaluation, sha256, write_evaluation
 from gourmet.deploying.parameters import set_parameters
+from gourmet.deploying.rollback import rollback
 from gourmet.deploying.target import Calibration, Job, Scores
 from gourmet.deploying.version import staged
-from gourmet.repository import RepositoryError, read_config
+from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.systems import registry
 from gourmet.systems.food11 import contract, export
 from gourmet.systems.food11.network import Food11Network
@@ -267,3 +268,21 @@ def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:
         assert (final / "model.onnx").read_text() == "old weights"
     assert (model / "1" / "model.onnx").read_text() == "new weights"
     assert sorted(p.name for p in model.iterdir()) == ["1", "config.pbtxt"]
+
+
+def test_a_rollback_brings_the_version_before_and_its_calibration_back(repository: Path) -> None:
+    model = repository / "food_classifier_onnx"
+    for number, temperature in ((1, 1.1), (2, 2.2)):
+        (model / str(number)).mkdir(exist_ok=True)
+        manifest = {"calibration": {"temperature": temperature, "threshold": 0.3}}
+        (model / str(number) / "manifest.json").write_text(json.dumps(manifest))
+    assert rollback(model) == (2, 1)
+    assert versions(model) == (1,)
+    assert read_config(model).parameters["temperature"].string_value == "1.1000"
+    assert read_config(model).parameters["threshold"].string_value == "0.3000"
+
+
+def test_the_first_version_cannot_be_rolled_back(repository: Path) -> None:
+    with pytest.raises(RepositoryError, match="has no version before 1"):
+        rollback(repository / "food_classifier_onnx")
+    assert versions(repository / "food_classifier_onnx") == (1,)

@@ -23,11 +23,19 @@ from gourmet.systems import registry
 @click.option(
     "--version", "number", type=click.IntRange(min=1), help="Replace this one. [default: a new one]"
 )
+@click.option("--url", help="Triton's HTTP address, to switch a running server over without a pause.")
 def deploy(
-    system: str, form: str, repository: Path, weights: Path | None, data: Path | None, number: int | None
+    system: str,
+    form: str,
+    repository: Path,
+    weights: Path | None,
+    data: Path | None,
+    number: int | None,
+    url: str | None,
 ) -> None:
     """Export SYSTEM's weights into the model repository, unless the result answers differently."""
     from gourmet.deploying import deploy as deploying
+    from gourmet.deploying import live
     from gourmet.deploying.gate import table
     from gourmet.training.run import data_of
 
@@ -40,4 +48,6 @@ def deploy(
     for name in room.TARGETS if form == "all" else (form,):
         target = room.TARGETS[name]
         deployed = deploying.deploy(room, target, weights, repository, photos, number)
+        if url:
+            live.load_or_roll_back(url, deployed.folder.parent)
         click.echo(f"{deployed.folder}\n{table(deployed.checks)}")

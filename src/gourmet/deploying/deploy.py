@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gourmet.deploying import gate
 from gourmet.deploying.evaluation import read_evaluation, sha256
-from gourmet.deploying.parameters import set_parameters
+from gourmet.deploying.rollback import write_calibration
 from gourmet.deploying.target import Answers, Job, Pixels, Target
 from gourmet.deploying.version import MANIFEST, staged
 from gourmet.repository import read_config
@@ -79,7 +79,7 @@ def deploy(
         }
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         (aside / target.file).chmod(0o644)
-    set_parameters(model / "config.pbtxt", {k: f"{v:.4f}" for k, v in vars(calibration).items()})
+    write_calibration(model, int(final.name))
     return Deployed(final, checks)
 
 

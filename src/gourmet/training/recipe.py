@@ -46,16 +46,16 @@ class Recipe:
         return [phase for phase in self.phases if phase.start <= progress][-1]
 
     def rate_at(self, progress: float) -> float:
-        """One cycle: the learning rate rises over the warm-up and falls along a cosine to nothing.
+        """One cycle: the learning rate rises over the warm-up and falls in a line to nothing.
 
-        Scaled down with the batch, so that a phase of big examples in small batches takes steps of
-        the same size per example.
+        It falls with the work that is left and not with the examples: the last phase shows few big
+        examples, and with a rate of next to nothing could not adapt to their size. A small batch
+        takes smaller steps, by the root, as its gradient's noise goes.
         """
+        left = self.work(progress) / self.work(self.warmup)
+        rise = max(progress / self.warmup, 0.02)
         share = self.phase_at(progress).batch / self.phases[0].batch
-        if progress < self.warmup:
-            return share * self.peak_rate * max(progress / self.warmup, 0.02)
-        fall = (progress - self.warmup) / (1.0 - self.warmup)
-        return share * self.peak_rate * 0.5 * (1.0 + math.cos(math.pi * min(fall, 1.0)))
+        return math.sqrt(share) * self.peak_rate * min(rise, left, 1.0)
 
     def work(self, since: float) -> float:
         """Work from `since` to the end of the run, in epochs of one-pixel examples."""

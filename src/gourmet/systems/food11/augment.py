@@ -51,11 +51,11 @@ def _uniform(
 
 
 def _cropped(images: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
-    """A random rectangle of each photo, half of its area or more, turned over half of the time."""
+    """A random rectangle of each photo, a third of its area or more, turned over half of the time."""
     count, side = len(images), images.shape[-1]
     if side >= 2 * size:  # sampling points far apart would skip pixels: shrink first
         images = F.interpolate(images, (size * 3 // 2, size * 3 // 2), mode="bilinear", antialias=True)
-    area = _uniform(count, 0.45, 1.0, images, generator).view(-1)
+    area = _uniform(count, 0.3, 1.0, images, generator).view(-1)
     ratio = _uniform(count, math.log(3 / 4), math.log(4 / 3), images, generator).view(-1).exp()
     width = (area * ratio).sqrt().clamp_max(1.0)
     height = (area / ratio).sqrt().clamp_max(1.0)

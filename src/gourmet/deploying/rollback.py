@@ -1,0 +1,36 @@
+"""Back to the version before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from gourmet.deploying.parameters import set_parameters
+from gourmet.deploying.target import Calibration
+from gourmet.deploying.version import MANIFEST
+from gourmet.repository import RepositoryError, versions
+
+
+def rollback(model: Path) -> tuple[int, int]:
+    """Withdraw the latest version of `model`; return its number and that of the one before.
+
+    The withdrawn folder stays beside the others under a name that Triton does not look at.
+    """
+    numbers = versions(model)
+    if len(numbers) < 2:
+        raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
+    before, latest = numbers[-2:]
+    withdrawn = model / f".withdrawn-{latest}"
+    shutil.rmtree(withdrawn, ignore_errors=True)
+    (model / str(latest)).rename(withdrawn)
+    write_calibration(model, before)
+    return latest, before
+
+
+def write_calibration(model: Path, number: int) -> None:
+    """Put what the manifest of version `number` says about confidence into the model's config."""
+    manifest = model / str(number) / MANIFEST
+    if manifest.exists():
+        calibration = Calibration(**json.loads(manifest.read_text(encoding="utf-8"))["calibration"])
+        set_parameters(model / "config.pbtxt", {k: f"{v:.4f}" for k, v in vars(calibration).items()})

@@ -1,0 +1,105 @@
+"""A new version and the way back, while clients keep asking."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.http as triton_http
+
+from gourmet.deploying.live import load, load_or_roll_back
+from gourmet.deploying.rollback import rollback
+from gourmet.deploying.version import staged
+from gourmet.repository import versions
+from gourmet.serving.asking import ModelUnavailable
+from gourmet.serving.waiting import wait_until
+
+MODEL = "rolling"
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+
+
+@pytest.fixture
+def model(lab_triton: Any) -> Iterator[Path]:
+    """The food model under another name, serving version 1."""
+    folder = lab_triton.repository / MODEL
+    shutil.copytree(MODELS / "food_classifier_onnx", folder)
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("food_classifier_onnx", MODEL))
+    load(lab_triton.http_url, MODEL)
+    yield folder
+    with triton_http.InferenceServerClient(lab_triton.http_url) as client:
+        client.unload_model(MODEL)
+    shutil.rmtree(folder)
+
+
+class Asking:
+    """A client that asks all the time and remembers which model versions answered."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.stopped = url, threading.Event()
+        self.versions: list[str] = []
+        self.failures: list[str] = []
+        self.thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Asking:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self.stopped.set()
+        self.thread.join()
+
+    def wait_for(self, version: str) -> None:
+        """Until an answer comes that was asked for from now on and is of this version."""
+        known = len(self.versions) + 1
+        wait_until(lambda: version in self.versions[known:], 60, f"an answer of version {version}")
+
+    def _ask(self) -> None:
+        tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 3, 224, 224), np.float32))
+        with triton_http.InferenceServerClient(self.url) as client:
+            while not self.stopped.is_set():
+                try:
+                    self.versions.append(client.infer(MODEL, [tensor]).get_response()["model_version"])
+                except Exception as exc:
+                    self.failures.append(str(exc))
+
+
+def next_version(model: Path, content: bytes) -> None:
+    with staged(model, "model.onnx") as (aside, _):
+        (aside / "model.onnx").write_bytes(content)
+
+
+def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton: Any, model: Path) -> None:
+    with Asking(lab_triton.http_url) as asking:
+        changed = onnx.load(model / "1" / "model.onnx")
+        changed.producer_name = "another export"
+        next_version(model, changed.SerializeToString())
+        asking.wait_for("1")
+        load_or_roll_back(lab_triton.http_url, model)
+        asking.wait_for("2")
+        rollback(model)
+        load(lab_triton.http_url, MODEL)
+        asking.wait_for("1")
+    assert asking.failures == []
+    assert [version for version, _ in groupby(asking.versions)] == ["1", "2", "1"]
+
+
+def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
+    lab_triton: Any, model: Path
+) -> None:
+    with Asking(lab_triton.http_url) as asking:
+        next_version(model, b"no model at all")
+        with pytest.raises(ModelUnavailable):
+            load_or_roll_back(lab_triton.http_url, model)
+        asking.wait_for("1")
+    assert asking.failures == []
+    assert set(asking.versions) == {"1"}
+    assert versions(model) == (1,)
