@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gourmet.systems import registry
 
-TRITON = os.environ.get("TRITON_HEALTH_URL", "http://127.0.0.1:8000")
+TRITON = "http://127.0.0.1:8000"
 TIMEOUT_S = 8.0
 
 

@@ -7,7 +7,8 @@
 #   cpu-stack.sh health SERVICE    run its health check now: 0 if it is healthy
 #   cpu-stack.sh container SERVICE the running container's id
 #   cpu-stack.sh down              stop and remove containers, networks and volumes
-# GOURMET_BUILD names a command to use in place of `docker build`; COMPOSE_PROJECT_NAME keeps two stacks apart.
+# GOURMET_BUILD names a command to use in place of `docker build`; COMPOSE_PROJECT_NAME keeps two stacks apart;
+# WAIT_S is how long a service may take to become healthy (180).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-gourmetgram}
