@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gourmet.errors import GourmetError
 from gourmet.systems.food11 import augment, contract
 from gourmet.systems.food11.data import Photo, Pixels
 from gourmet.systems.food11.network import Food11Network, load
@@ -110,3 +111,14 @@ def test_a_run_on_a_cpu_ends_at_the_serving_size() -> None:
     sizes = [phase.size for phase in plan.phases]
     assert sizes == sorted(sizes)
     assert sizes[-1] == contract.INPUT_SIZE
+
+
+def test_imagenet_weights_that_cannot_be_downloaded_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the discard port: nobody listens
+    with pytest.raises(
+        GourmetError, match=r"mobilenet_v2-\w+\.pth cannot be downloaded .* without --pretrained"
+    ):
+        Food11Network(DISHES, DISH_CLASSES, pretrained=True)

@@ -78,7 +78,9 @@ def _sharpness(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     softer = F.avg_pool2d(F.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
     images = images + amount * (images - softer)
     if torch.rand((), generator=generator) < 0.25:
-        noise = torch.randn(images.shape, generator=generator).to(images.device)
+        # Too many numbers to draw on the CPU for a GPU.
+        beside = torch.Generator(images.device).manual_seed(generator.initial_seed() + 1)
+        noise = torch.randn(images.shape, generator=beside, device=images.device)
         images = images + noise * _uniform(count, 0.0, 0.04, images, generator)
     return images
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from gourmet.errors import GourmetError
 from gourmet.systems.food11 import contract
 from gourmet.training.files import BadWeights, load_tensors, put_tensors
 
@@ -28,7 +29,14 @@ def mobilenet_v2(outputs: int, *, pretrained: bool = False, dropout: float = 0.2
 
     network = models.mobilenet_v2(num_classes=outputs, dropout=dropout)
     if pretrained:
-        imagenet = models.MobileNet_V2_Weights.IMAGENET1K_V2.get_state_dict(progress=False, check_hash=True)
+        weights = models.MobileNet_V2_Weights.IMAGENET1K_V2
+        try:
+            imagenet = weights.get_state_dict(progress=False, check_hash=True)
+        except OSError as exc:  # no network, no such host, a disk that is full
+            raise GourmetError(
+                f"{weights.url} cannot be downloaded ({exc}): train without --pretrained, "
+                f"or put the file into {torch.hub.get_dir()}/checkpoints"
+            ) from exc
         body = {k: v for k, v in imagenet.items() if k.startswith("features.")}
         network.load_state_dict(body, strict=False)
     return cast(nn.Module, network)

@@ -25,7 +25,7 @@ _REFRESHED: Final = 320
 _ROWS: Final = 64  # at the serving size
 
 
-_EPOCHS: Final = 8
+_EPOCHS: Final = {"cpu": 8, "cuda": 60}  # an hour or two on two cores; minutes on a GPU
 _RATE: Final = 0.02
 
 
@@ -40,7 +40,7 @@ def recipe(*, epochs: int | None, rate: float | None, seed: int, device: str, pr
     else:
         phases = (Phase(0.0, 128, 256), Phase(0.4, 176, 256), Phase(0.75, 224, 256))
     peak = rate or (_RATE / 5.0 if pretrained else _RATE)
-    return Recipe(epochs or _EPOCHS, phases, peak, seed=seed)
+    return Recipe(epochs or _EPOCHS[device], phases, peak, seed=seed)
 
 
 def prepare(
@@ -102,7 +102,10 @@ class Food11Trainee:
         network = self.network
         assert isinstance(network, Food11Network)
         images = augment.varied(self.images[examples.to(self.device)], size, generator)
-        dish_logits = network.backbone(images)
+        # On GPUs half precision is several times as fast; on CPUs bfloat16's depthwise filters are not.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            dish_logits = network.backbone(images)
+        dish_logits = dish_logits.float()
         targets = self.targets[examples].to(self.device)
         dish = F.cross_entropy(dish_logits, targets, label_smoothing=0.05)
         of_class = self.classes[examples].to(self.device)
