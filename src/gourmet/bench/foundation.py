@@ -38,12 +38,12 @@ OURS: Final = "food_classifier"
 LAB: Final = "food_reference_lab"
 ONNX: Final = "food_classifier_onnx"
 ONE: Final = "food_onnx_one_instance"
-OURS_DYNAMIC: Final = "food_classifier_dynamic"
+OURS_ALONE: Final = "food_classifier_one_by_one"
 ONNX_DYNAMIC: Final = "food_onnx_dynamic"
 # Copies of a served model under another name, each with one thing changed.
 _VARIANTS: Final = {
     ONE: (ONNX, Change(instances=1, threads=1)),
-    OURS_DYNAMIC: (OURS, Change(dynamic_batching=True, delay_us=0)),
+    OURS_ALONE: (OURS, Change(dynamic_batching=False)),
     ONNX_DYNAMIC: (ONNX, Change(dynamic_batching=True, delay_us=0)),
 }
 _SEED: Final = 5
@@ -139,7 +139,9 @@ def steps(turns: int) -> int:
 def _loads(options: TritonOptions, data: Path, window_ms: int) -> dict[str, Load]:
     def load(model: str, protocol: Any, concurrency: int, **more: Any) -> tuple[str, Load]:
         url = options.http_url if protocol == "http" else options.grpc_url
-        name = f"{model} {protocol} c={concurrency}" + (" shared memory" if "shared_memory" in more else "")
+        name = f"{model} {protocol} c={concurrency}"
+        name += " shared memory" if "shared_memory" in more else ""
+        name += f" b={more['batch']}" if "batch" in more else ""
         # A busy machine's windows may never agree; the spread over the turns says how much they differ.
         return name, Load(
             model,
@@ -161,9 +163,10 @@ def _loads(options: TritonOptions, data: Path, window_ms: int) -> dict[str, Load
             load(ONNX, "http", 8),
             load(ONNX, "grpc", 4),
             load(ONNX, "grpc", 4, shared_memory=True),
+            load(ONNX, "grpc", 4, shared_memory=True, batch=4),
             *(load(ONNX_DYNAMIC, "http", c) for c in (2, 8)),
             *(load(model, "http", c, input_data=data) for c in (1, 2, 8) for model in (OURS, LAB)),
-            *(load(OURS_DYNAMIC, "http", c, input_data=data) for c in (2, 8)),
+            *(load(OURS_ALONE, "http", c, input_data=data) for c in (1, 2, 8)),
         ]
     )
 

@@ -81,9 +81,10 @@ model for {agreement} of them.
 {arms}
 
 Arms of food_classifier and of the reference lab send 64 different drawn photos of 400×300 as raw JPEG;
-those of the ONNX models send random tensors. `food_onnx_one_instance` is food_classifier_onnx with one
-instance of one thread; the models with `dynamic` in their name are the shipped ones with dynamic batching
-and no queue delay. The reference lab's model is `benchmarks/models/food_reference_lab`.
+those of the ONNX models send random tensors, `b` rows a request. `food_onnx_one_instance` is
+food_classifier_onnx with one instance of one thread, `food_onnx_dynamic` is it with dynamic batching and no
+queue delay, `food_classifier_one_by_one` is food_classifier without dynamic batching. The reference lab's
+model is `benchmarks/models/food_reference_lab`.
 """
 
 
