@@ -74,12 +74,12 @@ class Asker:
                 np.testing.assert_allclose(answer, self.expected[rows], atol=2e-3)
 
 
-@pytest.fixture(scope="module", params=["as shipped", "dynamic batching, one instance"])
+@pytest.fixture(scope="module", params=["as shipped", "merged as far as can be"])
 def asker(request, triton, pictures) -> Iterator[Asker]:
     with triton_grpc.InferenceServerClient(triton.grpc_url) as client:
         if request.param != "as shipped":
             shipped = as_json(read_config(DEFAULT / "food_classifier"))
-            change = Change(instances=1, dynamic_batching=True, delay_us=2000)
+            change = Change(delay_us=5000, preferred_batches=(16,))
             client.load_model("food_classifier", config=json.dumps(changed(shipped, change)))
         asker = Asker(client, pictures, np.empty(0))
         asker.expected = np.concatenate(asker.ask([[row] for row in range(len(pictures))]))
