@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,11 @@ def test_backends_are_copied_because_triton_refuses_links(tmp_path: Path) -> Non
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
 
 
-def test_the_environment_keeps_the_checkout_off_the_models_path() -> None:
-    # There, the folder triton/ would pass for torch's compiler package of that name.
-    checkout = str(wheel._CHECKOUT)
-    imports = wheel.find_wheel().environment()["PYTHONPATH"].split(os.pathsep)
-    assert checkout not in imports
-    assert f"{checkout}/src" in imports
+def test_models_find_this_environments_packages_and_report_to_nobody() -> None:
+    environment = wheel.find_wheel().environment()
+    first = Path(environment["PATH"].split(os.pathsep)[0])
+    assert (first / "python3").samefile(sys.executable)
+    assert environment["ORT_DISABLE_TELEMETRY"] == "1"
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 13), (2, 7)])

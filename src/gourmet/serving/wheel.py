@@ -41,17 +41,18 @@ class TritonWheel:
     libpython_dir: Path | None
 
     def environment(self) -> dict[str, str]:
-        """The variables a server needs: its libraries, this interpreter, and the packages models import."""
+        """The variables that a server needs.
+
+        PATH leads the stubs to this environment's packages, gourmet among them: the first python3 on it
+        is the one they take for their own. PYTHONPATH would not: stubs for Python 3.11 on ignore it.
+        """
         libraries = [self.libraries, self.libpython_dir, os.environ.get("LD_LIBRARY_PATH")]
-        gourmet = Path(__file__).resolve().parents[2]
-        imports = [gourmet, Path(sysconfig.get_path("purelib")), os.environ.get("PYTHONPATH")]
         return {
             **os.environ,
-            # onnxruntime reports its use over the network unless told not to, before it is imported.
-            "ORT_DISABLE_TELEMETRY": "1",
             "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries if path),
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-            "PYTHONPATH": os.pathsep.join(str(path) for path in imports if path),
+            # onnxruntime reports its use over the network unless told not to, before it is imported.
+            "ORT_DISABLE_TELEMETRY": "1",
         }
 
     def assemble_backends(self, into: Path) -> Path:
