@@ -29,7 +29,7 @@ class Recipe:
     warmup: float = 0.15
     momentum: float = 0.95
     weight_decay: float = 0.01
-    ema_decay: float = 0.996
+    ema_decay: float = 0.99
     seed: int = 0
 
     def __post_init__(self) -> None:

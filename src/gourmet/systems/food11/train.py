@@ -36,7 +36,7 @@ def recipe(*, epochs: int | None, rate: float | None, seed: int, device: str, pr
     """
     phases: tuple[Phase, ...]
     if device == "cpu":
-        phases = (Phase(0.0, 64, 128), Phase(0.68, 96, 96), Phase(0.87, 128, 64), Phase(0.97, 224, 32))
+        phases = (Phase(0.0, 64, 128), Phase(0.6, 96, 96), Phase(0.92, 128, 64), Phase(0.987, 224, 32))
     else:
         phases = (Phase(0.0, 128, 256), Phase(0.4, 176, 256), Phase(0.75, 224, 256))
     peak = rate or (_RATE / 5.0 if pretrained else _RATE)
