@@ -20,7 +20,7 @@ from gourmet.systems import registry
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same run.")
 @click.option("--limit", type=click.IntRange(min=1), help="Learn from this many examples only.")
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. [default: torch's own choice]")
@@ -40,7 +40,9 @@ def train(
     """Train SYSTEM's network; weights, checkpoint and log lie in --out."""
     import torch
 
+    from gourmet.training.files import read_about
     from gourmet.training.loop import CHECKPOINT, LAST, fit
+    from gourmet.training.recipe import Recipe
     from gourmet.training.run import write_run
 
     out = out or Path("runs") / system
@@ -51,7 +53,11 @@ def train(
     if threads:
         torch.set_num_threads(threads)
     room = registry.room(system, "train")
-    recipe = room.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
+    if resume:
+        recipe = Recipe.from_dict(read_about(out / CHECKPOINT)["recipe"]).changed(epochs, rate)
+        seed = recipe.seed
+    else:
+        recipe = room.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
     with bar("reading") as tick:
         trainee = room.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     out.mkdir(parents=True, exist_ok=True)

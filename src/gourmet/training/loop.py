@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ class _Run:
         self.average = MovingAverage(trainee.network, recipe.ema_decay)
         self.journal = Journal(out)
         self.pace = Pace()
+        self.size = recipe.phases[0].size
         self.identity = {**trainee.about, "seed": recipe.seed}
 
     def go(self, resume: bool) -> Outcome:
@@ -137,6 +139,7 @@ class _Run:
         position, recipe = self.position, self.recipe
         progress = self._progress(len(order))
         phase = recipe.phase_at(progress)
+        self.size = phase.size
         examples = order[position.seen : position.seen + phase.batch]
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate_at(progress)
@@ -170,26 +173,39 @@ class _Run:
 
     def _close_epoch(self, examples: int) -> None:
         position = self.position
-        size = self.recipe.phase_at(self._progress(examples - 1)).size
-        measures = self.trainee.measure(self.average.network)
+        kept, network, measures = self._better()
         best = max((line["score"] for line in self.journal.lines), default=float("-inf"))
-        about = {**self.trainee.about, "epoch": position.epoch + 1, "measures": measures}
-        weights = self.average.network.state_dict()
-        save_tensors(self.out / LAST, weights, about)
+        about = {**self.trainee.about, "epoch": position.epoch + 1, "kept": kept, "measures": measures}
+        save_tensors(self.out / LAST, network.state_dict(), about)
         if measures["score"] >= best:
-            save_tensors(self.out / BEST, weights, about)
+            save_tensors(self.out / BEST, network.state_dict(), about)
         self.journal.add(
             {
                 "epoch": position.epoch + 1,
-                "size": size,
+                "size": self.size,
                 "rate": self.recipe.rate_at(self._progress(examples)),
                 "loss": position.loss_sum / examples,
                 "seconds": round(position.seconds, 1),
+                "kept": kept,
                 **measures,
             }
         )
         self.position = Position(epoch=position.epoch + 1, steps=position.steps, seconds=position.seconds)
         self._save()
+
+    def _better(self) -> tuple[str, nn.Module, dict[str, float]]:
+        """The average or the last step's network, whichever measures better.
+
+        While the rate is high the average is ahead of the steps that jump around it; in a short run
+        it is behind where they end.
+        """
+        candidates = {
+            "average": self.average.network,
+            "last step": copy.deepcopy(self.trainee.network).eval(),
+        }
+        measured = {name: self.trainee.measure(network) for name, network in candidates.items()}
+        kept = max(measured, key=lambda name: measured[name]["score"])
+        return kept, candidates[kept], measured[kept]
 
     def _progress(self, examples: int) -> float:
         return (self.position.epoch + self.position.seen / examples) / self.recipe.epochs

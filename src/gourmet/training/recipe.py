@@ -65,6 +65,10 @@ class Recipe:
             total += max(0.0, end - max(since, phase.start)) * phase.size**2
         return total * self.epochs
 
+    def changed(self, epochs: int | None, peak_rate: float | None) -> Recipe:
+        """The same, longer or shorter, faster or slower; None leaves a thing as it is."""
+        return dataclasses.replace(self, epochs=epochs or self.epochs, peak_rate=peak_rate or self.peak_rate)
+
     def as_dict(self) -> dict[str, Any]:
         """For a checkpoint's header and the log."""
         return dataclasses.asdict(self)
