@@ -49,9 +49,9 @@ def _part(name: str, part: Measured, evaluation: Evaluation, labels: Sequence[st
         f"<li>Expected calibration error {before:.3f}, after temperature scaling {after:.3f}</li>"
         f"<li>At the threshold {at.coverage:.0%} are answered, {at.accuracy:.0%} of them rightly</li></ul>"
         f"{_classes(found)}<div class='charts'>"
-        f"{_figure('reliability before', _reliability(part.before))}"
-        f"{_figure('reliability after', _reliability(part.after))}"
-        f"{_figure('accuracy of the answers given, by coverage', _coverage(part.curve, at))}</div>"
+        f"{_figure('before: share that is right (up) by confidence, 0 to 1', _reliability(part.before))}"
+        f"{_figure('after temperature scaling: the same', _reliability(part.after))}"
+        f"{_figure('right of the answers given (up) by share answered', _coverage(part.curve, at))}</div>"
         f"<h3>Who is taken for whom</h3>{_matrix(found, labels)}"
         f"<h3>Worst mistakes</h3>{_mistakes(part, evaluation.temperature, labels)}"
     )

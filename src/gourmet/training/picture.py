@@ -14,7 +14,7 @@ _NOT_CURVES: Final = ("epoch", "size", "rate", "seconds")
 
 
 def curves(lines: Sequence[dict[str, Any]]) -> str:
-    """Draw `lines`, one an epoch. Shares have the axis 0 to 1; the loss is drawn over its own range."""
+    """Draw `lines`, one an epoch. Shares have the axis 0 to 1; a loss is drawn over its own range."""
     names = (
         [k for k, v in lines[-1].items() if k not in _NOT_CURVES and isinstance(v, float)] if lines else []
     )
@@ -33,7 +33,7 @@ def curves(lines: Sequence[dict[str, Any]]) -> str:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in points]
         where = _TOP + 18 * index + 10
-        text = escape(f"{name.replace('_', ' ')}: {values[-1]:.3f}")
+        text = escape(f"{name.replace('_', ' ')}: {values[0]:.3f} → {values[-1]:.3f}")
         parts.append(f'<text x="{_WIDTH - _RIGHT + 16}" y="{where}" fill="{colour}">{text}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
