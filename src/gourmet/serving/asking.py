@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from gourmet.errors import GourmetError
 from gourmet.systems import registry
+from gourmet.systems.instances import parameter
 
 
 class TritonUnreachable(GourmetError):
@@ -59,7 +60,8 @@ def ask_sample(client: triton_http.InferenceServerClient, system: str, model: st
     outputs: dict[str, Any] = {
         output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]
     }
-    rows = contract.probabilities(outputs)
+    temperature = float(parameter(client.get_model_config(model), "temperature") or 1.0)
+    rows = contract.probabilities(outputs, temperature)
     if rows.shape != (1, len(contract.LABELS)) or not np.isclose(rows.sum(), 1.0, atol=1e-3):
         raise ModelUnavailable(
             f"the model {model!r} answered one picture with probabilities of shape {list(rows.shape)} "
