@@ -98,7 +98,7 @@ class TritonServer:
     def stop(self) -> None:
         """End the process and its stubs, and remove the shared memory they leave when killed."""
         if self._child:
-            self._child.stop(_DRAIN_TIMEOUT_S + 1)
+            self._child.stop(_DRAIN_TIMEOUT_S + 0.3)
             self._child = None
         for leftover in _SHARED_MEMORY.glob(f"{self._memory_prefix}*"):
             leftover.unlink(missing_ok=True)

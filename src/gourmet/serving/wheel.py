@@ -101,6 +101,7 @@ def find_wheel() -> TritonWheel:
                 "`pip install --force-reinstall --no-deps -r requirements/triton.txt`"
             )
     check_numpy(root.parent)
+    own_backends()
     return wheel
 
 
