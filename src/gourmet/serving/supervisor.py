@@ -173,7 +173,7 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
-        # gunicorn puts its working directory on sys.path; a checkout's triton/ would pass for a package there.
+        # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
 
     def _web_status(self) -> int | None:
