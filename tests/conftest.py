@@ -18,6 +18,9 @@ import pytest
 from gourmet.serving.ports import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 
+# Before anything imports onnxruntime, which reports its use over the network unless told not to.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 TIERS = {"unit", "served", "web", "containers"}
 HERE = Path(__file__).parent
 MODELS = HERE.parent / "triton" / "models"
