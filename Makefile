@@ -6,7 +6,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-PYTEST := $(BIN)/python -m pytest
+# Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
+PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev up test test-unit test-containers check format bench clean

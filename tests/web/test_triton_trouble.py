@@ -131,19 +131,23 @@ def test_a_changed_threshold_is_noticed_without_a_restart(
 ) -> None:
     url = f"http://{own_triton.options.http_url}/v2/models/food_classifier/config"
     with urllib.request.urlopen(url, timeout=30) as response:
-        config = json.load(response)
-    assert web.predict(sample).json["sure"] is True
-    config["parameters"]["threshold"] = {"string_value": "1.1"}
+        shipped = json.load(response)
     load = f"http://{own_triton.options.http_url}/v2/repository/models/food_classifier/load"
-    body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
-    with urllib.request.urlopen(urllib.request.Request(load, body), timeout=60):
-        pass
+
+    def set_threshold(threshold: str) -> None:
+        parameters = {**shipped["parameters"], "threshold": {"string_value": threshold}}
+        body = json.dumps({"parameters": {"config": json.dumps({**shipped, "parameters": parameters})}})
+        with urllib.request.urlopen(urllib.request.Request(load, body.encode()), timeout=60):
+            pass
+
     try:
-        # Each worker notices for itself, so the two questions are asked until both are answered anew.
-        eventually(lambda: web.predict(sample).json["sure"] is False)
-        eventually(lambda: b"Not sure" in web.predict(sample, accept="*/*").body)
+        for threshold, sure in (("0.0", True), ("1.1", False)):
+            set_threshold(threshold)
+            # Each worker notices for itself, so both forms are asked for until both are answered anew.
+            eventually(lambda sure=sure: web.predict(sample).json["sure"] is sure)
+            eventually(lambda sure=sure: (b"Not sure" in web.predict(sample, "*/*").body) is not sure)
     finally:
-        control(own_triton, "load", "food_classifier")
+        set_threshold(shipped["parameters"]["threshold"]["string_value"])
 
 
 def test_a_restarted_triton_costs_nobody_an_error_on_a_connection_kept_from_before(
