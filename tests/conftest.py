@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,15 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 TIERS = {"unit", "served", "web", "containers"}
 HERE = Path(__file__).parent
 MODELS = HERE.parent / "triton" / "models"
+
+
+def pytest_configure() -> None:
+    if {"", str(HERE.parent)} & set(sys.path):
+        pytest.exit(
+            "the checkout is on sys.path, where its folder triton/ passes for torch's compiler: "
+            "run `make test`, or `pytest` and not `python -m pytest`",
+            returncode=4,
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
