@@ -12,6 +12,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet.config_change import Change, changed
+from gourmet.serving.waiting import wait_until
 from gourmet.systems.instances import available_cpus
 
 ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
@@ -191,14 +192,19 @@ def test_a_gpu_that_is_not_there_is_refused_plainly(onnx_lab: Any) -> None:
 
 
 @pytest.fixture
-def threads_given(onnx_lab: Any) -> Callable[[str], list[int]]:
-    """The CPU threads that each instance of a model got since the model was last asked about."""
+def threads_given(onnx_lab: Any) -> Callable[[str, int], list[int]]:
+    """The CPU threads that each of `count` instances got since the model was last asked about."""
     seen: dict[str, int] = {}
 
-    def threads(model: str) -> list[int]:
-        lines = [line for line in onnx_lab.log if f'"{model}_' in line and "CPU threads" in line]
-        fresh = lines[seen.get(model, 0) :]
-        seen[model] = len(lines)
+    def threads(model: str, count: int) -> list[int]:
+        def fresh_lines() -> list[str]:
+            lines = [line for line in onnx_lab.log if f'"{model}_' in line and "CPU threads" in line]
+            return lines[seen.get(model, 0) :]
+
+        # Triton answers that a model is loaded before its log has reached us.
+        wait_until(lambda: len(fresh_lines()) >= count, 20, f"{count} instances of {model} did not say so")
+        fresh = fresh_lines()
+        seen[model] = seen.get(model, 0) + len(fresh)
         return [int(line.split(" CPU threads")[0].rsplit(" ", 1)[1]) for line in fresh]
 
     return threads
@@ -206,32 +212,32 @@ def threads_given(onnx_lab: Any) -> Callable[[str], list[int]]:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_instances_share_the_cpu_threads(
-    onnx_lab: Any, threads_given: Callable[[str], list[int]], count: int
+    onnx_lab: Any, threads_given: Callable[[str, int], list[int]], count: int
 ) -> None:
     name = f"instances_{count}"
     onnx_lab.serve(
         name, identity("batch", 3), config(more=f"instance_group [ {{ kind: KIND_CPU count: {count} }} ]")
     )
-    assert threads_given(name) == [max(1, available_cpus() // count)] * count
+    assert threads_given(name, count) == [max(1, available_cpus() // count)] * count
 
 
 def test_a_parameter_sets_the_threads_of_each_instance(
-    onnx_lab: Any, threads_given: Callable[[str], list[int]]
+    onnx_lab: Any, threads_given: Callable[[str, int], list[int]]
 ) -> None:
     more = (
         "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
         'parameters { key: "intra_op_thread_count" value { string_value: "3" } }'
     )
     onnx_lab.serve("threads_set", identity("batch", 3), config(more=more))
-    assert threads_given("threads_set") == [3, 3]
+    assert threads_given("threads_set", 2) == [3, 3]
 
 
 def test_every_instance_gets_its_new_share_when_their_number_changes(
-    onnx_lab: Any, threads_given: Callable[[str], list[int]]
+    onnx_lab: Any, threads_given: Callable[[str, int], list[int]]
 ) -> None:
-    onnx_lab.serve("resized", identity("batch", 3), config())
-    threads_given("resized")
+    onnx_lab.serve("resized", identity("batch", 3), config(more=ONE_INSTANCE))
+    threads_given("resized", 1)
     for count in (2, 1, 2):
         new = changed(onnx_lab.client.get_model_config("resized"), Change(instances=count))
         onnx_lab.client.load_model("resized", config=json.dumps(new))
-        assert threads_given("resized") == [max(1, available_cpus() // count)] * count
+        assert threads_given("resized", count) == [max(1, available_cpus() // count)] * count
