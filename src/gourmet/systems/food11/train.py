@@ -22,8 +22,8 @@ from gourmet.training.recipe import Phase, Recipe
 Tick = Callable[[float], None]
 
 # Photos a class on which the average is measured after every epoch, at the serving size.
-_MEASURED_PER_CLASS: Final = 60
-_REFRESHED: Final = 320
+_MEASURED_PER_CLASS: Final = 30
+_REFRESHED: Final = 160
 _ROWS: Final = 64  # at the serving size
 
 
