@@ -16,7 +16,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     """The app, set up from the environment and asking a real Triton unless told otherwise."""
     from flask import Flask
 
-    from app import errors, food_routes, health, inference, metrics, uploads, web
+    from app import errors, food_routes, health, inference, metrics, texts, uploads, web
     from app.food import FoodClassifier
     from app.settings import Settings
 
@@ -30,6 +30,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     uploads.init_app(app, settings)
     metrics.init_app(app)
     web.init_app(app)
+    texts.init_app(app)
     errors.init_app(app)
     app.register_blueprint(food_routes.blueprint(classifier, settings))
     app.register_blueprint(health.blueprint(classifier, settings))
