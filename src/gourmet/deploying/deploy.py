@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from gourmet.deploying import gate
-from gourmet.deploying.evaluation import read_evaluation, sha256
+from gourmet.deploying.evaluation import read_evaluation
 from gourmet.deploying.rollback import write_calibration
 from gourmet.deploying.target import Answers, Job, Pixels, Target
-from gourmet.deploying.version import MANIFEST, staged
+from gourmet.deploying.version import staged
 from gourmet.repository import read_config
+from gourmet.systems.manifest import MANIFEST, sha256
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.deploying.target import Calibration
 from gourmet.errors import GourmetError
+from gourmet.systems.manifest import sha256
 from gourmet.training.files import written_aside
 
 EVALUATION: Final = "evaluation.json"
@@ -16,12 +16,6 @@ EVALUATION: Final = "evaluation.json"
 
 class NotEvaluated(GourmetError):
     """Weights whose temperature and threshold nobody knows."""
-
-
-def sha256(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def write_evaluation(weights: Path, calibration: Calibration, accuracy: dict[str, Any]) -> Path:

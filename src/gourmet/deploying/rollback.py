@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gourmet.deploying.parameters import set_parameters
 from gourmet.deploying.target import Calibration
-from gourmet.deploying.version import MANIFEST
 from gourmet.repository import RepositoryError, versions
+from gourmet.systems.manifest import MANIFEST
 
 
 def rollback(model: Path) -> tuple[int, int]:

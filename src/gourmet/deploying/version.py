@@ -7,11 +7,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from gourmet.repository import RepositoryError, versions
-
-MANIFEST: Final = "manifest.json"
+from gourmet.systems.manifest import MANIFEST
 
 
 @contextlib.contextmanager

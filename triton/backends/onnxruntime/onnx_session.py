@@ -9,6 +9,7 @@ from typing import Any, Final
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
+from gourmet.systems import manifest
 from gourmet.systems.instances import (
     CPU,
     Device,
@@ -40,7 +41,10 @@ class SessionError(Exception):
 
 
 def model_path(version_folder: Path, config: Mapping[str, Any]) -> Path:
-    """The ONNX file of a version, also where it lies with its weights in a folder of its name."""
+    """The ONNX file of a version, also where it lies with its weights in a folder of its name.
+
+    It is looked at here that the file is the one its manifest speaks of, before anything opens it.
+    """
     path = version_folder / (config.get("default_model_filename") or "model.onnx")
     if path.is_dir():
         path = path / "model.onnx"
@@ -49,6 +53,7 @@ def model_path(version_folder: Path, config: Mapping[str, Any]) -> Path:
             f"there is no {path.name} in {path.parent}; put the model there, "
             "or name its file in default_model_filename"
         )
+    manifest.check(path, config, version_folder)
     return path
 
 

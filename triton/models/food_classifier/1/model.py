@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from gourmet.systems import manifest
 from gourmet.systems.food11 import contract
 from gourmet.systems.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 
@@ -34,9 +35,13 @@ class TritonPythonModel:
         self._decoders.shutdown(wait=False, cancel_futures=True)
 
     def _load_network(self, args, config):
+        path = Path(args["model_repository"]) / args["model_version"] / "model.pt"
+        try:
+            manifest.check(path, config)
+        except manifest.ManifestError as exc:
+            raise pb_utils.TritonModelException(str(exc)) from exc
         from food_network import FoodNetwork
 
-        path = Path(args["model_repository"]) / args["model_version"] / "model.pt"
         device, threads = wanted_device(args), cpu_threads(config)
         try:
             return FoodNetwork(path, device, threads, config["max_batch_size"])

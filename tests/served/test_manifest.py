@@ -1,0 +1,69 @@
+"""A real Triton refuses weights that are not the deployed ones, and says both hashes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from gourmet import repository
+from gourmet.systems import manifest
+
+
+@pytest.fixture
+def put(onnx_lab: Any) -> Any:
+    """Copies a model of the product into the running Triton's repository under another name."""
+
+    def copy(source: str, name: str) -> Path:
+        model = Path(shutil.copytree(repository.DEFAULT / source, onnx_lab.repository / name))
+        config = model / "config.pbtxt"
+        config.write_text(config.read_text().replace(f'name: "{source}"', f'name: "{name}"'))
+        return model / "1"
+
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ("food_classifier", "model.pt"),
+        ("food_classifier_onnx", "model.onnx"),
+        ("food_classifier_int8", "model.onnx"),
+    ],
+)
+def test_one_changed_byte_of_the_weights_is_refused_with_both_hashes(
+    onnx_lab: Any, put: Any, source: str, file: str
+) -> None:
+    name = f"tampered_{source}"
+    weights = put(source, name) / file
+    deployed = manifest.sha256(weights)
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+
+    with pytest.raises(
+        InferenceServerException, match=f"has sha256 {manifest.sha256(weights)}, its manifest says {deployed}"
+    ):
+        onnx_lab.client.load_model(name)
+    assert not onnx_lab.client.is_model_ready(name)
+
+
+@pytest.mark.parametrize("source", ["food_classifier", "food_classifier_int8"])
+def test_removing_the_manifest_does_not_remove_the_check(onnx_lab: Any, put: Any, source: str) -> None:
+    name = f"unsigned_{source}"
+    (put(source, name) / manifest.MANIFEST).unlink()
+    with pytest.raises(InferenceServerException, match=r"manifest\.json is missing, and the config"):
+        onnx_lab.client.load_model(name)
+
+
+def test_the_file_is_looked_at_before_its_names_are_read(onnx_lab: Any) -> None:
+    """Without tensors in the config they come from the file, which is opened for that even earlier."""
+    name = "tampered_and_unnamed"
+    onnx_lab.put(name, "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", "")
+    says = f'{{"file": "model.onnx", "sha256": "{"0" * 64}"}}'
+    (onnx_lab.repository / name / "1" / manifest.MANIFEST).write_text(says)
+    with pytest.raises(InferenceServerException, match=f"its manifest says {'0' * 64}"):
+        onnx_lab.client.load_model(name)

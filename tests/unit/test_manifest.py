@@ -1,0 +1,84 @@
+"""A file against its manifest: the same, another, none, and manifests that say nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gourmet.repository import DEFAULT, model_names, read_config, versions
+from gourmet.systems import manifest
+
+REQUIRED = {"name": "soup", "parameters": {"manifest": {"string_value": "required"}}}
+
+
+def version(folder: Path, content: bytes = b"weights", **says: Any) -> Path:
+    """A version folder with a file and its manifest, which says something else where told to."""
+    file = folder / "model.onnx"
+    file.write_bytes(content)
+    right = {"file": "model.onnx", "sha256": manifest.sha256(file)}
+    (folder / manifest.MANIFEST).write_text(json.dumps({**right, **says}))
+    return file
+
+
+def test_the_file_that_was_deployed_passes(tmp_path: Path) -> None:
+    assert manifest.check(version(tmp_path), REQUIRED)
+
+
+def test_another_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
+    file = version(tmp_path)
+    deployed = manifest.sha256(file)
+    file.write_bytes(b"weightz")
+    with pytest.raises(
+        manifest.ManifestError, match=f"has sha256 {manifest.sha256(file)}, its manifest says {deployed}"
+    ):
+        manifest.check(file, {})
+
+
+def test_without_a_manifest_the_config_decides(tmp_path: Path) -> None:
+    file = version(tmp_path)
+    (tmp_path / manifest.MANIFEST).unlink()
+    assert not manifest.check(file, {})
+    with pytest.raises(manifest.ManifestError, match=r"manifest\.json is missing, and the config .* asks"):
+        manifest.check(file, REQUIRED)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"file": "model.onnx"}', "\xff"])
+def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    file = version(tmp_path)
+    (tmp_path / manifest.MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(manifest.ManifestError, match="cannot be read as a manifest"):
+        manifest.check(file, {})
+
+
+def test_a_manifest_of_another_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(manifest.ManifestError, match=r"speaks of 'model\.pt', not of 'model\.onnx'"):
+        manifest.check(version(tmp_path, file="model.pt"), {})
+
+
+def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> None:
+    inner = tmp_path / "model.onnx"
+    inner.mkdir()
+    file = inner / "model.onnx"
+    file.write_bytes(b"large")
+    says = {"file": "model.onnx/model.onnx", "sha256": manifest.sha256(file)}
+    (tmp_path / manifest.MANIFEST).write_text(json.dumps(says))
+    assert manifest.check(file, REQUIRED, tmp_path)
+
+
+def test_a_parameter_that_means_nothing_is_named(tmp_path: Path) -> None:
+    config = {"name": "soup", "parameters": {"manifest": {"string_value": "yes"}}}
+    with pytest.raises(manifest.ManifestError, match='of model \'soup\' is \'yes\'; it must be "required"'):
+        manifest.check(version(tmp_path), config)
+
+
+@pytest.mark.parametrize("name", [name for name in model_names(DEFAULT) if name.startswith("food_")])
+def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(name: str) -> None:
+    model = DEFAULT / name
+    for number in versions(model):
+        folder = model / str(number)
+        file = folder / json.loads((folder / manifest.MANIFEST).read_text())["file"]
+        assert manifest.check(file, {})
+    assert read_config(model).parameters[manifest.PARAMETER].string_value == manifest.REQUIRED
