@@ -17,6 +17,8 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     from flask import Flask
 
     from app import errors, food_routes, health, inference, metrics, texts, uploads, web
+    from app.api import routes as api_routes
+    from app.api.several import Several
     from app.food import FoodClassifier
     from app.settings import Settings
 
@@ -33,6 +35,14 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     texts.init_app(app)
     errors.init_app(app)
     app.register_blueprint(food_routes.blueprint(classifier, settings))
-    app.register_blueprint(health.blueprint(classifier, settings))
-    app.extensions["close"] = classifier.close
+    readiness = health.Readiness(classifier, settings)
+    several = Several()
+    app.register_blueprint(health.blueprint(readiness))
+    app.register_blueprint(api_routes.blueprint(classifier, settings, readiness, several))
+
+    def close() -> None:
+        several.close()
+        classifier.close()
+
+    app.extensions["close"] = close
     return app

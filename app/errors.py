@@ -3,12 +3,15 @@
     ServingError               500  internal
       BadPicture             4xx  .code of gourmet.systems.pictures: 400 broken or none,
                                   413 too many pixels, 415 a format that is not read
-      NoFile                   400  no_file: the form has no photo in its field `file`
+      NoFile                   400  no_file: the request has no photo where one is looked for
+      BadRequest               400  bad_request: a body that cannot be read as what it says it is
+      UnknownModel             404  unknown_model: none of the food models that are ready
+      TooManyPhotos            413  too_many_photos: more in one call than allowed
       UploadTooLarge           413  upload_too_large: more bytes than allowed
       UploadTooSlow            408  upload_too_slow
       InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
       TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
-      ModelNotReady            503  model_not_ready: Triton is there, the model is not
+      ModelNotReady            503  model_not_ready: Triton is there, the model is not, or not yet
       TritonBusy               503  triton_busy: its queue is full
       TritonTooSlow            504  triton_too_slow: no answer before the deadline
 
@@ -63,6 +66,24 @@ class NoFile(ServingError):
     code = "no_file"
 
 
+class BadRequest(ServingError):
+    status = 400
+    code = "bad_request"
+
+
+class UnknownModel(ServingError):
+    status = 404
+    code = "unknown_model"
+
+    def __init__(self, model: str, served: Sequence[str]) -> None:
+        super().__init__(f"{model!r} is no food model that is ready; ready are: {_listed(served)}")
+
+
+class TooManyPhotos(ServingError):
+    status = 413
+    code = "too_many_photos"
+
+
 class UploadTooLarge(ServingError):
     status = 413
     code = "upload_too_large"
@@ -91,9 +112,10 @@ class ModelNotReady(ServingError):
     code = "model_not_ready"
     retry_after_s = RETRY_AFTER_S
 
-    def __init__(self, model: str, served: Sequence[str]) -> None:
-        there = ", ".join(served) if served else "none"
-        super().__init__(f"Triton does not serve the model {model!r} at the moment; served are: {there}")
+    def __init__(self, model: str, served: Sequence[str], *, loading: bool = False) -> None:
+        self.loading = loading
+        why = "is still loading" if loading else "does not serve"
+        super().__init__(f"Triton {why} the model {model!r} at the moment; served are: {_listed(served)}")
 
 
 class TritonBusy(ServingError):
@@ -107,15 +129,27 @@ class TritonTooSlow(ServingError):
     code = "triton_too_slow"
 
 
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
+
+
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
     return {"error": {"code": error.code, "message": str(error), "request_id": request_id()}}
 
 
+def for_visitor(exc: BaseException) -> ServingError:
+    """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
+    if isinstance(exc, ServingError):
+        return exc
+    if isinstance(exc, PictureError):
+        return BadPicture(exc.code, str(exc))
+    current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
+    return ServingError("something went wrong on our side; the log says what, under this request id")
+
+
 def init_app(app: Flask) -> None:
-    app.register_error_handler(ServingError, _serving_error)
-    app.register_error_handler(PictureError, lambda exc: _serving_error(BadPicture(exc.code, str(exc))))
     app.register_error_handler(HTTPException, _http_exception)
-    app.register_error_handler(Exception, _unexpected)
+    app.register_error_handler(Exception, lambda exc: _serving_error(for_visitor(exc)))
 
 
 def _serving_error(error: ServingError) -> ResponseReturnValue:
@@ -138,10 +172,3 @@ def _http_exception(exc: HTTPException) -> ResponseReturnValue:
         if name not in ("Content-Type", "Content-Length"):
             response.headers[name] = value
     return response
-
-
-def _unexpected(exc: Exception) -> ResponseReturnValue:
-    current_app.logger.exception("request %s failed unexpectedly", request_id())
-    return _serving_error(
-        ServingError("something went wrong on our side; the log says what, under this request id")
-    )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from flask import Blueprint, Response, render_template, request
 
-from flask import Blueprint, Response, current_app, g, render_template, request
-
-from app.food import Classifier, Prediction
+from app.answers import PREDICT_KEYS, add_server_timing, classified, timings_ms
+from app.food import Classifier
 from app.inference import Deadline
-from app.metrics import Metrics
 from app.settings import Settings
 from app.uploads import photo
-from app.web import render, request_id, since_start_ms
+from app.web import render, request_id
 from gourmet.systems.food11 import contract
 
 
@@ -37,32 +35,13 @@ def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
         return Response(contract.sample(), content_type="image/jpeg")
 
     def _answer(data: bytes) -> Response:
-        prediction = classifier.classify(data, Deadline(settings.request_deadline_s), request_id())
-        timings = {
-            "receive": float(g.get("receive_ms", 0.0)),
-            **prediction.timings_ms,
-            "total": since_start_ms(),
-        }
-        metrics: Metrics = current_app.extensions["metrics"]
-        metrics.observe_prediction(prediction.model, prediction.label, timings)
-        response = render(
-            "food_result.html", _as_dict(prediction, timings), prediction=prediction, timings=timings
-        )
-        response.headers["Server-Timing"] = ", ".join(
-            f"{phase};dur={ms:.1f}" for phase, ms in timings.items()
-        )
+        model = request.args.get("model") or request.form.get("model", "")
+        prediction = classifier.classify(data, Deadline(settings.request_deadline_s), request_id(), model)
+        timings = timings_ms(prediction)
+        answer = classified(prediction, timings)
+        shown = {key: answer[key] for key in PREDICT_KEYS}
+        response = render("food_result.html", shown, prediction=prediction, timings=timings)
+        add_server_timing(response, timings)
         return response
 
     return routes
-
-
-def _as_dict(prediction: Prediction, timings: dict[str, float]) -> dict[str, Any]:
-    return {
-        "label": prediction.label,
-        "probability": prediction.probability,
-        "sure": prediction.sure,
-        "top": [{"label": label, "probability": probability} for label, probability in prediction.top],
-        "model": {"name": prediction.model, "version": prediction.version},
-        "timings_ms": {phase: round(ms, 2) for phase, ms in timings.items()},
-        "request_id": request_id(),
-    }

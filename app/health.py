@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import Final, Literal
 
 from flask import Blueprint, Response, current_app, jsonify
 
-from app.errors import RETRY_AFTER_S, ServingError, as_dict
-from app.food import Classifier
+from app.api.shapes import Health, HealthModel
+from app.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavailable, as_dict
+from app.food import Classifier, Prediction
 from app.inference import Deadline
 from app.metrics import Metrics
 from app.settings import Settings
@@ -17,36 +18,77 @@ from gourmet.systems.food11 import contract
 
 _READY_AGE_S: Final = 1.0
 _READY_DEADLINE_S: Final = 5.0
+# How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
+_STARTING_S: Final = 180.0
 
 
 class Readiness:
-    """Whether the model answers its sample, asked at most once a second however many want to know."""
+    """Whether the model answers its sample, asked at most once a second however many want to know.
 
-    def __init__(self, classifier: Classifier, deadline_s: float) -> None:
+    While somebody asks, which may take seconds, the others are told what was so before.
+    """
+
+    def __init__(self, classifier: Classifier, settings: Settings) -> None:
         self._classifier = classifier
-        self._deadline_s = deadline_s
+        self._model = settings.food_model
+        self._deadline_s = min(_READY_DEADLINE_S, settings.request_deadline_s)
         self._lock = threading.Lock()
         self._checked_at = float("-inf")
-        self._state: dict[str, Any] | ServingError = {}
+        self._state: Prediction | ServingError | None = None
+        self._started_at = time.monotonic()
+        self._seen = False
 
-    def check(self) -> dict[str, Any] | ServingError:
-        with self._lock:
-            if time.monotonic() - self._checked_at >= _READY_AGE_S:
+    def check(self) -> Prediction | ServingError:
+        known = self._state
+        if known is None:
+            self._lock.acquire()
+        elif not self._lock.acquire(blocking=False):
+            return known
+        try:
+            if self._state is None or time.monotonic() - self._checked_at >= _READY_AGE_S:
                 self._state = self._ask()
                 self._checked_at = time.monotonic()
             return self._state
+        finally:
+            self._lock.release()
 
-    def _ask(self) -> dict[str, Any] | ServingError:
+    def health(self) -> Health:
+        """The same for people and their pages."""
+        found = self.check()
+        if not isinstance(found, ServingError):
+            model = HealthModel(name=found.model, version=found.version)
+            message = f"{found.model} answers"
+            return Health(alive=True, ready=True, state="ready", message=message, model=model)
+        state: Literal["starting", "loading", "away"] = "away"
+        if isinstance(found, ModelNotReady) and found.loading:
+            state = "loading"
+        elif isinstance(found, TritonUnavailable) and self._just_started():
+            state = "starting"
+        return Health(
+            alive=True,
+            ready=False,
+            state=state,
+            code=found.code,
+            message=str(found),
+            model=HealthModel(name=self._model),
+        )
+
+    def _just_started(self) -> bool:
+        # Triton opens its port only when its models are loaded: until then nobody can tell the two apart.
+        return not self._seen and time.monotonic() - self._started_at < _STARTING_S
+
+    def _ask(self) -> Prediction | ServingError:
         try:
-            prediction = self._classifier.classify(contract.sample(), Deadline(self._deadline_s), "readyz")
+            answer = self._classifier.classify(contract.sample(), Deadline(self._deadline_s), "readyz")
         except ServingError as error:
+            self._seen = self._seen or not isinstance(error, TritonUnavailable)
             return error
-        return {"ready": True, "model": {"name": prediction.model, "version": prediction.version}}
+        self._seen = True
+        return answer
 
 
-def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
+def blueprint(readiness: Readiness) -> Blueprint:
     routes = Blueprint("health", __name__)
-    readiness = Readiness(classifier, min(_READY_DEADLINE_S, settings.request_deadline_s))
 
     @routes.get("/healthz")
     def healthz() -> Response:
@@ -56,7 +98,7 @@ def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
     def readyz() -> Response:
         state = readiness.check()
         if not isinstance(state, ServingError):
-            return jsonify(state)
+            return jsonify(ready=True, model={"name": state.model, "version": state.version})
         response = jsonify(ready=False, **as_dict(state))
         response.status_code = 503  # whatever the reason: send no requests here for now
         response.headers["Retry-After"] = str(RETRY_AFTER_S)

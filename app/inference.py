@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import gevent
+import numpy as np
 import numpy.typing as npt
 import tritonclient.http as triton_http
 from geventhttpclient.response import HTTPConnectionClosed
@@ -48,12 +49,14 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, str]
+    version: str = ""  # the newest of those that are ready, which is the one that answers
 
 
 @dataclass(frozen=True)
 class Answer:
     outputs: Tensors
     model_version: str
+    bytes_sent: int
 
 
 class Deadline:
@@ -119,15 +122,18 @@ class Triton:
             outputs = {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]}
         except (KeyError, TypeError, ValueError) as exc:
             raise InferenceFailed(f"the answer of {model} cannot be read: {exc!r}") from exc
-        return Answer(outputs, response.get("model_version", ""))
+        return Answer(outputs, response.get("model_version", ""), sum(map(_bytes, inputs.values())))
 
     def served(self, deadline: Deadline) -> list[str]:
         """The names of all models that are ready."""
+        return self._in_state("READY", deadline)
+
+    def _in_state(self, state: str, deadline: Deadline) -> list[str]:
         try:
             index = self._call(deadline, lambda client: client.get_model_repository_index())
-        except InferenceServerException as exc:
+            return sorted({entry["name"] for entry in index if entry.get("state") == state})
+        except (AttributeError, KeyError, TypeError, InferenceServerException) as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
-        return sorted({entry["name"] for entry in index if entry.get("state") == "READY"})
 
     def close(self) -> None:
         """Close the clients of all threads; for a process that is about to end."""
@@ -141,7 +147,8 @@ class Triton:
             reason, status = str(exc.message()), str(exc.status())
             if not self._call(deadline, lambda client: client.is_model_ready(model)):
                 self._described.pop(model, None)
-                raise ModelNotReady(model, self.served(deadline)) from exc
+                loading = model in self._in_state("LOADING", deadline)
+                raise ModelNotReady(model, self.served(deadline), loading=loading) from exc
             if status == "400":
                 raise Refused(reason) from exc
             if status == "503":
@@ -206,4 +213,12 @@ def _info(model: str, metadata: dict[str, Any], config: dict[str, Any]) -> Model
         inputs=specs(metadata["inputs"]),
         outputs=specs(metadata["outputs"]),
         parameters={key: value.get("string_value", "") for key, value in parameters.items()},
+        version=max(map(str, metadata.get("versions") or [""]), key=lambda text: (len(text), text)),
     )
+
+
+def _bytes(values: npt.NDArray[Any]) -> int:
+    """What `values` take on the way to Triton; a string goes after four bytes that say its length."""
+    if values.dtype == np.object_:
+        return sum(4 + len(value) for value in values.flat)
+    return values.nbytes

@@ -20,6 +20,8 @@ class Settings:
     triton_url: str = "localhost:8000"
     food_model: str = contract.DEFAULT_MODEL
     max_upload_mb: float = 10.0
+    max_photos: int = 16
+    max_call_mb: float = 32.0
     upload_deadline_s: float = 30.0
     request_deadline_s: float = 10.0
     connect_timeout_s: float = 2.0
@@ -45,6 +47,10 @@ class Settings:
     def max_upload_bytes(self) -> int:
         return int(self.max_upload_mb * 1_000_000)
 
+    @property
+    def max_call_bytes(self) -> int:
+        return int(self.max_call_mb * 1_000_000)
+
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """The settings in `env`; a variable that is missing or empty leaves the default."""
@@ -52,6 +58,8 @@ class Settings:
             triton_url=env.get("TRITON_SERVER_URL", "").strip() or cls.triton_url,
             food_model=env.get(contract.MODEL_ENV, "").strip() or cls.food_model,
             max_upload_mb=_number(env, "MAX_UPLOAD_MB", cls.max_upload_mb),
+            max_photos=_whole(env, "MAX_PHOTOS", cls.max_photos),
+            max_call_mb=_number(env, "MAX_CALL_MB", cls.max_call_mb),
             upload_deadline_s=_number(env, "UPLOAD_DEADLINE_S", cls.upload_deadline_s),
             request_deadline_s=_number(env, "REQUEST_DEADLINE_S", cls.request_deadline_s),
             connect_timeout_s=_number(env, "CONNECT_TIMEOUT_S", cls.connect_timeout_s),
@@ -60,6 +68,8 @@ class Settings:
 
 _RANGES = (
     ("max_upload_mb", 0.01, 100.0),
+    ("max_photos", 1, 100),
+    ("max_call_mb", 0.01, 500.0),
     ("upload_deadline_s", 0.1, 600.0),
     ("request_deadline_s", 0.1, 300.0),
     ("connect_timeout_s", 0.05, 60.0),
@@ -76,3 +86,11 @@ def _number(env: Mapping[str, str], variable: str, default: float) -> float:
         return float(text) if text else default
     except ValueError:
         raise SettingsError(f"{variable} is {text!r}, which is no number") from None
+
+
+def _whole(env: Mapping[str, str], variable: str, default: int) -> int:
+    text = env.get(variable, "").strip()
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise SettingsError(f"{variable} is {text!r}, which is no whole number") from None

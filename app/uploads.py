@@ -17,9 +17,9 @@ from app.errors import NoFile, UploadTooLarge, UploadTooSlow
 from app.settings import Settings
 
 FIELD: Final = "file"
-# What a multipart body may hold around the photo: boundaries, headers, a few other fields.
-_WRAPPING_BYTES: Final = 65_536
-_MAX_PARTS: Final = 16
+# What a multipart body may hold around the photos: boundaries, headers, a few other fields.
+WRAPPING_BYTES: Final = 65_536
+MAX_OTHER_PARTS: Final = 16
 # A client that is still sending does not read the answer, so a little more than allowed is read
 # and forgotten first; whoever sends even more may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
@@ -40,21 +40,15 @@ class UploadRequest(Request):
 
 def init_app(app: Flask, settings: Settings) -> None:
     app.request_class = UploadRequest
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes + _WRAPPING_BYTES
-    app.config["MAX_FORM_PARTS"] = _MAX_PARTS
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes + WRAPPING_BYTES
+    app.config["MAX_FORM_PARTS"] = MAX_OTHER_PARTS
 
 
 def photo(request: Request, settings: Settings) -> bytes:
     """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
-    started = time.perf_counter()
-    with _patience(request, settings.upload_deadline_s):
-        try:
-            upload = request.files.get(FIELD)
-            in_form = FIELD in request.form
-        except RequestEntityTooLarge:
-            _drain(request)
-            raise _too_large(settings) from None
-    g.receive_ms = (time.perf_counter() - started) * 1000
+    with receiving(request, settings, photo_too_large(settings)):
+        upload = request.files.get(FIELD)
+        in_form = FIELD in request.form
     if upload is None:
         raise NoFile(
             f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
@@ -65,11 +59,24 @@ def photo(request: Request, settings: Settings) -> bytes:
     if not data and not upload.filename:
         raise NoFile("no photo was chosen: choose one and send it again")
     if len(data) > settings.max_upload_bytes:
-        raise _too_large(settings)
+        raise photo_too_large(settings)
     return data
 
 
-def _too_large(settings: Settings) -> UploadTooLarge:
+@contextlib.contextmanager
+def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -> Iterator[None]:
+    """Around whatever reads the body: not for ever, not more than allowed, and the time it took is kept."""
+    started = time.perf_counter()
+    with _patience(request, settings.upload_deadline_s):
+        try:
+            yield
+        except RequestEntityTooLarge:
+            _drain(request)
+            raise too_large from None
+    g.receive_ms = (time.perf_counter() - started) * 1000
+
+
+def photo_too_large(settings: Settings) -> UploadTooLarge:
     return UploadTooLarge(
         f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
     )

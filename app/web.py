@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from flask import Flask, Response, g, jsonify, render_template, request
 
+API: Final = "/api/v1/"
+
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
@@ -41,7 +43,7 @@ def render(template: str, data: Mapping[str, Any], status: int = 200, **context:
     X-Requested-With and, like curl, gets the fragment only.
     """
     accepted = request.accept_mimetypes
-    if accepted.best_match(["text/html", "application/json"]) == "application/json":
+    if wants_json():
         response = jsonify(data)
     else:
         navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
@@ -51,6 +53,12 @@ def render(template: str, data: Mapping[str, Any], status: int = 200, **context:
     response.headers["Cache-Control"] = "no-store"
     response.vary.update(["Accept", "X-Requested-With"])
     return response
+
+
+def wants_json() -> bool:
+    """Whether the answer is for a program: the API speaks nothing but JSON."""
+    preferred = request.accept_mimetypes.best_match(["text/html", "application/json"])
+    return request.path.startswith(API) or preferred == "application/json"
 
 
 def init_app(app: Flask) -> None:

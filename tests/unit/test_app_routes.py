@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
 
 
 def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
-    doubtful = Prediction(EGG.probabilities, "m", "1", threshold=0.9)
+    doubtful = replace(EGG, threshold=0.9)
     assert "Not sure" in post(client(doubtful)).text
     assert post(client(doubtful), **JSON).get_json()["sure"] is False
 

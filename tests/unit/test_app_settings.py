@@ -21,12 +21,14 @@ def test_every_variable_is_read() -> None:
             "TRITON_SERVER_URL": "triton_server:9000",
             "FOOD11_MODEL_NAME": "food_classifier_onnx",
             "MAX_UPLOAD_MB": "2.5",
+            "MAX_PHOTOS": "3",
+            "MAX_CALL_MB": "9",
             "UPLOAD_DEADLINE_S": "7",
             "REQUEST_DEADLINE_S": "1.5",
             "CONNECT_TIMEOUT_S": "0.5",
         }
     )
-    assert settings == Settings("triton_server:9000", "food_classifier_onnx", 2.5, 7, 1.5, 0.5)
+    assert settings == Settings("triton_server:9000", "food_classifier_onnx", 2.5, 3, 9, 7, 1.5, 0.5)
 
 
 @pytest.mark.parametrize("url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535"])
@@ -51,6 +53,9 @@ def test_addresses_of_host_and_port_are_taken(url: str) -> None:
         ("MAX_UPLOAD_MB", "ten"),
         ("MAX_UPLOAD_MB", "nan"),
         ("MAX_UPLOAD_MB", "1000"),
+        ("MAX_PHOTOS", "0"),
+        ("MAX_PHOTOS", "1.5"),
+        ("MAX_CALL_MB", "nan"),
         ("REQUEST_DEADLINE_S", "0"),
         ("REQUEST_DEADLINE_S", "inf"),
         ("UPLOAD_DEADLINE_S", "1e9"),

@@ -16,11 +16,11 @@ from gourmet.systems.food11 import contract
 
 JSON = {"Accept": "application/json"}
 BOUNDARY = "b0undary"
+BREAD = Prediction((1.0,) + (0.0,) * 10, "m", "1", timings_ms={"decode": 1.0, "triton": 2.0})
 
 
 def client(fake: FakeClassifier | None = None, **settings: Any) -> FlaskClient:
-    prediction = Prediction((1.0,) + (0.0,) * 10, "m", "1")
-    return create_app(Settings(**settings), fake or FakeClassifier(prediction)).test_client()
+    return create_app(Settings(**settings), fake or FakeClassifier(BREAD)).test_client()
 
 
 def code(reply: Any) -> tuple[int, str]:
@@ -56,7 +56,7 @@ class Counting(io.BytesIO):
 
 
 def test_the_classifier_gets_exactly_the_bytes_that_were_sent() -> None:
-    fake = FakeClassifier(Prediction((1.0,) + (0.0,) * 10, "m", "1"))
+    fake = FakeClassifier(BREAD)
     photo = contract.sample()
     reply = send(client(fake), part(photo) + f"--{BOUNDARY}--\r\n".encode())
     assert reply.status_code == 200

@@ -32,6 +32,7 @@ __all__ = [
     "Floats",
     "PictureError",
     "PictureInfo",
+    "arrange",
     "encode",
     "from_base64",
     "identify",
@@ -95,10 +96,15 @@ def encode(data: bytes, datatype: str) -> npt.NDArray[Any]:
     """
     if datatype == "BYTES":
         return np.array([[data]], dtype=np.object_)
+    return arrange(pixels(data), datatype)
+
+
+def arrange(image: Pixels, datatype: str) -> npt.NDArray[Any]:
+    """Decoded `pixels` as the one-row input tensor that a model with an input of `datatype` takes."""
     if datatype == "UINT8":
-        return pixels(data)[np.newaxis]
+        return image[np.newaxis]
     if datatype == "FP32":
-        return normalise(pixels(data))[np.newaxis]
+        return normalise(image)[np.newaxis]
     raise ValueError(f"an input of type {datatype} is none of BYTES, UINT8, FP32, which food11 models take")
 
 

@@ -1,0 +1,1 @@
+"""/api/v1: the food classifier for programs."""

@@ -1,0 +1,97 @@
+"""The addresses of /api/v1."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, request
+
+from app.answers import add_server_timing, classified, timings_ms
+from app.api import intake, shapes
+from app.api.several import Outcome, Several
+from app.errors import ServingError, UnknownModel, as_dict, for_visitor
+from app.food import Classifier, FoodModel, Prediction
+from app.health import Readiness
+from app.inference import Deadline
+from app.settings import Settings
+from app.web import request_id
+from gourmet.systems.food11 import contract
+
+
+def blueprint(
+    classifier: Classifier, settings: Settings, readiness: Readiness, several: Several
+) -> Blueprint:
+    routes = Blueprint("api", __name__, url_prefix="/api/v1")
+
+    @routes.get("/models")
+    def models() -> Response:
+        found = classifier.models(Deadline(settings.request_deadline_s))
+        listed = shapes.Models(default=settings.food_model, models=[_model(food) for food in found])
+        return _answer(listed.as_dict())
+
+    @routes.post("/classify")
+    def classify() -> Response:
+        call = intake.call(request, settings)
+        deadline = Deadline(settings.request_deadline_s)
+        asked_as = request_id()
+
+        def ask(photo: bytes) -> Prediction:
+            return classifier.classify(photo, deadline, asked_as, call.model)
+
+        outcomes = several.classify(call.photos, ask, deadline)
+        for outcome in outcomes:
+            if isinstance(outcome.result, UnknownModel):  # the fault of the call and of no photo
+                raise outcome.result
+        return _results(outcomes)
+
+    @routes.get("/health")
+    def health() -> Response:
+        return _answer(readiness.health().as_dict())
+
+    return routes
+
+
+def _answer(body: dict[str, Any]) -> Response:
+    response = jsonify(body)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _results(outcomes: list[Outcome]) -> Response:
+    """One photo has the status of its own error; of several, only a server that answered none tells by it."""
+    results, errors, timings = [], [], {}
+    for outcome in outcomes:
+        name = outcome.photo.filename
+        if isinstance(outcome.result, Prediction):
+            timings = timings_ms(outcome.result, done_at=outcome.done_at, wait_ms=outcome.wait_ms)
+            results.append(classified(outcome.result, timings, name))
+        else:
+            errors.append(for_visitor(outcome.result))
+            problem = shapes.Problem(**as_dict(errors[-1])["error"])
+            results.append(shapes.Failed(filename=name, error=problem).as_dict())
+    response = _answer({"results": results})
+    if len(outcomes) == 1 and timings:
+        add_server_timing(response, timings)
+    if len(errors) == len(outcomes) and (len(errors) == 1 or all(e.status >= 500 for e in errors)):
+        _blame(response, errors[0])
+    return response
+
+
+def _blame(response: Response, error: ServingError) -> None:
+    response.status_code = error.status
+    if error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(error.retry_after_s)
+
+
+def _model(food: FoodModel) -> shapes.FoodModel:
+    return shapes.FoodModel.model_validate(
+        {
+            "name": food.name,
+            "version": food.version,
+            "system": contract.NAME,
+            "input": {**asdict(food.input), "shape": list(food.input.shape)},
+            "threshold": food.threshold,
+            "bytes_kind": food.bytes_kind,
+        }
+    )

@@ -1,0 +1,150 @@
+"""What goes over the wire of /api/v1, as types: answers are built from them and documented by them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Milliseconds = Annotated[float, Field(ge=0)]
+# Left out where there is none, and never null.
+Maybe = SkipJsonSchema[None]
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class Problem(Shape):
+    """What went wrong: a code for programs, words for people, and the id under which the log knows it."""
+
+    code: str = Field(examples=["broken_picture"])
+    message: str = Field(examples=["the file is empty: choose a photo"])
+    request_id: str
+
+
+class Error(Shape):
+    """A request that failed as a whole."""
+
+    error: Problem
+
+
+class Guess(Shape):
+    label: str
+    probability: Probability
+
+
+class ModelName(Shape):
+    name: str = Field(examples=["food_classifier"])
+    version: str = Field(examples=["1"])
+
+
+class Timings(Shape):
+    """Milliseconds, each measured by the app and none of them estimated.
+
+    What is left of `total` after the others is the app's own work between them.
+    """
+
+    receive: Milliseconds = Field(description="Reading the request's body, until its last byte was here")
+    wait: Milliseconds | Maybe = Field(
+        default=None,
+        description="Only of several photos: waiting for a free thread, behind others of the call",
+    )
+    decode: Milliseconds = Field(
+        description="Checking the photo; and where the model takes pixels or tensors, decoding it"
+    )
+    preprocess: Milliseconds | Maybe = Field(
+        default=None, description="Only where the model takes pixels or tensors: from pixels to its tensor"
+    )
+    triton: Milliseconds = Field(
+        description="The round trip to Triton: sending, its queue, the model (which decodes where it takes "
+        "the photo itself) and the answer. Triton does not tell them apart for a single request."
+    )
+    total: Milliseconds = Field(description="From the end of the request's headers until this photo's answer")
+
+
+class Classified(Shape):
+    """What one photo shows."""
+
+    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
+    label: str = Field(examples=["Dessert"])
+    class_id: int = Field(ge=0, description="The label's place in the model's list of labels")
+    probability: Probability = Field(
+        description="Calibrated, as far as photos resemble those that the model was measured on"
+    )
+    sure: bool = Field(description="Whether the probability reaches the threshold")
+    threshold: float = Field(description="Below it, the model's answer should be shown as a guess")
+    top: list[Guess] = Field(description="The five likeliest labels, best first")
+    model: ModelName
+    bytes_sent: int = Field(ge=0, description="The bytes of the tensor that went to Triton")
+    timings_ms: Timings
+    request_id: str
+
+
+class Failed(Shape):
+    """Why one photo has no answer; the others of the call have theirs."""
+
+    filename: str | Maybe = None
+    error: Problem
+
+
+class Results(Shape):
+    """One result for each photo, in the order in which they were sent."""
+
+    results: list[Classified | Failed]
+
+
+class TensorInput(Shape):
+    name: str = Field(examples=["INPUT_IMAGE"])
+    datatype: Literal["BYTES", "UINT8", "FP32"]
+    shape: list[int] = Field(description="As Triton tells it; −1 is the batch", examples=[[-1, 1]])
+
+
+class FoodModel(Shape):
+    """A food model that Triton has ready."""
+
+    name: str
+    version: str
+    system: Literal["food11"]
+    input: TensorInput
+    threshold: float
+    bytes_kind: Literal["photo", "pixels", "tensor"] = Field(
+        description="What the app sends to it: the photo as it came, its pixels, or the normalised tensor"
+    )
+
+
+class Models(Shape):
+    default: str = Field(description="The model that answers where none is named; it may not be ready")
+    models: list[FoodModel]
+
+
+class HealthModel(Shape):
+    name: str
+    version: str | Maybe = Field(default=None, description="Only when ready")
+
+
+class Health(Shape):
+    """Whether a photo would be answered now. The status is 200 whatever the state; /readyz is for probes."""
+
+    alive: Literal[True]
+    ready: bool
+    state: Literal["ready", "starting", "loading", "away"] = Field(
+        description="ready: the model has just answered its sample. loading: Triton is loading the model. "
+        "starting: Triton has not been seen since this app started a short while ago, and is probably "
+        "loading its models. away: anything else, which the message names."
+    )
+    code: str | Maybe = Field(default=None, description="The code of the error that a photo would get")
+    message: str
+    model: HealthModel
+
+
+class Base64Photos(Shape):
+    """Photos as text, for clients that speak JSON only. A data: URL is taken too."""
+
+    images: list[str] = Field(min_length=1, description="Each the base64 text of a photo")
+    model: str | Maybe = Field(default=None, description="As the parameter of that name")

@@ -1,0 +1,358 @@
+"""/api/v1 with a fake classifier behind it: every way in, every answer, every refusal."""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app, errors
+from app.api.several import THREADS
+from app.food import FakeClassifier, FoodModel, Prediction
+from app.inference import Deadline, TensorSpec
+from app.settings import Settings
+from gourmet.systems.food11 import contract
+
+EGG = Prediction(
+    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
+    model="food_classifier",
+    version="3",
+    threshold=0.4,
+    timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
+    bytes_sent=600_000,
+)
+READY = (
+    FoodModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    FoodModel("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
+)
+PHOTO = contract.sample()
+CLASSIFY = "/api/v1/classify"
+
+
+def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
+    return create_app(Settings(**settings), FakeClassifier(outcome, READY)).test_client()
+
+
+def send(browser: FlaskClient, *photos: bytes, query: str = "", **fields: str) -> Any:
+    files = [(io.BytesIO(photo), f"{index}.jpg") for index, photo in enumerate(photos)]
+    return browser.post(CLASSIFY + query, data={"file": files, **fields})
+
+
+def code(reply: Any) -> tuple[int, str]:
+    return reply.status_code, reply.get_json()["error"]["code"]
+
+
+def test_the_models_that_are_ready_are_listed_with_what_they_take() -> None:
+    reply = client(food_model="another").get("/api/v1/models")
+    assert reply.get_json() == {
+        "default": "another",
+        "models": [
+            {
+                "name": "food_classifier",
+                "version": "3",
+                "system": "food11",
+                "input": {"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]},
+                "threshold": 0.4,
+                "bytes_kind": "photo",
+            },
+            {
+                "name": "food_classifier_int8",
+                "version": "1",
+                "system": "food11",
+                "input": {"name": "image", "datatype": "UINT8", "shape": [-1, 224, 224, 3]},
+                "threshold": 0.5,
+                "bytes_kind": "pixels",
+            },
+        ],
+    }
+
+
+def test_without_a_triton_the_list_is_the_usual_error() -> None:
+    reply = client(errors.TritonUnavailable("away")).get("/api/v1/models")
+    assert code(reply) == (503, "triton_unavailable")
+    assert reply.headers["Retry-After"]
+
+
+def as_form(browser: FlaskClient) -> Any:
+    return send(browser, PHOTO)
+
+
+def as_bytes(browser: FlaskClient) -> Any:
+    return browser.post(CLASSIFY, data=PHOTO, content_type="image/jpeg")
+
+
+def as_octets(browser: FlaskClient) -> Any:
+    return browser.post(CLASSIFY, data=PHOTO, content_type="application/octet-stream")
+
+
+def as_json(browser: FlaskClient) -> Any:
+    return browser.post(CLASSIFY, json={"images": [base64.b64encode(PHOTO).decode()]})
+
+
+def as_data_url(browser: FlaskClient) -> Any:
+    return browser.post(
+        CLASSIFY, json={"images": ["data:image/jpeg;base64," + base64.b64encode(PHOTO).decode()]}
+    )
+
+
+@pytest.mark.parametrize("way", [as_form, as_bytes, as_octets, as_json, as_data_url])
+def test_a_photo_is_answered_alike_whichever_way_it_comes(way: Any) -> None:
+    fake = FakeClassifier(EGG)
+    reply = way(create_app(Settings(), fake).test_client())
+    assert reply.status_code == 200
+    assert [photo for photo, _ in fake.asked] == [PHOTO]
+    (result,) = reply.get_json()["results"]
+    assert result.pop("filename", "0.jpg") == "0.jpg"
+    timings = result.pop("timings_ms")
+    assert list(timings) == ["receive", "decode", "preprocess", "triton", "total"]
+    assert timings["triton"] == 20.25
+    assert result == {
+        "label": "Egg",
+        "class_id": 3,
+        "probability": 0.8,
+        "sure": True,
+        "threshold": 0.4,
+        "top": [{"label": label, "probability": probability} for label, probability in EGG.top],
+        "model": {"name": "food_classifier", "version": "3"},
+        "bytes_sent": 600_000,
+        "request_id": reply.headers["X-Request-ID"],
+    }
+    assert "triton;dur=20.2" in reply.headers["Server-Timing"]
+
+
+def test_several_photos_are_answered_in_order_and_a_bad_one_fails_alone() -> None:
+    reply = send(client(), PHOTO, b"text", PHOTO, b"", b"<svg/>")
+    assert reply.status_code == 200
+    results = reply.get_json()["results"]
+    assert [result["filename"] for result in results] == [f"{index}.jpg" for index in range(5)]
+    codes = [result.get("error", {}).get("code") for result in results]
+    assert codes == [None, "not_a_picture", None, "empty", "unsupported_format"]
+    assert results[1]["error"]["request_id"] == reply.headers["X-Request-ID"]
+    assert results[0]["timings_ms"]["wait"] >= 0
+
+
+def test_a_text_that_is_no_base64_fails_alone_too() -> None:
+    texts = ["!!!", base64.b64encode(PHOTO).decode(), ""]
+    results = client().post(CLASSIFY, json={"images": texts}).get_json()["results"]
+    assert "base64" in results[0]["error"]["message"]
+    assert results[1]["label"] == "Egg"
+    assert results[2]["error"]["code"] == "empty"
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "error"),
+    [(b"text", 400, "not_a_picture"), (b"<svg/>", 415, "unsupported_format"), (b"", 400, "empty")],
+)
+def test_a_single_bad_photo_has_the_status_of_its_error(data: bytes, status: int, error: str) -> None:
+    reply = send(client(), data)
+    assert reply.status_code == status
+    assert [result["error"]["code"] for result in reply.get_json()["results"]] == [error]
+
+
+@pytest.mark.parametrize("photos", [1, 3])
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (errors.TritonUnavailable("x"), 503),
+        (errors.TritonTooSlow("x"), 504),
+        (errors.InferenceFailed("x"), 502),
+        (RuntimeError("a secret"), 500),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_server_that_answers_none_is_told_by_the_status(fault: Exception, status: int, photos: int) -> None:
+    reply = send(client(fault), *[PHOTO] * photos)
+    assert reply.status_code == status
+    assert len(reply.get_json()["results"]) == photos
+    assert ("Retry-After" in reply.headers) == (status == 503)
+    assert "secret" not in reply.text
+
+
+def test_bad_photos_among_those_that_the_server_failed_leave_the_200() -> None:
+    reply = send(client(errors.TritonUnavailable("x")), PHOTO, b"text")
+    assert reply.status_code == 200
+    assert [result["error"]["code"] for result in reply.get_json()["results"]] == [
+        *("triton_unavailable", "not_a_picture")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "error"),
+    [
+        ({"data": {"other": "x"}, "content_type": "multipart/form-data"}, 400, "no_file"),
+        ({"data": {"file": (io.BytesIO(b""), "")}}, 400, "no_file"),
+        ({"data": b"", "content_type": "image/png"}, 400, "no_file"),
+        ({"json": {"imags": []}}, 400, "bad_request"),
+        ({"json": {"images": []}}, 400, "bad_request"),
+        ({"json": {"images": [1]}}, 400, "bad_request"),
+        ({"json": ["x"]}, 400, "bad_request"),
+        ({"data": b"{", "content_type": "application/json"}, 400, "bad_request"),
+        ({"data": b"\xff", "content_type": "application/json"}, 400, "bad_request"),
+        ({"data": {"file": "x"}}, 415, "unsupported_media_type"),
+        ({"data": b"x", "content_type": "text/plain"}, 415, "unsupported_media_type"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_call_that_is_none_is_refused_as_a_whole(options: Any, status: int, error: str) -> None:
+    reply = client().post(CLASSIFY, **options)
+    assert code(reply) == (status, error)
+
+
+def test_more_photos_than_allowed_are_refused_as_a_whole() -> None:
+    reply = send(client(max_photos=2), *[PHOTO] * 3)
+    assert code(reply) == (413, "too_many_photos")
+    assert "at most 2" in reply.get_json()["error"]["message"]
+    assert code(send(client(max_photos=2), *[PHOTO] * 60)) == (413, "upload_too_large")
+
+
+def test_a_call_larger_than_allowed_is_refused_and_a_photo_larger_than_allowed_fails_alone() -> None:
+    big = PHOTO + b"\0" * 100_000
+    assert code(send(client(max_call_mb=0.25), *[big] * 3)) == (413, "upload_too_large")
+    results = send(client(max_upload_mb=0.1), PHOTO, big).get_json()["results"]
+    assert "label" in results[0]
+    assert results[1]["error"]["code"] == "upload_too_large"
+
+
+def asked_by_query(browser: FlaskClient, name: str) -> Any:
+    return send(browser, PHOTO, query=f"?model={name}")
+
+
+def asked_by_field(browser: FlaskClient, name: str) -> Any:
+    return send(browser, PHOTO, model=name)
+
+
+def asked_by_json(browser: FlaskClient, name: str) -> Any:
+    return browser.post(CLASSIFY, json={"images": [base64.b64encode(PHOTO).decode()], "model": name})
+
+
+@pytest.mark.parametrize("way", [asked_by_query, asked_by_field, asked_by_json])
+def test_a_model_may_be_chosen_from_those_that_are_ready(way: Any) -> None:
+    (result,) = way(client(), "food_classifier_int8").get_json()["results"]
+    assert result["model"]["name"] == "food_classifier_int8"
+    reply = way(client(), "nobody")
+    assert code(reply) == (404, "unknown_model")
+    assert "food_classifier, food_classifier_int8" in reply.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize("way", ["query", "field"])
+def test_predict_takes_a_model_too(way: str) -> None:
+    def predict(name: str) -> Any:
+        fields = {"model": name} if way == "field" else {}
+        query = f"?model={name}" if way == "query" else ""
+        data = {"file": (io.BytesIO(PHOTO), "x.jpg"), **fields}
+        return client().post("/predict" + query, data=data, headers={"Accept": "application/json"})
+
+    assert predict("food_classifier_int8").get_json()["model"]["name"] == "food_classifier_int8"
+    assert code(predict("nobody")) == (404, "unknown_model")
+
+
+class Slow(FakeClassifier):
+    """Knows how many photos it was asked about at the same time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(EGG)
+        self.seconds = seconds
+        self.now = self.most = 0
+        self._lock = threading.Lock()
+
+    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self.seconds)
+        with self._lock:
+            self.now -= 1
+        probabilities = [0.0] * 11
+        probabilities[len(photo)] = 1.0
+        return replace(EGG, probabilities=tuple(probabilities))
+
+
+def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -> None:
+    slow = Slow(0.05)
+    photos = [b"x" * (index % 11) for index in range(16)]
+    results = send(create_app(Settings(), slow).test_client(), *photos).get_json()["results"]
+    assert [result["class_id"] for result in results] == [index % 11 for index in range(16)]
+    assert 1 < slow.most <= THREADS
+    assert results[-1]["timings_ms"]["wait"] > results[0]["timings_ms"]["wait"]
+    assert results[-1]["timings_ms"]["total"] > results[0]["timings_ms"]["total"]
+
+
+def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_others_answered() -> None:
+    browser = create_app(Settings(request_deadline_s=0.3), Slow(0.2)).test_client()
+    started = time.monotonic()
+    results = send(browser, *[b"x"] * 16).get_json()["results"]
+    assert time.monotonic() - started < 5
+    assert "label" in results[0]
+    assert results[-1]["error"]["code"] == "triton_too_slow"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothing", CLASSIFY])
+def test_the_api_speaks_json_to_browsers_too(path: str) -> None:
+    reply = client().get(path, headers={"Accept": "text/html"})
+    assert reply.status_code in (404, 405)
+    assert reply.get_json()["error"]["code"] in ("not_found", "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "error"),
+    [
+        (EGG, "ready", None),
+        (errors.ModelNotReady("m", ["a"], loading=True), "loading", "model_not_ready"),
+        (errors.ModelNotReady("m", ["a"]), "away", "model_not_ready"),
+        (errors.TritonUnavailable("x"), "starting", "triton_unavailable"),
+        (errors.TritonTooSlow("x"), "away", "triton_too_slow"),
+        (errors.TritonBusy("x"), "away", "triton_busy"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, error: str | None) -> None:
+    reply = client(outcome).get("/api/v1/health")
+    assert reply.status_code == 200
+    health = reply.get_json()
+    assert health["alive"] is True
+    assert health["ready"] is (state == "ready")
+    assert (health["state"], health.get("code")) == (state, error)
+    assert health["model"]["name"] == "food_classifier"
+    assert health["message"]
+
+
+def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.health._READY_AGE_S", 0.0)
+    fake = FakeClassifier(EGG)
+    browser = create_app(Settings(), fake).test_client()
+    assert browser.get("/api/v1/health").get_json()["state"] == "ready"
+    fake.outcome = errors.TritonUnavailable("x")
+    assert browser.get("/api/v1/health").get_json()["state"] == "away"
+
+
+def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.health._STARTING_S", 0.0)
+    assert client(errors.TritonUnavailable("x")).get("/api/v1/health").get_json()["state"] == "away"
+
+
+def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.health._READY_AGE_S", 0.0)
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Stuck(FakeClassifier):
+        def classify(self, *_: object, **__: object) -> Prediction:
+            if self.asked:
+                asked.set()
+                go_on.wait(10)
+            self.asked.append((b"", ""))
+            return EGG
+
+    app = create_app(Settings(), Stuck(EGG))
+    assert app.test_client().get("/readyz").status_code == 200
+    one = threading.Thread(target=lambda: app.test_client().get("/readyz"))
+    one.start()
+    assert asked.wait(10)
+    assert app.test_client().get("/readyz").status_code == 200
+    go_on.set()
+    one.join(10)
