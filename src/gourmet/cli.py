@@ -22,6 +22,7 @@ VERBS: Final[dict[str, str]] = {
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
     "rollback": "Serve the version before the latest again.",
+    "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
     "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
 }
