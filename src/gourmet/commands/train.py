@@ -21,6 +21,14 @@ from gourmet.systems import registry
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same run.")
 @click.option("--limit", type=click.IntRange(min=1), help="Learn from this many examples only.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
+@click.option(
+    "--checkpoint-every",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="S",
+    help="What a kill may cost; Ctrl-C costs nothing.",
+)
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. [default: torch's own choice]")
@@ -33,6 +41,7 @@ def train(
     seed: int,
     limit: int | None,
     resume: bool,
+    checkpoint_every: float,
     pretrained: bool,
     device: str,
     threads: int | None,
@@ -70,6 +79,7 @@ def train(
                 recipe,
                 out,
                 resume=resume,
+                checkpoint_every_s=checkpoint_every,
                 watch=lambda now: tick(
                     now.progress,
                     f"epoch {now.epoch + 1}/{now.epochs} · {now.size} px · loss {now.loss:.3f} · "
