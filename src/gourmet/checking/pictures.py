@@ -68,11 +68,12 @@ def find(system: str, data: Path, part: str, limit: int | None, *, missing_class
 
 
 def _listing(system: str, data: Path, part: str, limit: int | None) -> Sequence[Any]:
-    listing: Callable[..., Sequence[Any]] = registry.room(system, "data").listing
+    room: ModuleType = registry.room(system, "data")
     if part != ALL:
-        return listing(data, part, limit)
-    room: ModuleType = registry.room(system, "evaluate")
-    photos = [photo for each in dict.fromkeys(("train", *room.parts(data))) for photo in listing(data, each)]
+        found: Sequence[Any] = room.listing(data, part, limit)
+        return found
+    parts = dict.fromkeys(("train", *room.parts(data)))
+    photos = [photo for each in parts for photo in room.listing(data, each)]
     return photos if limit is None else _spread(photos, limit)
 
 
