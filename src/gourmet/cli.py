@@ -24,6 +24,7 @@ VERBS: Final[dict[str, str]] = {
     "rollback": "Serve the version before the latest again.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
+    "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
     "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
 }
 

@@ -70,7 +70,7 @@ def test_a_file_in_a_folder_of_its_version_is_named_with_it(tmp_path: Path) -> N
 
 def test_a_parameter_that_means_nothing_is_named(tmp_path: Path) -> None:
     config = {"name": "soup", "parameters": {"manifest": {"string_value": "yes"}}}
-    with pytest.raises(manifest.ManifestError, match='of model \'soup\' is \'yes\'; it must be "required"'):
+    with pytest.raises(manifest.ManifestError, match="of model 'soup' is 'yes'; it must be \"required\""):
         manifest.check(version(tmp_path), config)
 
 

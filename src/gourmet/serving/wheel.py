@@ -92,7 +92,7 @@ def find_wheel() -> TritonWheel:
         python_backend=root / "tritonserver" / "backends" / "python",
         stub=root / "tritonserver" / "python_backend_stubs" / version / "triton_python_backend_stub",
         caches=root / "tritonserver" / "caches",
-        libpython_dir=_libpython_dir(version),
+        libpython_dir=libpython_dir(version),
     )
     for part in (wheel.binary, wheel.libraries, wheel.python_backend, wheel.stub):
         if not part.exists():
@@ -143,7 +143,7 @@ def check_numpy(site_packages: Path) -> None:
         )
 
 
-def _libpython_dir(version: str) -> Path | None:
+def libpython_dir(version: str) -> Path | None:
     """The folder of libpython, or None where the system's loader finds it by itself."""
     library = f"libpython{version}.so.1.0"
     folder = Path(str(sysconfig.get_config_var("LIBDIR")))

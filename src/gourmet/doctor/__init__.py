@@ -1,0 +1,1 @@
+"""What is wrong with this machine or the running stack, and what to do about it, a line each."""

@@ -1,0 +1,45 @@
+"""All checks, in the order in which one stands on the other, and a run through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gourmet.doctor import gpus, machine, models, server, software
+from gourmet.doctor.findings import Check, Finding, Subject, refused
+from gourmet.errors import GourmetError
+
+CHECKS: Final[dict[str, Check]] = {
+    "python": software.python,
+    "libpython": software.libpython,
+    "glibc": software.glibc,
+    "numpy": software.numpy,
+    "wheel": software.triton_wheel,
+    "packages": software.packages,
+    "memory": machine.shared_memory,
+    "ports": machine.ports,
+    "gpu": gpus.visible,
+    "kernels": gpus.kernels,
+    "docker": gpus.docker,
+    "files": machine.files,
+    "models": models.configs,
+    "onnx": models.onnx_files,
+    "weights": models.weights,
+    "manifests": models.manifests,
+    "devices": models.devices,
+    "page": models.chosen,
+    "server": server.version,
+    "served": server.readiness,
+    "answers": server.answers,
+    "inputs": server.inputs,
+}
+
+
+def examine(subject: Subject) -> Iterator[tuple[str, Finding]]:
+    """Every finding with the name of its check, as they come; a check that raises has failed."""
+    for name, check in CHECKS.items():
+        try:
+            for finding in check(subject):
+                yield name, finding
+        except GourmetError as exc:
+            yield name, refused(exc)

@@ -1,0 +1,65 @@
+"""What a check looks at and what it finds."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gourmet.errors import GourmetError
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was found and, unless all is well, what to do about it."""
+
+    level: Level
+    cause: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.fix}" if self.fix else self.cause
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at; the defaults are what `gourmet up` starts."""
+
+    repositories: tuple[Path, ...]
+    host: str
+    # Each by the option of `gourmet up` that sets it.
+    ports: Mapping[str, int]
+    url: str
+    # Whether somebody said that a server is at `url`, so that finding none is a fault.
+    must_run: bool
+    environment: Mapping[str, str]
+    model: str | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    weights: Path | None = None
+    shared_memory: Path = Path("/dev/shm")
+    site_packages: Path = Path(sysconfig.get_path("purelib"))
+
+
+Check = Callable[[Subject], Iterable[Finding]]
+
+
+def ok(cause: str) -> Finding:
+    return Finding("ok", cause)
+
+
+def warn(cause: str, fix: str) -> Finding:
+    return Finding("warn", cause, fix)
+
+
+def fail(cause: str, fix: str) -> Finding:
+    return Finding("fail", cause, fix)
+
+
+def refused(exc: GourmetError) -> Finding:
+    """The finding that an error of this house is: its sentence says the cause, a colon, the next step."""
+    cause, _, fix = str(exc).partition(": ")
+    return fail(cause, fix)

@@ -1,0 +1,114 @@
+"""`gourmet doctor` in front of a real Triton: one that is well, and one with models that are not."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from gourmet import repository
+from gourmet.bench import perf_analyzer
+from gourmet.doctor.examination import CHECKS, examine
+from gourmet.doctor.findings import Subject
+from gourmet.serving.ports import free_ports
+from gourmet.systems.food11 import contract
+
+
+def subject_of(running: Any, **environment: str) -> Subject:
+    options = running.options
+    ports = {
+        "--http-port": options.http_port,
+        "--grpc-port": options.grpc_port,
+        "--metrics-port": options.metrics_port,
+    }
+    return Subject((running.repository,), options.host, ports, running.http_url, True, environment)
+
+
+def lines(check: str, subject: Subject) -> list[str]:
+    return [f"{finding.level} {finding}" for finding in CHECKS[check](subject)]
+
+
+def test_a_running_stack_that_is_well(triton: Any) -> None:
+    subject = subject_of(triton)
+    found = {name: finding for name, finding in examine(subject) if name not in ("docker", "packages")}
+    assert {name: str(one) for name, one in found.items() if one.level == "fail"} == {}
+    assert "held by the running stack" in found["ports"].cause
+    assert found["server"].cause.endswith("server 2.51.0")
+    assert found["served"].cause.startswith("ready: ")
+    assert "food_classifier says " in found["answers"].cause
+
+
+def test_no_server_where_one_was_said_to_be(triton: Any) -> None:
+    nowhere = replace(subject_of(triton), url=f"127.0.0.1:{free_ports(1)[0]}")
+    found = [finding for name, finding in examine(nowhere) if name == "server"]
+    assert [(finding.level, finding.fix) for finding in found] == [("fail", "start one with `gourmet up`")]
+
+
+@pytest.fixture
+def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
+    """The lab with a model that cannot be loaded, one that nobody loaded, one with a newer version."""
+    source = repository.DEFAULT / "food_classifier_int8"
+    for name in ("doctor_broken", "doctor_newer"):
+        model = Path(shutil.copytree(source, onnx_lab.repository / name))
+        config = (model / "config.pbtxt").read_text()
+        (model / "config.pbtxt").write_text(config.replace("food_classifier_int8", name))
+    with (onnx_lab.repository / "doctor_broken" / "1" / "model.onnx").open("ab") as file:
+        file.write(b"tampered")
+    with pytest.raises(InferenceServerException, match="its manifest says"):
+        onnx_lab.client.load_model("doctor_broken")
+    onnx_lab.client.load_model("doctor_newer")
+    shutil.copytree(onnx_lab.repository / "doctor_newer" / "1", onnx_lab.repository / "doctor_newer" / "2")
+    onnx_lab.put("doctor_asleep", "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", "")
+    yield lab_triton
+    onnx_lab.client.unload_model("doctor_newer")
+    for name in ("doctor_broken", "doctor_newer", "doctor_asleep"):
+        shutil.rmtree(onnx_lab.repository / name)
+
+
+def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> None:
+    found = [line for line in lines("served", subject_of(broken_lab)) if "doctor_" in line]
+    (broken,) = [line for line in found if "doctor_broken" in line and line.startswith("fail")]
+    assert "did not load (" in broken
+    assert "its manifest says" in broken
+    assert "warn doctor_asleep is not loaded (never asked for)" in " ".join(found)
+    assert "warn doctor_newer serves version 1, version 2 lies on disk: load it" in " ".join(found)
+
+
+def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
+    subject = subject_of(broken_lab, **{contract.MODEL_ENV: "doctor_broken"})
+    (line,) = lines("answers", subject)
+    assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE)")
+
+
+def test_perf_analyzers_shape_for_an_input_that_is_not_there(triton: Any) -> None:
+    """Beside what the real perf_analyzer does with it."""
+    shapes = {"inputs": (3, 224, 224)}
+    load = perf_analyzer.Load("food_classifier_onnx", triton.http_url, shapes=shapes, window_ms=300)
+    with pytest.raises(perf_analyzer.PerfAnalyzerError):
+        perf_analyzer.measure(load)
+    (line,) = lines("inputs", replace(subject_of(triton), model=load.model, shapes=shapes))
+    assert line == (
+        "fail --shape inputs:3,224,224 is for an input that food_classifier_onnx has not; it has 'input' "
+        "[3, 224, 224]: give --shape input:3,224,224"
+    )
+
+
+def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:
+    """Somebody else's server on Triton's port answers, and answers nothing that can be understood."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        port = other.server_port
+        subject = replace(subject_of(triton), ports={"--http-port": port}, url=f"127.0.0.1:{port}")
+        found = {name: str(finding) for name, finding in examine(subject) if finding.level == "fail"}
+        other.shutdown()
+    assert f"port {port} of 127.0.0.1 is in use" in found["ports"]
+    assert "server" in found
