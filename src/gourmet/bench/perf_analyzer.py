@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import os
+import re
+import resource
+import signal
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -93,12 +98,60 @@ _COLUMNS: Final = {
 }
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One of perf_analyzer's windows."""
+
+    rows_per_s: float
+    mean_ms: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A measurement, its last three windows, their mean latency, and what the client took."""
+
+    measured: Measurement
+    passes: tuple[Pass, ...]
+    mean_ms: float
+    requests: int
+    client_cores: float
+
+
+_PASS: Final = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. Avg latency: (\d+) usec")
+_MEAN: Final = re.compile(r"Avg latency: (\d+) usec \(standard")
+_REQUESTS: Final = re.compile(r"Request count: (\d+)")
+# A measurement is the mean of so many windows in a row.
+WINDOWS: Final = 3
+
+
 def measure(load: Load) -> Measurement:
     """Put `load` on its server with the real perf_analyzer; takes at least three windows."""
+    return profile(load).measured
+
+
+def profile(load: Load, on_line: Callable[[str], None] = lambda _: None) -> Profile:
+    """Like `measure`, with the windows; `on_line` is told what perf_analyzer says while it works."""
+    lines: list[str] = []
+
+    def keep(line: str) -> None:
+        lines.append(line)
+        on_line(line)
+
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
         report = Path(folder, "report.csv")
-        _run([str(_binary()), *arguments(load), "-f", str(report)], _libraries(Path(folder)), load)
-        return parse(report.read_text(), load)
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [str(_binary()), *arguments(load), "-v", "-f", str(report)]
+        _run(command, _libraries(Path(folder)), load, keep)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        measured = parse(report.read_text(), load)
+    busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    said = "\n".join(lines)
+    passes = tuple(Pass(float(rate), int(us) / 1000) for rate, us in _PASS.findall(said))
+    mean, requests = _MEAN.search(said), _REQUESTS.search(said)
+    if not (passes and mean and requests):
+        raise PerfAnalyzerError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
+    cores = busy_s / (time.monotonic() - began)
+    return Profile(measured, passes[-WINDOWS:], int(mean[1]) / 1000, int(requests[1]), cores)
 
 
 def arguments(load: Load) -> list[str]:
@@ -142,20 +195,39 @@ def parse(report: str, load: Load) -> Measurement:
     return Measurement(load.concurrency, load.batch, float(rows[0]["Inferences/Second"]), **milliseconds)
 
 
-def _run(command: list[str], libraries: Path, load: Load) -> None:
+def _run(command: list[str], libraries: Path, load: Load, on_line: Callable[[str], None]) -> None:
     env = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
     what = f"perf_analyzer on {load.model} at {load.url} with concurrency {load.concurrency}"
-    try:
-        ran = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=load.timeout_s
-        )
-    except subprocess.TimeoutExpired as exc:
+    complaints: list[str] = []
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+    ) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        listener = threading.Thread(target=complaints.extend, args=(ran.stderr,), daemon=True)
+        listener.start()
+        late = threading.Timer(load.timeout_s, ran.kill)
+        late.start()
+        began = time.monotonic()
+        try:
+            for line in ran.stdout:
+                on_line(line.strip())
+            ran.wait()
+        except BaseException:
+            ran.kill()
+            raise
+        finally:
+            late.cancel()
+        listener.join()
+    if ran.returncode == -signal.SIGKILL and time.monotonic() - began >= load.timeout_s:
         raise PerfAnalyzerError(
             f"{what} did not end within {load.timeout_s:.0f} s: choose shorter windows or fewer of them"
-        ) from exc
+        )
     if ran.returncode:
         # A wrong argument is followed by the whole of its help.
-        words = " ".join(ran.stderr.split("Usage:")[0].split()) or f"it ended with status {ran.returncode}"
+        words = " ".join("".join(complaints).split("Usage:")[0].split())
+        words = words or f"it ended with status {ran.returncode}"
         raise PerfAnalyzerError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
 
 

@@ -1,0 +1,173 @@
+"""Why a measurement is not reported: every check that can refuse one, and its sentence.
+
+Untrusted                      a figure that would mislead
+  WrongAnswers                   answers that are not the right ones
+    RowsMissing                    fewer or more rows came back than were sent
+    NothingToTellApart             all inputs have the same answer, so a mix-up would not show
+  RequestsFailed                 errors; they are counted and never averaged in
+  CountsDisagree                 Triton counted other rows than the client
+  ServerOverrun                  the server cannot answer at the asked rate: its queue grows
+  Disturbed                      true of this attempt and perhaps not of the next
+    LittlesLawBroken               in flight ≠ rate × latency: requests were miscounted or held back
+    GeneratorSaturated             the client could not send as asked, so it measured itself
+    Unsteady                       the windows differ by more than they may
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gourmet.bench.results import Check, Demand, Window
+from gourmet.errors import GourmetError
+
+LITTLE_ALLOWED: Final = 0.05
+# Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
+CLIENT_CORES_ALLOWED: Final = 0.9
+RATE_REACHED: Final = 0.95
+# The mean lateness of sending, as a share of the mean latency, or this much if that is more.
+LAG_ALLOWED: Final = 0.10
+LAG_FLOOR_MS: Final = 1.0
+_LATE_ITSELF_S: Final = 0.05
+# Requests that fall over the edge of a short measurement prove nothing.
+_EDGE: Final = 3
+
+
+class Untrusted(GourmetError):
+    """A figure that would mislead; nothing is reported."""
+
+
+class WrongAnswers(Untrusted):
+    """A model under measurement answers wrongly, so its speed is of no interest."""
+
+
+class RowsMissing(WrongAnswers):
+    """An answer has not as many rows as its request."""
+
+
+class NothingToTellApart(WrongAnswers):
+    """All inputs have the same answer."""
+
+
+class RequestsFailed(Untrusted):
+    """More requests failed than was allowed."""
+
+
+class CountsDisagree(Untrusted):
+    """Triton's own statistics contradict the client."""
+
+
+class Disturbed(Untrusted):
+    """Not to be believed this time; measuring again may help."""
+
+
+class LittlesLawBroken(Disturbed):
+    """The requests in flight are not rate × latency."""
+
+
+class GeneratorSaturated(Disturbed):
+    """The client measured itself."""
+
+
+class ServerOverrun(Untrusted):
+    """Requests come faster than the server answers."""
+
+
+class Unsteady(Disturbed):
+    """The windows differ by more than they may."""
+
+
+def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Check:
+    """No error, or no more than somebody said they accept."""
+    failed = sum(errors.values())
+    asked = requests + failed
+    if failed > allowed * asked:
+        worst = max(errors, key=lambda reason: errors[reason])
+        raise RequestsFailed(
+            f"{failed} of {asked} requests failed ({failed / asked:.1%}; allowed {allowed:g}), "
+            f"most often with “{worst}”: no figures are reported; mend it, or accept some with --allow-errors"
+        )
+    return Check("errors", f"{failed} of {asked}", f"at most {allowed:.0%}" if allowed else "none")
+
+
+def rows_counted(counted: int, sent: int, *, others_allowed: float = 0.0) -> Check:
+    """Triton's count of rows in the whole of the load, against what was sent and answered."""
+    if not sent <= counted <= sent * (1 + others_allowed):
+        why = (
+            "a cache answered the rest: turn it off with `gourmet config MODEL --no-response-cache`"
+            if counted < sent
+            else "somebody else asks this model too: measure when nobody does"
+        )
+        raise CountsDisagree(f"Triton counted {counted} rows where {sent} were sent and answered; {why}")
+    allowed = f"as sent, or {others_allowed:.0%} more" if others_allowed else "as sent"
+    return Check("rows counted by Triton", f"{counted} of {sent} sent", allowed)
+
+
+def littles_law(demand: Demand, off: float, in_flight: float, product: float) -> Check:
+    """Requests in flight against rate × latency, which must be the same thing."""
+    if off > LITTLE_ALLOWED:
+        raise LittlesLawBroken(
+            f"{demand}: rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight, "
+            f"{off:.0%} apart where Little's law allows {LITTLE_ALLOWED:.0%}: requests were miscounted, or "
+            "the client spent its time elsewhere; measure longer windows on a quieter machine"
+        )
+    return Check("Little's law", f"{off:.1%} off", f"{LITTLE_ALLOWED:.0%}")
+
+
+def generator_had_time(demand: Demand, client_cores: float) -> Check:
+    """The client of ours must have had time to spare."""
+    if client_cores > CLIENT_CORES_ALLOWED:
+        raise GeneratorSaturated(
+            f"{demand}: the client was busy for {client_cores:.0%} of a core, of which it has one, so it "
+            "measured itself: ask for less, or use perf_analyzer (--client perf-analyzer)"
+        )
+    return Check("client busy", f"{client_cores:.0%} of a core", f"{CLIENT_CORES_ALLOWED:.0%}")
+
+
+def generator_was_punctual(demand: Demand, *, sent: int, due: int, lag_ms: float, mean_ms: float) -> Check:
+    """In an open loop the client must have sent what was due, when it was due."""
+    if sent < RATE_REACHED * due - _EDGE:
+        raise GeneratorSaturated(_cannot_keep_up(demand, f"of {due} requests that were due it sent {sent}"))
+    allowed_ms = max(LAG_FLOOR_MS, LAG_ALLOWED * mean_ms)
+    if lag_ms > allowed_ms:
+        late = f"it sent {lag_ms:.1f} ms late on average, where {allowed_ms:.1f} ms may be"
+        raise GeneratorSaturated(_cannot_keep_up(demand, late))
+    return Check("sent late, mean", f"{lag_ms:.2f} ms", f"{allowed_ms:.2f} ms")
+
+
+def too_many_in_flight(demand: Demand, in_flight: int, lag_s: float) -> Untrusted:
+    """Why so many requests wait: because the client is late itself, or because the server is."""
+    if lag_s > _LATE_ITSELF_S:
+        return GeneratorSaturated(_cannot_keep_up(demand, f"it is {lag_s:.2f} s behind"))
+    return ServerOverrun(
+        f"{demand}: {in_flight} requests wait for their answer and more come: ask for a lower rate"
+    )
+
+
+def _cannot_keep_up(demand: Demand, how: str) -> str:
+    return (
+        f"{demand}: the client cannot keep up ({how}), so it would measure itself: ask for a lower rate, "
+        "or measure on a quieter machine"
+    )
+
+
+def server_kept_up(demand: Demand, *, answered: int, due: int, seconds: float) -> Check:
+    """In an open loop the answers must come as fast as the requests, or latency has no meaning."""
+    if answered < RATE_REACHED * due - _EDGE:
+        raise ServerOverrun(
+            f"{demand}: the server answers {answered / seconds:.0f} of {due / seconds:.0f} requests "
+            "a second, so its queue grows without end and the latency with it; "
+            f"ask for {0.9 * answered / seconds:.0f}/s at most"
+        )
+    return Check("answered of those due", f"{answered} of {due}", f"{RATE_REACHED:.0%}")
+
+
+def steady(demand: Demand, windows: tuple[Window, ...], off: float, allowed: float) -> Check:
+    """The windows must tell the same story."""
+    if off > allowed:
+        rates = ", ".join(f"{window.requests_per_s:.4g}" for window in windows)
+        raise Unsteady(
+            f"{demand}: the windows answered {rates} requests a second, {off:.0%} from their median where "
+            f"{allowed:.0%} is allowed: something else runs here; wait, or measure longer windows (--window)"
+        )
+    return Check("windows steady", f"{off:.1%} from the median", f"{allowed:.0%}")
