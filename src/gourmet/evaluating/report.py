@@ -20,7 +20,8 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding
 table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .6rem;text-align:right}
 th:first-child,td:first-child{text-align:left}tr+tr{border-top:1px solid #ddd}
 .matrix td{min-width:2.4rem;text-align:center}.matrix th.up{writing-mode:vertical-rl;text-align:left}
-.charts{display:flex;flex-wrap:wrap;gap:1.5rem}.charts figcaption{max-width:17rem}figure{margin:0}figcaption{font-size:13px;color:#555}
+.charts{display:flex;flex-wrap:wrap;gap:1.5rem}.charts figcaption{max-width:17rem}
+figure{margin:0}figcaption{font-size:13px;color:#555}
 .mistakes{display:flex;flex-wrap:wrap;gap:1rem}.mistakes figure{width:9rem}
 .mistakes img{width:9rem;height:9rem;object-fit:cover}
 """

@@ -1,0 +1,113 @@
+"""Which pictures a check asks about, and which it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gourmet.checking.pictures import BadPictures, Pictures, find
+from gourmet.errors import GourmetError
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.drawn_photos import photos
+
+CLASSES = range(len(contract.LABELS))
+
+
+@pytest.fixture(scope="module")
+def blob() -> bytes:
+    return photos(1, width=32, height=32, seed=1)[0]
+
+
+@pytest.fixture
+def labelled(tmp_path: Path, blob: bytes) -> Path:
+    """Ten pictures a class, in class folders and not divided into parts."""
+    return fill(tmp_path / "labelled", blob, [f"{c:02d}/{c}_{n}.jpg" for c in CLASSES for n in range(10)])
+
+
+def fill(folder: Path, blob: bytes, names: list[str]) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(blob)
+    return folder
+
+
+def asked(
+    data: Path, part: str = "test", limit: int | None = None, missing_classes: bool = False
+) -> Pictures:
+    return find("food11", data, part, limit, missing_classes=missing_classes)
+
+
+def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path, blob: bytes) -> None:
+    found = asked(labelled, "all")
+    assert len(found) == 110
+    assert found.classes is not None
+    assert [int(name.split("/")[0]) for name in found.names] == found.classes.tolist()
+    assert list(found.read(slice(3, 6))) == [blob] * 3
+    assert found.note == ""
+
+
+def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
+    from gourmet.systems.food11.data import listing
+
+    found = asked(labelled, missing_classes=True)
+    assert found.names == [photo.name for photo in listing(labelled, "test")]
+    assert 0 < len(found) < 110
+
+
+def test_a_limit_takes_from_all_over(labelled: Path) -> None:
+    found = asked(labelled, "all", limit=22)
+    assert len(found) == 22
+    assert len({name.split("/")[0] for name in found.names}) == 11
+
+
+def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, blob: bytes) -> None:
+    found = asked(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
+    assert found.classes is None
+    assert found.names == ["a.png", "b.jpg", "c.JPG"]
+    assert "carry no labels" in found.note
+    assert list(found.read(slice(None))) == [blob] * 3
+
+
+def test_loose_pictures_named_by_class_are_labelled(tmp_path: Path, blob: bytes) -> None:
+    data = fill(tmp_path / "loose", blob, [f"{c}_{n}.jpg" for c in CLASSES for n in range(10)])
+    assert asked(data, "all").classes is not None
+
+
+def test_loose_pictures_named_by_class_stay_labelled_where_the_part_is_empty(
+    tmp_path: Path, blob: bytes
+) -> None:
+    with pytest.raises(GourmetError, match="has no photos in its sharp part"):
+        asked(fill(tmp_path / "loose", blob, ["0_1.jpg", "1_2.jpg"]), "sharp")
+
+
+def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
+    for picture in (labelled / "09").iterdir():
+        picture.unlink()
+    with pytest.raises(
+        BadPictures, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"
+    ):
+        asked(labelled, "all")
+    found = asked(labelled, "all", missing_classes=True)
+    assert len(found) == 100
+    assert "no pictures of Soup" in found.note
+
+
+def test_a_limit_below_the_number_of_classes_is_meant(labelled: Path) -> None:
+    assert "no pictures of" in asked(labelled, "all", limit=3).note
+
+
+def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None:
+    fill(labelled, blob, ["11/x.jpg"])
+    with pytest.raises(GourmetError, match=r"11/x.jpg is in none of the 11 classes"):
+        asked(labelled, "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("nowhere", "does not exist"), ("empty", "holds no pictures: a picture's name ends in .*.jpg")],
+)
+def test_no_pictures_at_all_is_a_sentence(tmp_path: Path, name: str, complaint: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadPictures, match=complaint):
+        asked(tmp_path / name)

@@ -1,0 +1,150 @@
+"""What a check makes of its answers, against numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gourmet.checking.again import Again
+from gourmet.checking.asking import Asked, Failure, Pace
+from gourmet.checking.eager import agreement
+from gourmet.checking.page import page
+from gourmet.checking.pictures import Pictures
+from gourmet.checking.report import Report, quality
+from gourmet.checking.served import Served
+from gourmet.checking.statistics import Counted
+from gourmet.checking.summary import summary
+
+LABELS = ("a", "b", "c<d")
+SERVED = Served(
+    url="localhost:8000",
+    name="letters",
+    system="alphabet",
+    contract=SimpleNamespace(LABELS=LABELS),  # type: ignore[arg-type]
+    input_name="x",
+    datatype="FP32",
+    max_batch=16,
+    temperature=1.0,
+    threshold=0.6,
+    version="3",
+)
+PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]], np.float32)
+CLASSES = np.array([0, 1, 1, 2])
+
+
+def pictures(classes: np.ndarray | None = CLASSES) -> Pictures:
+    names = ["p0", "p1", "p2", "p3"]
+    return Pictures(Path("data"), "test", names, classes, lambda rows: iter([b"picture"] * 4))
+
+
+def asked() -> Asked:
+    return Asked(PROBABILITIES.copy(), sent=4, wall_s=0.5, latencies_ms=[10.0, 30.0], versions={"3"})
+
+
+def report(got: Asked, of: Pictures | None = None) -> Report:
+    of = of or pictures()
+    return Report(
+        served=SERVED,
+        pictures=of,
+        pace=Pace(in_flight=2, batch=2),
+        asked=got,
+        counted=Counted(4, {2: 2}, 0),
+        again=Again(4, 1e-7, ()),
+        eager=None,
+        no_eager="no weights",
+        quality=quality(SERVED, of, got),
+    )
+
+
+def test_quality_of_the_answers_by_hand() -> None:
+    found = quality(SERVED, pictures(), asked())
+    assert found is not None
+    assert found.accuracy.top1 == 3 / 4
+    assert found.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert found.at_threshold is not None
+    assert found.at_threshold.coverage == 2 / 4
+    assert found.at_threshold.accuracy == 1.0
+    assert found.calibration_error == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
+
+
+def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
+    got = asked()
+    got.probabilities[1] = np.nan
+    got.failures.append(Failure(["p1"], "no answer within 60 s"))
+    made = report(got)
+    assert made.answered == 3
+    assert made.quality is not None
+    assert made.quality.accuracy.top1 == 1.0
+    (problem,) = made.problems()
+    assert "1 requests failed, which leaves 1 of 4 pictures" in problem
+    assert "p1: no answer within 60 s" in problem
+    assert made.as_dict()["complete"] is False
+    assert "3 of 4 pictures answered" in summary(made)
+
+
+def test_rows_mixed_up_and_two_versions_are_problems() -> None:
+    got = asked()
+    got.versions.add("4")
+    made = replace(report(got), again=Again(4, 0.4, ("p1 (its answer went to p2)",)))
+    mixed, versions = made.problems()
+    assert "p1 (its answer went to p2)" in mixed
+    assert "the versions 3, 4 answered" in versions
+
+
+def test_nothing_answered_is_a_report_without_accuracy() -> None:
+    got = Asked(np.full((4, 3), np.nan, np.float32), sent=4, failures=[Failure(["p0", "p1"], "broken")])
+    made = replace(report(got), again=None)
+    assert made.quality is None
+    assert "0 of 4 pictures answered" in summary(made)
+    assert "p0 … p1: broken" in made.problems()[0]
+    json.dumps(made.as_dict(), allow_nan=False)
+
+
+def test_agreement_counts_other_answers_and_lists_them_first() -> None:
+    theirs = PROBABILITIES.astype(np.float64)
+    theirs[1] = [0.45, 0.46, 0.09]
+    theirs[2] = [0.1, 0.6, 0.3]
+    found = agreement(PROBABILITIES, theirs, pictures(), Path("w"))
+    assert found.different == 1
+    assert found.largest_difference == pytest.approx(0.2)
+    assert [each.name for each in found.worst[:2]] == ["p1", "p2"]
+    assert (found.worst[0].served, found.worst[0].eager) == (0, 1)
+    assert found.top1 == 4 / 4
+
+
+def test_rows_without_an_answer_are_not_compared() -> None:
+    mine = PROBABILITIES.copy()
+    mine[0] = np.nan
+    assert agreement(mine, PROBABILITIES, pictures(None), Path("w")).pictures == 3
+
+
+def test_batch_sizes_are_those_since_the_check_began() -> None:
+    before, after = Counted(20, {1: 4, 16: 1}, 0), Counted(54, {1: 4, 2: 1, 16: 3}, 0)
+    since = after.since(before)
+    assert since.rows == 34
+    assert since.executions == {2: 1, 16: 2}
+    assert since.mean_batch == pytest.approx(34 / 3)
+
+
+def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
+    got = asked()
+    made = replace(report(got), eager=agreement(PROBABILITIES, PROBABILITIES, pictures(), Path("w")))
+    html = page(made)
+    assert html.count("<svg") == 4
+    assert "c&lt;d" in html
+    assert "c<d" not in html
+    assert "http" not in html
+    assert "data:image;base64," in html, "a mistake is shown"
+    lines = summary(made).splitlines()
+    assert [line.split()[0] for line in lines if line.endswith(".000") or line.endswith(".500")] == [*LABELS]
+
+
+def test_without_labels_the_page_still_says_how_fast() -> None:
+    html = page(report(asked(), pictures(None)))
+    assert "rows/s" in html
+    assert "Who is taken for whom" not in html
