@@ -8,13 +8,17 @@ from pathlib import Path
 import click
 
 from gourmet.commands.progress import bar
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder or zip to learn from.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="What to learn from: a folder or file. [default: what the system brings along, if anything]",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/SYSTEM]")
 @click.option("--epochs", type=click.IntRange(min=1), help="How long. [default: the system's recipe]")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
@@ -29,12 +33,17 @@ from gourmet.systems import registry
     metavar="S",
     help="What a kill may cost; Ctrl-C costs nothing.",
 )
+@click.option(
+    "--init",
+    type=click.Path(path_type=Path),
+    help="Begin with these weights: best.safetensors of a run, or a served model.pt.",
+)
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads. [default: torch's own choice]")
 def train(
     system: str,
-    data: Path,
+    data: Path | None,
     out: Path | None,
     epochs: int | None,
     rate: float | None,
@@ -42,6 +51,7 @@ def train(
     limit: int | None,
     resume: bool,
     checkpoint_every: float,
+    init: Path | None,
     pretrained: bool,
     device: str,
     threads: int | None,
@@ -49,11 +59,14 @@ def train(
     """Train SYSTEM's network; weights, checkpoint and log lie in --out."""
     import torch
 
+    from gourmet.training.beginning import begin_with
     from gourmet.training.files import read_about
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.recipe import Recipe
-    from gourmet.training.run import write_run
+    from gourmet.training.run import data_of, write_run
 
+    if init and (resume or pretrained):
+        raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
     out = out or Path("runs") / system
     if not resume and (out / CHECKPOINT).exists():
         raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
@@ -67,10 +80,14 @@ def train(
         seed = recipe.seed
     else:
         recipe = room.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
+    if data is None:
+        data = data_of(out / CHECKPOINT) if resume else _bundled(system)
     with bar("reading") as tick:
         trainee = room.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
+    if init:
+        begin_with(trainee.network, init)
     out.mkdir(parents=True, exist_ok=True)
-    write_run(out, {"system": system, "data": str(data.resolve()), "recipe": recipe.as_dict()})
+    write_run(out, {"system": system, "data": str(data.resolve()), "init": init and str(init), "recipe": recipe.as_dict()})
     (out / "pid").write_text(f"{os.getpgrp()}\n")
     try:
         with bar("training") as tick:
@@ -93,3 +110,13 @@ def train(
         raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
     last = outcome.journal[-1]
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {last['epoch']} epochs")
+
+
+def _bundled(system: str) -> Path:
+    """The data that the system brings along."""
+    room = registry.room(system, "data")
+    if not hasattr(room, "bundled"):
+        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
+    data, words = room.bundled()
+    click.echo(f"no --data given: learning from {words}")
+    return Path(data)

@@ -1,0 +1,70 @@
+"""Weights that a run begins with: taken where they fit, refused with the reason where not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gourmet.training.beginning import begin_with
+from gourmet.training.files import BadWeights, save_tensors
+
+
+class Summing(nn.Module):
+    """A layer whose outputs are summed in fixed groups, as dishes are into classes."""
+
+    groups: torch.Tensor
+
+    def __init__(self, groups: list[list[float]]) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        self.register_buffer("groups", torch.tensor(groups))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.layer(rows) @ self.groups)
+
+
+DISHES = [[1.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.fixture
+def earlier() -> Summing:
+    torch.manual_seed(4)
+    network = Summing(DISHES)
+    network(torch.randn(8, 3))  # moves the running statistics, which are no reason to refuse
+    return network.eval()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("form", ["best.safetensors", "model.pt"])
+def test_a_run_begins_with_the_weights_of_an_earlier_one(earlier: Summing, form: str, tmp_path: Path) -> None:
+    path = tmp_path / form
+    if path.suffix == ".pt":
+        torch.jit.trace(earlier, torch.randn(1, 3)).save(path)  # type: ignore[no-untyped-call]
+    else:
+        save_tensors(path, earlier.state_dict(), {})
+    network = Summing(DISHES).eval()
+    begin_with(network, path)
+    rows = torch.randn(5, 3)
+    torch.testing.assert_close(network(rows), earlier(rows))
+
+
+def test_weights_for_other_targets_are_refused(earlier: Summing, tmp_path: Path) -> None:
+    save_tensors(tmp_path / "best.safetensors", earlier.state_dict(), {})
+    with pytest.raises(BadWeights, match=r"other targets than this data has: its groups differs"):
+        begin_with(Summing(DISHES[::-1]), tmp_path / "best.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "does not exist"), (b"PK\x03\x04 cut short", "cannot be read as TorchScript")],
+)
+def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadWeights, match=reason) as refused:
+        begin_with(Summing(DISHES), path)
+    assert str(path) in str(refused.value)
