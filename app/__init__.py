@@ -16,7 +16,20 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     """The app, set up from the environment and asking a real Triton unless told otherwise."""
     from flask import Flask
 
-    from app import errors, food_routes, health, inference, metrics, texts, uploads, web
+    from app import (
+        access,
+        delivery,
+        errors,
+        food_routes,
+        health,
+        inference,
+        keys,
+        metrics,
+        rates,
+        texts,
+        uploads,
+        web,
+    )
     from app.api import routes as api_routes
     from app.api.several import Several
     from app.food import FoodClassifier
@@ -32,6 +45,10 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     uploads.init_app(app, settings)
     metrics.init_app(app)
     web.init_app(app)
+    access.init_app(app, settings)
+    keys.init_app(app, settings)
+    rates.init_app(app, settings)
+    delivery.init_app(app)
     texts.init_app(app)
     errors.init_app(app)
     app.register_blueprint(food_routes.blueprint(classifier, settings))

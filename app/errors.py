@@ -5,8 +5,11 @@
                                   413 too many pixels, 415 a format that is not read
       NoFile                   400  no_file: the request has no photo where one is looked for
       BadRequest               400  bad_request: a body that cannot be read as what it says it is
+      WrongHost                400  wrong_host: asked for by a name that the app does not go by
+      KeyNeeded                401  key_needed: the API is for those with a key, and this is none
       UnknownModel             404  unknown_model: none of the food models that are ready
       TooManyPhotos            413  too_many_photos: more in one call than allowed
+      TooManyRequests          429  too_many_requests: more in a time than allowed
       UploadTooLarge           413  upload_too_large: more bytes than allowed
       UploadTooSlow            408  upload_too_slow
       InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
@@ -77,6 +80,28 @@ class UnknownModel(ServingError):
 
     def __init__(self, model: str, served: Sequence[str]) -> None:
         super().__init__(f"{model!r} is no food model that is ready; ready are: {_listed(served)}")
+
+
+class WrongHost(ServingError):
+    status = 400
+    code = "wrong_host"
+    closes_connection = True
+
+
+class KeyNeeded(ServingError):
+    status = 401
+    code = "key_needed"
+    closes_connection = True
+
+
+class TooManyRequests(ServingError):
+    status = 429
+    code = "too_many_requests"
+    closes_connection = True
+
+    def __init__(self, message: str, retry_after_s: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class TooManyPhotos(ServingError):
@@ -156,6 +181,8 @@ def _serving_error(error: ServingError) -> ResponseReturnValue:
     response = render("error.html", as_dict(error), error.status, error=error)
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
     if error.closes_connection:
         response.headers["Connection"] = "close"
     return response

@@ -29,11 +29,12 @@ accesslog = "-"
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_RATES = "WEB_RATE_LIMIT_FILE"
 _M_MMAP_THRESHOLD = -3
 
 
 def on_starting(server: Any) -> None:
-    """Refuse bad settings in one sentence, and make the folder where the workers add up their counters."""
+    """Refuse bad settings in one sentence, and make the folder where the workers add up what they count."""
     from app.settings import Settings, SettingsError
 
     try:
@@ -42,6 +43,10 @@ def on_starting(server: Any) -> None:
         server.log.error("%s", exc)
         sys.exit(2)
     os.environ[_METRICS] = tempfile.mkdtemp(prefix="web-metrics-")
+    # Filled by the first worker that counts anybody's requests.
+    rates = Path(os.environ[_METRICS], "rates")
+    rates.touch()
+    os.environ[_RATES] = str(rates)
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -69,3 +74,4 @@ def worker_exit(server: Any, worker: Any) -> None:
 def on_exit(server: Any) -> None:
     if folder := os.environ.pop(_METRICS, ""):
         shutil.rmtree(folder, ignore_errors=True)
+    os.environ.pop(_RATES, None)

@@ -1,12 +1,17 @@
-"""What can be set from outside, as a value that was checked once."""
+"""What can be set from outside, as a value that was checked once. docs/settings.md is the list for people."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from gourmet.systems.food11 import contract
+
+_MIN_KEY_CHARACTERS: Final = 16
+_HOST: Final = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\]")
+_ORIGIN: Final = re.compile(r"\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?")
 
 
 class SettingsError(ValueError):
@@ -14,8 +19,23 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
+class Rate:
+    """So many photos or other requests in so many seconds; all of them may come at once."""
+
+    requests: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        match = re.fullmatch(r"(\d{1,6})/(s|min|h)", text)
+        if not match or int(match[1]) == 0:
+            raise ValueError("is no rate: write one such as 10/s, 60/min or 1000/h")
+        return cls(int(match[1]), {"s": 1, "min": 60, "h": 3600}[match[2]])
+
+
+@dataclass(frozen=True)
 class Settings:
-    """The environment variable of each setting stands in `from_env`."""
+    """`VARIABLES` has the environment's name of each."""
 
     triton_url: str = "localhost:8000"
     food_model: str = contract.DEFAULT_MODEL
@@ -25,6 +45,11 @@ class Settings:
     upload_deadline_s: float = 30.0
     request_deadline_s: float = 10.0
     connect_timeout_s: float = 2.0
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    rate_limit: Rate | None = None
+    cors_origins: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    trusted_proxies: int = 0
 
     def __post_init__(self) -> None:
         host, _, port = self.triton_url.rpartition(":")
@@ -42,6 +67,16 @@ class Settings:
             value = getattr(self, name)
             if not lowest <= value <= highest:
                 raise SettingsError(f"{name.upper()} is {value:g}: allowed is {lowest:g} to {highest:g}")
+        # The key itself stays out of the message, which ends in a log.
+        for place, key in enumerate(self.api_keys, 1):
+            if len(key) < _MIN_KEY_CHARACTERS or not re.fullmatch(r"[!-~]+", key):
+                raise SettingsError(
+                    f"API_KEYS: key {place} of {len(self.api_keys)} is too short or has odd characters: "
+                    f"use at least {_MIN_KEY_CHARACTERS} printable ASCII ones without spaces or commas, "
+                    "such as from `openssl rand -hex 24`"
+                )
+        _check_each("CORS_ORIGINS", self.cors_origins, _ORIGIN, "origins such as https://example.org, or *")
+        _check_each("TRUSTED_HOSTS", self.trusted_hosts, _HOST, "names such as example.org or .example.org")
 
     @property
     def max_upload_bytes(self) -> int:
@@ -54,43 +89,58 @@ class Settings:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """The settings in `env`; a variable that is missing or empty leaves the default."""
-        return cls(
-            triton_url=env.get("TRITON_SERVER_URL", "").strip() or cls.triton_url,
-            food_model=env.get(contract.MODEL_ENV, "").strip() or cls.food_model,
-            max_upload_mb=_number(env, "MAX_UPLOAD_MB", cls.max_upload_mb),
-            max_photos=_whole(env, "MAX_PHOTOS", cls.max_photos),
-            max_call_mb=_number(env, "MAX_CALL_MB", cls.max_call_mb),
-            upload_deadline_s=_number(env, "UPLOAD_DEADLINE_S", cls.upload_deadline_s),
-            request_deadline_s=_number(env, "REQUEST_DEADLINE_S", cls.request_deadline_s),
-            connect_timeout_s=_number(env, "CONNECT_TIMEOUT_S", cls.connect_timeout_s),
-        )
+        given: dict[str, Any] = {}
+        for name, (variable, reads) in VARIABLES.items():
+            if text := env.get(variable, "").strip():
+                given[name] = _read(variable, reads, text)
+        return cls(**given)
 
 
-_RANGES = (
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+# Each setting's variable in the environment, and what reads its text.
+VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "triton_url": ("TRITON_SERVER_URL", str),
+    "food_model": (contract.MODEL_ENV, str),
+    "max_upload_mb": ("MAX_UPLOAD_MB", float),
+    "max_photos": ("MAX_PHOTOS", int),
+    "max_call_mb": ("MAX_CALL_MB", float),
+    "upload_deadline_s": ("UPLOAD_DEADLINE_S", float),
+    "request_deadline_s": ("REQUEST_DEADLINE_S", float),
+    "connect_timeout_s": ("CONNECT_TIMEOUT_S", float),
+    "api_keys": ("API_KEYS", _words),
+    "rate_limit": ("RATE_LIMIT", Rate.parse),
+    "cors_origins": ("CORS_ORIGINS", _words),
+    "trusted_hosts": ("TRUSTED_HOSTS", _words),
+    "trusted_proxies": ("TRUSTED_PROXIES", int),
+}
+
+_RANGES: Final = (
     ("max_upload_mb", 0.01, 100.0),
     ("max_photos", 1, 100),
     ("max_call_mb", 0.01, 500.0),
     ("upload_deadline_s", 0.1, 600.0),
     ("request_deadline_s", 0.1, 300.0),
     ("connect_timeout_s", 0.05, 60.0),
+    ("trusted_proxies", 0, 10),
 )
+
+
+def _read(variable: str, reads: Callable[[str], object], text: str) -> object:
+    try:
+        return reads(text)
+    except ValueError as exc:
+        kinds: dict[object, str] = {float: "which is no number", int: "which is no whole number"}
+        raise SettingsError(f"{variable} is {text!r}, {kinds.get(reads, f'which {exc}')}") from None
+
+
+def _check_each(variable: str, values: tuple[str, ...], pattern: re.Pattern[str], wanted: str) -> None:
+    for value in values:
+        if not pattern.fullmatch(value):
+            raise SettingsError(f"{variable} has {value!r}: give {wanted}, with commas between them")
 
 
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text) < 65536
-
-
-def _number(env: Mapping[str, str], variable: str, default: float) -> float:
-    text = env.get(variable, "").strip()
-    try:
-        return float(text) if text else default
-    except ValueError:
-        raise SettingsError(f"{variable} is {text!r}, which is no number") from None
-
-
-def _whole(env: Mapping[str, str], variable: str, default: int) -> int:
-    text = env.get(variable, "").strip()
-    try:
-        return int(text) if text else default
-    except ValueError:
-        raise SettingsError(f"{variable} is {text!r}, which is no whole number") from None

@@ -76,6 +76,15 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
     g.receive_ms = (time.perf_counter() - started) * 1000
 
 
+def discard(request: Request, settings: Settings) -> None:
+    """Read what a client still sends and forget it, so that it reads the refusal which follows."""
+    with (
+        contextlib.suppress(ClientDisconnected, UploadTooSlow),
+        _patience(request, settings.upload_deadline_s),
+    ):
+        _drain(request)
+
+
 def photo_too_large(settings: Settings) -> UploadTooLarge:
     return UploadTooLarge(
         f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"

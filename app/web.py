@@ -12,6 +12,7 @@ from flask import Flask, Response, g, jsonify, render_template, request
 
 API: Final = "/api/v1/"
 
+_READ_BODIES: Final = frozenset({"food.predict", "api.classify"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
@@ -22,7 +23,8 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Permissions-Policy": "geolocation=(), microphone=(), payment=()",
+    # Taking a photo through a file input needs no permission; a camera in the page would be its own.
+    "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -76,4 +78,10 @@ def _finish(response: Response) -> Response:
     response.headers["X-Request-ID"] = request_id()
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
+    response.headers.setdefault("Cache-Control", "no-cache")
+    # A body where none is looked for would be read to its end, however long, before the next request.
+    if request.endpoint not in _READ_BODIES and (
+        request.content_length or "Transfer-Encoding" in request.headers
+    ):
+        response.headers["Connection"] = "close"
     return response

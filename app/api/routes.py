@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, current_app, jsonify, request
 
 from app.answers import add_server_timing, classified, timings_ms
 from app.api import intake, shapes
@@ -14,6 +14,7 @@ from app.errors import ServingError, UnknownModel, as_dict, for_visitor
 from app.food import Classifier, FoodModel, Prediction
 from app.health import Readiness
 from app.inference import Deadline
+from app.rates import count_photos
 from app.settings import Settings
 from app.web import request_id
 from gourmet.systems.food11 import contract
@@ -33,6 +34,7 @@ def blueprint(
     @routes.post("/classify")
     def classify() -> Response:
         call = intake.call(request, settings)
+        count_photos(current_app, len(call.photos))
         deadline = Deadline(settings.request_deadline_s)
         asked_as = request_id()
 

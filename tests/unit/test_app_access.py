@@ -1,0 +1,346 @@
+"""Keys, rate limit, hosts, other sites, compression and caching: who is answered, and how it travels."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import brotli
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app
+from app.food import FakeClassifier, FoodModel, Prediction
+from app.inference import TensorSpec
+from app.rates import Limiter
+from app.settings import Rate, Settings
+from gourmet.systems.food11 import contract
+
+EGG = Prediction((0.1,) * 10 + (0.0,), "food_classifier", "1", timings_ms={"decode": 1.0, "triton": 2.0})
+READY = [FoodModel("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
+KEYS = ("k" * 20, "another-key-of-the-tests")
+PHOTO = contract.sample()
+MODELS = "/api/v1/models"
+CLASSIFY = "/api/v1/classify"
+
+
+def client(**settings: Any) -> FlaskClient:
+    return create_app(Settings(**settings), FakeClassifier(EGG, READY)).test_client()
+
+
+def classify(browser: FlaskClient, photos: int = 1, **options: Any) -> Any:
+    files = [(io.BytesIO(PHOTO), "x.jpg") for _ in range(photos)]
+    return browser.post(CLASSIFY, data={"file": files}, **options)
+
+
+def code(reply: Any) -> tuple[int, str]:
+    return reply.status_code, reply.get_json()["error"]["code"]
+
+
+# Keys
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("way", ["Authorization", "X-API-Key"])
+def test_each_key_opens_the_api_either_way(key: str, way: str) -> None:
+    headers = {way: f"Bearer {key}" if way == "Authorization" else key}
+    browser = client(api_keys=KEYS)
+    assert browser.get(MODELS, headers=headers).status_code == 200
+    assert classify(browser, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Basic a2tra2s6a2tra2s="},
+        {"X-API-Key": KEYS[0][:-1]},
+        {"X-API-Key": KEYS[0] + "k"},
+        {"X-API-Key": ""},
+        {"X-API-Key": ",".join(KEYS)},
+        {"Cookie": "gourmet-page=page"},
+        {"Cookie": "gourmet-page=page.aaaaaa.aaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+        {"Sec-Fetch-Site": "same-origin"},
+    ],
+    ids=str,
+)
+def test_without_a_key_the_api_says_how_to_send_one(headers: dict[str, str]) -> None:
+    for reply in (client(api_keys=KEYS).get(MODELS, headers=headers), classify(client(api_keys=KEYS))):
+        assert code(reply) == (401, "key_needed")
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer")
+        assert not any(key in reply.text for key in KEYS)
+
+
+@pytest.mark.parametrize("path", ["/", "/test", "/healthz", "/readyz", "/api/v1/health", "/static/style.css"])
+def test_a_key_guards_the_api_only(path: str) -> None:
+    with client(api_keys=KEYS).get(path) as reply:
+        assert reply.status_code == 200
+
+
+def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:
+    browser = client(api_keys=KEYS)
+    assert browser.get(MODELS).status_code == 401
+    page = browser.get("/")
+    cookie = page.headers["Set-Cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "SameSite=Strict", "Path=/api/v1/"))
+    assert browser.get(MODELS).status_code == 200
+    assert classify(browser).status_code == 200
+    other = client(api_keys=("x" * 20,))
+    other.set_cookie("gourmet-page", re.findall(r"gourmet-page=([^;]+)", cookie)[0], path="/api/v1/")
+    assert other.get(MODELS).status_code == 401
+
+
+def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
+    browser = client(api_keys=KEYS)
+    browser.get("/")
+    assert browser.get(MODELS, headers={"X-API-Key": "wrong"}).status_code == 401
+
+
+def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = client(api_keys=KEYS)
+    browser.get("/")
+    monkeypatch.setattr("app.keys._PASS_AGE_S", -1)
+    assert browser.get(MODELS).status_code == 401
+
+
+def test_without_keys_nobody_gets_a_cookie() -> None:
+    assert "Set-Cookie" not in client().get("/").headers
+
+
+# The rate limit
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_all_of_a_time_s_requests_may_come_at_once_and_then_one_by_one() -> None:
+    clock = Clock()
+    limiter = Limiter(Rate(5, 10), now=clock)
+    assert [limiter.take("a").left for _ in range(5)] == [4, 3, 2, 1, 0]
+    assert limiter.take("a").wait_s == pytest.approx(2)
+    assert limiter.take("b").wait_s == 0
+    clock.now += 1.9
+    assert limiter.take("a").wait_s == pytest.approx(0.1)
+    clock.now += 0.1
+    assert limiter.take("a").wait_s == 0
+    assert limiter.take("a").wait_s > 0
+    clock.now += 100
+    assert limiter.take("a", 6).wait_s > 0
+    assert limiter.take("a", 5) == limiter.take("a", 0)
+
+
+def test_no_clock_s_rounding_takes_a_request_away() -> None:
+    for requests in (3, 7, 49, 1000):
+        limiter = Limiter(Rate(requests, 60), now=Clock())
+        assert [limiter.take("a").left for _ in range(requests)] == list(reversed(range(requests)))
+        assert limiter.take("a").wait_s > 0
+
+
+COUNTER = """
+import sys
+from pathlib import Path
+from app.rates import Limiter
+from app.settings import Rate
+limiter = Limiter(Rate(50, 3600), Path(sys.argv[1]))
+print(sum(limiter.take("a").wait_s == 0 for _ in range(40)))
+"""
+
+
+def test_processes_count_together(tmp_path: Path) -> None:
+    path = tmp_path / "rates"
+    path.touch()
+    command = [sys.executable, "-c", COUNTER, str(path)]
+    counters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert sum(int(counter.communicate(timeout=120)[0]) for counter in counters) == 50
+
+
+def test_beyond_the_rate_the_app_says_when_to_come_again() -> None:
+    browser = client(rate_limit=Rate(3, 60))
+    first = browser.get(MODELS)
+    assert first.headers["RateLimit-Policy"] == '"default";q=3;w=60'
+    assert first.headers["RateLimit"] == '"default";r=2;t=20'
+    assert classify(browser, 2).status_code == 200
+    reply = classify(browser)
+    assert code(reply) == (429, "too_many_requests")
+    assert 0 < int(reply.headers["Retry-After"]) <= 20
+    assert reply.headers["RateLimit"].startswith('"default";r=0')
+    assert browser.get("/test", headers={"Accept": "application/json"}).status_code == 429
+
+
+def test_a_call_s_photos_count_each() -> None:
+    browser = client(rate_limit=Rate(4, 60))
+    assert classify(browser, 3).status_code == 200
+    assert classify(browser, 3).status_code == 429
+    reply = classify(client(rate_limit=Rate(4, 60)), 5)
+    assert code(reply) == (429, "too_many_requests")
+    assert "never" in reply.get_json()["error"]["message"]
+    assert "Retry-After" not in reply.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/api/v1/health", "/static/style.css"])
+def test_pages_and_health_are_not_counted(path: str) -> None:
+    browser = client(rate_limit=Rate(1, 3600))
+    for _ in range(3):
+        with browser.get(path) as reply:
+            assert reply.status_code == 200
+
+
+def test_clients_are_told_apart_by_key_and_else_by_the_address_that_trusted_proxies_name() -> None:
+    browser = client(rate_limit=Rate(1, 3600), api_keys=KEYS, trusted_proxies=1)
+    for key in KEYS:
+        statuses = [browser.get(MODELS, headers={"X-API-Key": key}).status_code for _ in range(2)]
+        assert statuses == [200, 429]
+    for address in ("10.0.0.1", "10.0.0.2"):
+        forwarded = {"X-Forwarded-For": f"1.2.3.4, {address}"}
+        assert [browser.get("/test", headers=forwarded).status_code for _ in range(2)] == [200, 429]
+
+
+def test_an_address_that_no_trusted_proxy_names_counts_for_nothing() -> None:
+    browser = client(rate_limit=Rate(1, 3600))
+    statuses = [browser.get(MODELS, headers={"X-Forwarded-For": str(i)}).status_code for i in range(2)]
+    assert statuses == [200, 429]
+
+
+# Hosts and other sites
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("food.example", 200),
+        ("FOOD.example:8080", 200),
+        ("a.b.example", 200),
+        ("localhost:5000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:5000", 200),
+        ("evil.example", 400),
+        ("food.example.evil", 400),
+        ("food.example@evil", 400),
+        ("", 400),
+    ],
+)
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_where_hosts_are_set_other_names_are_refused(host: str, status: int, accept: str) -> None:
+    browser = client(trusted_hosts=("food.example", ".b.example"))
+    reply = browser.get("/healthz", headers={"Host": host, "Accept": accept})
+    assert reply.status_code == status
+    if status == 400 and accept == "application/json":
+        assert reply.get_json()["error"]["code"] == "wrong_host"
+
+
+def test_unless_hosts_are_set_any_name_will_do() -> None:
+    assert client().get("/", headers={"Host": "whatever.example"}).status_code == 200
+
+
+ORIGIN = {"Origin": "https://a.example"}
+PREFLIGHT = {**ORIGIN, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
+
+
+def test_unless_origins_are_set_other_sites_get_nothing() -> None:
+    for reply in (client().get(MODELS, headers=ORIGIN), client().options(CLASSIFY, headers=PREFLIGHT)):
+        assert not [name for name in dict(reply.headers) if name.startswith("Access-Control")]
+
+
+def test_pages_of_the_origins_that_are_set_may_ask() -> None:
+    browser = client(cors_origins=("https://a.example", "http://b.example:81"), api_keys=KEYS)
+    asked = browser.options(CLASSIFY, headers=PREFLIGHT)
+    assert asked.status_code == 200
+    assert asked.headers["Access-Control-Allow-Origin"] == "https://a.example"
+    assert "POST" in asked.headers["Access-Control-Allow-Methods"]
+    assert "X-API-Key" in asked.headers["Access-Control-Allow-Headers"]
+    reply = browser.get(MODELS, headers={**ORIGIN, "X-API-Key": KEYS[0]})
+    assert reply.headers["Access-Control-Allow-Origin"] == "https://a.example"
+    assert "Access-Control-Allow-Credentials" not in reply.headers
+    assert "Origin" in reply.headers["Vary"]
+    # So that a script can read why it was refused.
+    assert browser.get(MODELS, headers=ORIGIN).headers["Access-Control-Allow-Origin"]
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "https://a.example.evil", "http://a.example", "null"]
+)
+def test_pages_of_other_origins_may_not(origin: str) -> None:
+    browser = client(cors_origins=("https://a.example",))
+    reply = browser.options(CLASSIFY, headers={**PREFLIGHT, "Origin": origin})
+    assert "Access-Control-Allow-Origin" not in reply.headers
+    assert "Origin" in reply.headers["Vary"]
+
+
+def test_a_star_lets_every_site_ask_the_api_but_nothing_else() -> None:
+    browser = client(cors_origins=("*",))
+    assert browser.get(MODELS, headers=ORIGIN).headers["Access-Control-Allow-Origin"] == "*"
+    assert "Access-Control-Allow-Origin" not in browser.get("/", headers=ORIGIN).headers
+
+
+# Delivery
+
+
+@pytest.mark.parametrize("path", ["/", "/static/style.css"])
+@pytest.mark.parametrize(
+    ("accepted", "used"),
+    [("gzip, deflate, br, zstd", "br"), ("gzip", "gzip"), ("br;q=0, gzip;q=0.5", "gzip"), ("identity", None)],
+)
+def test_text_is_compressed_as_the_client_likes(path: str, accepted: str, used: str | None) -> None:
+    with client().get(path, headers={"Accept-Encoding": "identity"}) as plain:
+        text = plain.data
+    with client().get(path, headers={"Accept-Encoding": accepted}) as reply:
+        assert reply.headers.get("Content-Encoding") == used
+        assert "Accept-Encoding" in reply.headers["Vary"]
+        data = reply.data
+        assert reply.content_length == len(data)
+    if used:
+        assert len(data) < len(text) / 1.8
+        assert {"br": brotli.decompress, "gzip": gzip.decompress}[used](data) == text
+
+
+@pytest.mark.parametrize("path", ["/sample.jpg", "/healthz"])
+def test_pictures_and_short_answers_are_left_as_they_are(path: str) -> None:
+    assert "Content-Encoding" not in client().get(path, headers={"Accept-Encoding": "br"}).headers
+
+
+def test_static_files_are_kept_for_good_under_their_hash_and_asked_for_again_without() -> None:
+    browser = client()
+    address = re.findall(r'href="(/static/style\.css\?v=[0-9a-f]{12})"', browser.get("/").text)[0]
+    with browser.get(address) as kept:
+        assert "immutable" in kept.headers["Cache-Control"]
+    for other in ("/static/style.css", "/static/style.css?v=000000000000"):
+        with browser.get(other) as reply:
+            assert reply.headers["Cache-Control"] == "no-cache"
+            etag = reply.headers["ETag"]
+        with browser.get(other, headers={"If-None-Match": etag, "Accept-Encoding": "br"}) as again:
+            assert again.status_code == 304
+    with browser.get("/static/style.css", headers={"Accept-Encoding": "br"}) as packed:
+        etag = packed.headers["ETag"]
+    with browser.get("/static/style.css", headers={"If-None-Match": etag, "Accept-Encoding": "br"}) as again:
+        assert again.status_code == 304
+        assert not again.data
+
+
+def test_pages_are_asked_for_again_and_answers_are_not_kept() -> None:
+    browser = client()
+    assert browser.get("/").headers["Cache-Control"] == "no-cache"
+    for path in (MODELS, "/api/v1/health"):
+        assert browser.get(path).headers["Cache-Control"] == "no-store"
+    assert classify(browser).headers["Cache-Control"] == "no-store"
+
+
+def test_a_body_where_none_is_looked_for_ends_the_connection() -> None:
+    browser = client()
+    assert browser.get("/", data=b"x" * 1000).headers["Connection"] == "close"
+    assert "Connection" not in browser.get("/").headers
+    assert "Connection" not in classify(browser).headers
+
+
+def test_the_page_may_take_a_photo() -> None:
+    assert "camera=(self)" in client().get("/").headers["Permissions-Policy"]

@@ -1,0 +1,112 @@
+"""/api/v1 through the real app and a real Triton."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from gourmet.systems.food11 import contract
+
+CLASSIFY = "/api/v1/classify"
+MODELS = {"food_classifier": "photo", "food_classifier_onnx": "tensor", "food_classifier_int8": "pixels"}
+BOUNDARY = "----boundary"
+
+
+def many(*photos: bytes) -> tuple[bytes, dict[str, str]]:
+    parts = []
+    for index, photo in enumerate(photos):
+        disposition = f'form-data; name="file"; filename="{index}.jpg"'
+        parts.append(f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + photo)
+    body = b"\r\n".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
+    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+def classify(web: Any, *photos: bytes, query: str = "", **headers: str) -> Any:
+    body, content = many(*photos)
+    return web.request("POST", CLASSIFY + query, body, **content, **headers)
+
+
+def test_the_list_has_the_food_models_that_triton_has_ready(python_web: Any) -> None:
+    listed = python_web.request("GET", "/api/v1/models").json
+    assert listed["default"] == "food_classifier"
+    assert {model["name"]: model["bytes_kind"] for model in listed["models"]} == MODELS
+    for model in listed["models"]:
+        assert model["system"] == "food11"
+        assert model["version"] == "1"
+        assert 0 < model["threshold"] < 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_model(
+    python_web: Any, sample: bytes, model: str
+) -> None:
+    query = f"?model={model}"
+    body, content = many(sample)
+    told = python_web.request("POST", "/predict" + query, body, Accept="application/json", **content).json
+    text = json.dumps({"images": [base64.b64encode(sample).decode()]})
+    replies = [
+        classify(python_web, sample, query=query),
+        python_web.request("POST", CLASSIFY + query, sample, Content_Type="image/jpeg"),
+        python_web.request("POST", CLASSIFY + query, text, Content_Type="application/json"),
+    ]
+    for reply in replies:
+        assert reply.status == 200, reply.body
+        (result,) = reply.json["results"]
+        assert result["model"] == told["model"] == {"name": model, "version": "1"}
+        assert (result["label"], result["sure"]) == (told["label"], told["sure"])
+        assert contract.LABELS[result["class_id"]] == result["label"]
+        assert [entry["label"] for entry in result["top"]] == [entry["label"] for entry in told["top"]]
+        assert result["probability"] == pytest.approx(told["probability"], abs=1e-5)
+
+
+def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: bytes) -> None:
+    sent, phases = {}, {}
+    for model in MODELS:
+        (result,) = classify(python_web, sample, query=f"?model={model}").json["results"]
+        sent[model], phases[model] = result["bytes_sent"], list(result["timings_ms"])
+    pixels = contract.INPUT_SIZE**2 * 3
+    assert sent == {
+        "food_classifier": len(sample) + 4,
+        "food_classifier_onnx": pixels * 4,
+        "food_classifier_int8": pixels,
+    }
+    assert phases["food_classifier"] == ["receive", "decode", "triton", "total"]
+    assert phases["food_classifier_onnx"] == ["receive", "decode", "preprocess", "triton", "total"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sixteen_photos_with_broken_ones_among_them_in_one_call(
+    python_web: Any, sample: bytes, model: str
+) -> None:
+    alone = classify(python_web, sample, query=f"?model={model}").json["results"][0]
+    photos = [sample[: len(sample) // 2] if index % 5 == 2 else sample for index in range(16)]
+    reply = classify(python_web, *photos, query=f"?model={model}", X_Request_ID="sixteen")
+    assert reply.status == 200
+    results = reply.json["results"]
+    assert len(results) == 16
+    for index, result in enumerate(results):
+        assert result["filename"] == f"{index}.jpg"
+        if index % 5 == 2:
+            assert result["error"]["code"] == "broken_picture"
+            assert result["error"]["request_id"] == "sixteen"
+        else:
+            assert result["probability"] == pytest.approx(alone["probability"], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["no_such_model", "..", "a/b", "food_classifier/versions/1", "x" * 300, "ä"])
+def test_a_model_that_is_no_ready_food_model_is_named_with_those_that_are(
+    python_web: Any, sample: bytes, name: str
+) -> None:
+    reply = classify(python_web, sample, query=f"?model={quote(name, safe='')}")
+    assert (reply.status, reply.json["error"]["code"]) == (404, "unknown_model")
+    assert "food_classifier, food_classifier_int8, food_classifier_onnx" in reply.json["error"]["message"]
+
+
+def test_health_of_a_real_model(python_web: Any) -> None:
+    health = python_web.request("GET", "/api/v1/health").json
+    assert (health["alive"], health["ready"], health["state"]) == (True, True, "ready")
+    assert health["model"] == {"name": "food_classifier", "version": "1"}
