@@ -1,0 +1,20 @@
+"""BentoML: `bentoml serve bentoml_service:Food`, WORKERS processes that each take and answer requests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import bentoml
+from plain import PlainClassifier
+
+
+@bentoml.service(workers=int(os.environ["WORKERS"]))
+class Food:
+    def __init__(self) -> None:
+        self.classifier = PlainClassifier()
+
+    @bentoml.api
+    def predict(self, file: Path) -> dict[str, Any]:
+        return self.classifier.classify(file.read_bytes())

@@ -1,0 +1,204 @@
+"""All arms on all photos at all concurrencies, in turns: A B C … A B C …"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gourmet.bench.peers import arms, expected, limit, venv, windows
+from gourmet.bench.peers.arms import Arm
+from gourmet.bench.peers.expected import Model
+from gourmet.bench.peers.photo_sets import PhotoSet, draw
+from gourmet.bench.peers.traffic import Endpoint, Load, Traffic, drive
+from gourmet.bench.peers.windows import Window
+from gourmet.bench.raw_onnx import usual_arms
+from gourmet.systems.food11 import contract
+from gourmet.systems.instances import available_cpus
+
+# A window in which others took more of the machine than this is measured again, at most so many times.
+QUIET_CORES: Final = 0.1
+_TRIES: Final = 3
+
+Step = Callable[[float, str], None]
+_Rows = dict[tuple[str, str, bool], contract.Floats]  # (photos, model, decoded plainly)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    arms: tuple[str, ...] = tuple(arms.ARMS)
+    photos: tuple[str, ...] = ("small", "phone")
+    concurrencies: tuple[int, ...] = (1, 8, 32)
+    turns: int = 3
+    window_s: float = 3.0
+    warm_up_s: float = 0.7
+
+    @property
+    def steps(self) -> int:
+        """How many times `measure` says what begins."""
+        limits = sum(arms.ARMS[key].role == "limit" for key in self.arms)
+        return 2 + self.turns * len(self.photos) * (
+            (len(self.arms) - limits) * len(self.concurrencies) + limits
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """Every window, what the photos were, and who could not take part and why."""
+
+    plan: Plan
+    photos: tuple[str, ...]
+    windows: tuple[Window, ...]
+    left_out: dict[str, str]
+    decoding: tuple[str, ...]
+
+
+def measure(plan: Plan, on_step: Step) -> Results:
+    """Run the plan; raise WrongAnswers if a single answer of anybody is wrong."""
+    return _Bench(plan, on_step).run()
+
+
+class _Bench:
+    def __init__(self, plan: Plan, on_step: Step) -> None:
+        self._plan, self._on_step, self._done = plan, on_step, 0
+        self._windows: list[Window] = []
+        self._left_out: dict[str, str] = {}
+        self._programs: Path | None = None
+
+    def run(self) -> Results:
+        chosen = [arms.ARMS[key] for key in self._plan.arms]
+        if any(arm.role == "peer" for arm in chosen):
+            self._programs = venv.ensure(lambda words: self._on_step(0.0, words))
+        self._step("drawing photos")
+        sets = draw(self._plan.photos)
+        self._step("what each photo's answer must be")
+        rows = _expected(chosen, sets)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context, initializer=_keep, initargs=(sets,)) as client:
+            for turn in range(self._plan.turns):
+                for arm in chosen:
+                    if arm.key not in self._left_out:
+                        self._take_turn(arm, turn, sets, rows, client)
+        return Results(
+            self._plan,
+            tuple(str(drawn) for drawn in sets.values()),
+            tuple(self._windows),
+            self._left_out,
+            tuple(_differences(rows)),
+        )
+
+    def _take_turn(
+        self, arm: Arm, turn: int, sets: dict[str, PhotoSet], rows: _Rows, client: ProcessPoolExecutor
+    ) -> None:
+        if arm.role == "limit":
+            for name, drawn in sets.items():
+                self._step(f"turn {turn + 1} of {self._plan.turns}: {arm.words}, {name} photos")
+                self._windows.append(self._limit(arm, turn, drawn, rows[name, arm.model, False]))
+            return
+        self._on_step(self._done / self._plan.steps, f"turn {turn + 1}: starting {arm.words}")
+        try:
+            with arms.serving(arm, self._programs) as endpoint:
+                for name in sets:
+                    right = rows[name, arm.model, arm.decodes_plainly]
+                    for concurrency in self._plan.concurrencies:
+                        self._step(f"turn {turn + 1}: {arm.words}, {name} photos, {concurrency} at a time")
+                        load = Load(concurrency, self._plan.warm_up_s, self._plan.window_s)
+                        self._windows.append(_quietest(arm, turn, name, endpoint, load, right, client))
+        except arms.DidNotStart as exc:
+            if turn:
+                raise
+            self._left_out[arm.key] = str(exc)
+
+    def _limit(self, arm: Arm, turn: int, drawn: PhotoSet, right: contract.Floats) -> Window:
+        model = Model.served(arm.model)
+        ways = [way for way in usual_arms(available_cpus()) if way.processes * way.threads > 1]
+        runs = [
+            limit.measure(model, drawn.photos, right, way, self._plan.window_s, os.getpid())
+            for way in ways or usual_arms(1)
+        ]
+        best = max(runs, key=lambda run: run.photos_per_s)
+        return Window(
+            arm.key,
+            drawn.name,
+            best.arm.processes,
+            turn,
+            len(best.latencies_s) / best.photos_per_s,
+            best.latencies_s,
+            cpu_ms={"process": 1000 * best.cpu_s_per_photo},
+            foreign_cores=best.foreign_cores,
+            how=f"best of {', '.join(f'{run.arm}: {run.photos_per_s:.0f}/s' for run in runs)}",
+        )
+
+    def _step(self, words: str) -> None:
+        self._on_step(self._done / self._plan.steps, words)
+        self._done += 1
+
+
+def _expected(chosen: Sequence[Arm], sets: dict[str, PhotoSet]) -> _Rows:
+    """The right answers, of our decoding always and of the plain one where a peer takes part."""
+    plain = expected.plain_decode()
+    wanted = {(arm.model, arm.decodes_plainly) for arm in chosen} | {(arm.model, False) for arm in chosen}
+    return {
+        (name, model, plainly): expected.rows(
+            Model.served(model), drawn.photos, plain if plainly else contract.pixels
+        )
+        for name, drawn in sets.items()
+        for model, plainly in sorted(wanted)
+    }
+
+
+def _differences(rows: _Rows) -> list[str]:
+    """How far our decoding changes answers, against a plain one."""
+    said = []
+    for (name, model, plainly), theirs in rows.items():
+        if plainly:
+            ours = rows[name, model, False]
+            same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+            apart = np.abs(ours - theirs).max(axis=1)
+            said.append(
+                f"{name} photos, {model}: the same label for {same} of {len(ours)}; probabilities apart by "
+                f"{np.median(apart):.4f} in the median and {apart.max():.4f} at most"
+            )
+    return said
+
+
+def _quietest(
+    arm: Arm,
+    turn: int,
+    photos: str,
+    endpoint: Endpoint,
+    load: Load,
+    right: contract.Floats,
+    client: ProcessPoolExecutor,
+) -> Window:
+    """The window that others disturbed least, of as many as it takes until one was quiet."""
+    best: Window | None = None
+    for _ in range(_TRIES):
+        traffic = client.submit(_drive, photos, endpoint, load, os.getpid()).result()
+        window = windows.summarise(arm, photos, turn, load, traffic, right)
+        if best is None or window.foreign_cores < best.foreign_cores:
+            best = window
+        if best.foreign_cores <= QUIET_CORES:
+            break
+    assert best is not None
+    return best
+
+
+_sets: dict[str, PhotoSet] = {}
+
+
+def _keep(sets: dict[str, PhotoSet]) -> None:
+    """In the client's process, once: photos of megabytes are not to be handed over for every window."""
+    _sets.update(sets)
+
+
+def _drive(photos: str, endpoint: Endpoint, load: Load, bench: int) -> Traffic:
+    return drive(endpoint, _sets[photos].photos, load, bench)

@@ -1,0 +1,128 @@
+"""Windows of all turns as one row an arm, and the ratios that were asked for, taken turn by turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from gourmet.bench.foundation import Goal
+from gourmet.bench.peers.arms import ARMS
+from gourmet.bench.peers.run import QUIET_CORES, Results
+from gourmet.bench.peers.windows import Window
+
+# The concurrency for which goals were set.
+GOAL_CONCURRENCY: Final = 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm with one kind of photos at one concurrency, over all turns."""
+
+    arm: str
+    photos: str
+    concurrency: int
+    photos_per_s: tuple[float, ...]
+    answers: int
+    errors: dict[str, int]
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    cpu_ms: dict[str, float]
+    memory_mib: dict[str, float]
+    client_cores: float
+    foreign_cores: tuple[float, ...]
+    how: tuple[str, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.photos_per_s)
+
+    @property
+    def disturbed(self) -> bool:
+        return max(self.foreign_cores) > QUIET_CORES
+
+
+def rows(results: Results) -> list[Row]:
+    """All rows, in the order in which they were measured first."""
+    groups: dict[tuple[str, str, int], list[Window]] = {}
+    for window in results.windows:
+        # Which way of the limit was best may differ by turn; it is one arm all the same.
+        concurrency = 0 if ARMS[window.arm].role == "limit" else window.concurrency
+        groups.setdefault((window.photos, window.arm, concurrency), []).append(window)
+    return [_row(windows, concurrency) for (_, _, concurrency), windows in groups.items()]
+
+
+def _row(windows: Sequence[Window], concurrency: int) -> Row:
+    latencies_ms = 1000 * np.concatenate([window.latencies_s for window in windows])
+    p50, p95, p99 = (float(value) for value in np.percentile(latencies_ms, (50, 95, 99)))
+    errors = Counter(error for window in windows for error in window.errors)
+    return Row(
+        windows[0].arm,
+        windows[0].photos,
+        concurrency,
+        tuple(window.photos_per_s for window in windows),
+        latencies_ms.size,
+        dict(errors),
+        p50,
+        p95,
+        p99,
+        _medians(window.cpu_ms for window in windows),
+        _medians(window.memory_mib for window in windows),
+        statistics.median(window.client_cores for window in windows),
+        tuple(window.foreign_cores for window in windows),
+        tuple(window.how for window in windows if window.how),
+    )
+
+
+def _medians(each: Iterable[dict[str, float]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for one in each:
+        for name, value in one.items():
+            values.setdefault(name, []).append(value)
+    return {name: statistics.median(found) for name, found in values.items()}
+
+
+def goals(results: Results) -> list[Goal]:
+    """What was asked for, as far as those take part who are needed to tell."""
+    table = {(row.photos, row.arm, row.concurrency): row for row in rows(results)}
+    found: list[Goal] = []
+    for photos in results.plan.photos:
+        found += _goals(photos, lambda arm, p=photos: table.get((p, arm, _concurrency(arm))))  # type: ignore[misc]
+    return found
+
+
+def _concurrency(arm: str) -> int:
+    return 0 if ARMS[arm].role == "limit" else GOAL_CONCURRENCY
+
+
+def _goals(photos: str, row: Callable[[str], Row | None]) -> list[Goal]:
+    fp32, int8, limit = row("ours-fp32"), row("ours-int8"), row("limit-fp32")
+    peers = [
+        found
+        for arm in ARMS.values()
+        if arm.role == "peer" and arm.model == ARMS["ours-fp32"].model and (found := row(arm.key))
+    ]
+    found = []
+    if fp32 and limit and photos == "small":
+        ratios = _ratios(fp32.photos_per_s, limit.photos_per_s)
+        found.append(Goal(f"{photos} photos, fp32: ours ÷ the limit", ratios, 0.85))
+    if not peers:
+        return found
+    best = tuple(max(turn) for turn in zip(*(peer.photos_per_s for peer in peers), strict=True))
+    fastest_p99 = min(peer.p99_ms for peer in peers)
+    for ours, name, wanted in ((fp32, "fp32", 1.0 if photos == "small" else 2.0), (int8, "int8", 1.8)):
+        if ours:
+            what = f"{photos} photos, {name}: ours ÷ the best peer"
+            found.append(Goal(what, _ratios(ours.photos_per_s, best), wanted))
+            what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
+            found.append(Goal(what, (ours.p99_ms / fastest_p99,), 1.0, at_most=True))
+    return found
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
+    return tuple(mine / their for mine, their in zip(ours, theirs, strict=True))

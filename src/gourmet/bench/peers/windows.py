@@ -1,0 +1,70 @@
+"""What came of one load on one server: every answer checked, the figures of the open window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gourmet.bench.peers import expected
+from gourmet.bench.peers.arms import Arm
+from gourmet.bench.peers.expected import WrongAnswers
+from gourmet.bench.peers.traffic import Load, Traffic
+from gourmet.systems.food11 import contract
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one arm did with one kind of photos at one concurrency in one turn."""
+
+    arm: str
+    photos: str
+    concurrency: int
+    turn: int
+    seconds: float
+    latencies_s: tuple[float, ...]
+    errors: tuple[str, ...] = ()
+    cpu_ms: dict[str, float] = field(default_factory=dict)  # a photo, by group of processes
+    memory_mib: dict[str, float] = field(default_factory=dict)
+    client_cores: float = 0.0
+    foreign_cores: float = 0.0
+    how: str = ""
+
+    @property
+    def photos_per_s(self) -> float:
+        return len(self.latencies_s) / self.seconds
+
+
+def summarise(
+    arm: Arm, photos: str, turn: int, load: Load, traffic: Traffic, right: contract.Floats
+) -> Window:
+    """Check every answer, count those that came while the window was open; raise WrongAnswers."""
+    latencies, errors = [], [why for at, why in traffic.failures if traffic.began <= at <= traffic.ended]
+    for seen in traffic.seen:
+        inside = traffic.began <= seen.done <= traffic.ended
+        if seen.status != 200:
+            errors += [f"HTTP {seen.status}: {seen.body[:100].decode(errors='replace')}"] * inside
+            continue
+        if wrong := expected.complaint(seen.body, right[seen.photo]):
+            raise WrongAnswers(f"{arm.words} answers {photos} photo {seen.photo} wrongly: {wrong}")
+        if inside:
+            latencies.append(seen.done - seen.sent)
+    if not latencies:
+        why = errors[0] if errors else f"nothing came within {load.window_s:g} s"
+        raise WrongAnswers(f"{arm.words} answered no {photos} photo at {load.concurrency} at a time: {why}")
+    before, after, seconds = traffic.before, traffic.after, traffic.ended - traffic.began
+    assert before
+    assert after
+    spent = {name: after.groups[name] - before.groups[name] for name in after.groups}
+    foreign = (after.machine - before.machine) - (after.bench - before.bench)
+    return Window(
+        arm.key,
+        photos,
+        load.concurrency,
+        turn,
+        seconds,
+        tuple(latencies),
+        tuple(errors),
+        {name: 1000 * cpu_s / len(latencies) for name, cpu_s in spent.items()},
+        traffic.memory_mib,
+        traffic.client_cpu_s / seconds,
+        max(0.0, foreign / seconds),
+    )
