@@ -1,0 +1,179 @@
+"""`gourmet roofline`: what a network computes and moves, layer by layer, against a machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gourmet import repository
+from gourmet.commands.progress import bar
+from gourmet.errors import UsageError
+from gourmet.roofline import machines
+from gourmet.roofline.analysis import Placed, Roofline
+from gourmet.roofline.analysis import roofline as analyse
+from gourmet.roofline.counting import Counted, count
+from gourmet.roofline.picture import draw
+
+_NAME: Final = 44
+
+
+def _dims(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    found = {}
+    for value in values:
+        name, _, number = value.partition("=")
+        if not number.isdigit() or not int(number):
+            raise click.BadParameter(f"{value!r} is no size: write it like sequence=32")
+        found[name] = int(number)
+    return found
+
+
+@click.command()
+@click.argument("model")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows at a time.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    help=f"Also against this GPU's published figures: {', '.join(machines.GPUS)}.",
+)
+@click.option("--no-machine", is_flag=True, help="Leave this machine out, and so the measuring; with --gpu.")
+@click.option(
+    "--dim", "dims", multiple=True, callback=_dims, help="Size of a free dimension, like sequence=32."
+)
+@click.option("--top", default=12, show_default=True, type=click.IntRange(1), help="Layers to list.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this SVG file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--model-repository",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=repository.DEFAULT,
+    help="Where served models are found by name.  [default: triton/models]",
+)
+def roofline(
+    model: str,
+    batch: int,
+    gpus: tuple[str, ...],
+    no_machine: bool,
+    dims: dict[str, int],
+    top: int,
+    picture: Path | None,
+    as_json: bool,
+    folder: Path,
+) -> None:
+    """Count the operations and bytes of MODEL by layer, and say what limits each.
+
+    MODEL is an ONNX file or the name of a served model. A layer is memory-bound where moving its bytes
+    takes longer than computing its operations; the last column says from which batch size on it is not.
+    The times are limits: memory means main memory, and values that stay in a cache arrive sooner.
+
+    \b
+    gourmet roofline food_classifier_onnx --gpu t4 --picture roofline.svg
+    """
+    if no_machine and not gpus:
+        raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
+    others = [machines.gpu(name) for name in gpus]
+    counted = count(onnx_file(model, folder), dims)
+    if batch > 1 and not counted.batches:
+        raise UsageError(
+            f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
+        )
+    if not no_machine:
+        with bar("measuring this machine") as tick:
+            others.insert(0, machines.measure(tick))
+    found = [analyse(counted, machine, batch) for machine in others]
+    name = Path(model).name
+    if picture:
+        picture.write_text(draw(name, found), encoding="utf-8")
+    if as_json:
+        totals = {
+            key: getattr(counted, key) for key in ("operations", "weight_bytes", "moved_bytes", "unknown")
+        }
+        click.echo(
+            json.dumps({"model": name, **totals, "rooflines": [one.as_dict() for one in found]}, indent=2)
+        )
+        return
+    click.echo(
+        f"{name}: {counted.operations / 1e6:.4g} million operations a row, "
+        f"{counted.weight_bytes / 1e6:.3g} MB of weights, "
+        f"{counted.moved_bytes / 1e6:.3g} MB read and written a row"
+    )
+    if counted.unknown:
+        click.echo(f"counted as no operations, since not known here: {', '.join(counted.unknown)}")
+    for one in found:
+        _print(one, top, counted)
+    if picture:
+        click.echo(f"drawn in {picture}")
+
+
+def onnx_file(model: str, folder: Path) -> Path:
+    """The file that MODEL means: itself, or the latest version of a served model of that name."""
+    if Path(model).is_file() or model.endswith(".onnx"):
+        return Path(model)
+    served = repository.model_names(folder)
+    if model not in served:
+        raise UsageError(
+            f"{model!r} is neither an ONNX file nor a model of {folder}: that has {', '.join(served)}"
+        )
+    config = repository.read_config(folder / model)
+    numbers = repository.versions(folder / model)
+    if config.backend != "onnxruntime" or not numbers:
+        raise UsageError(
+            f"{model} is served by the backend {config.backend!r} and has no ONNX file: name one that has"
+        )
+    file = folder / model / str(numbers[-1]) / (config.default_model_filename or "model.onnx")
+    return file / "model.onnx" if file.is_dir() else file
+
+
+def _print(found: Roofline, top: int, counted: Counted) -> None:
+    machine = found.machine
+    click.echo(
+        f"\n{machine.name}: {machine.fp32 / 1e9:,.1f} G operations/s in fp32, "
+        f"{machine.int8 / 1e9:,.1f} in int8, {machine.bandwidth / 1e9:,.1f} GB/s ({machine.source})\n"
+        f"memory-bound below {machine.ridge():.3g} operations a byte in fp32, "
+        f"{machine.ridge(quantized=True):.3g} in int8"
+    )
+    table = Table(box=None, header_style="", pad_edge=False)
+    table.add_column("layer", max_width=_NAME, no_wrap=True)
+    table.add_column("op", no_wrap=True)
+    for column in ("Mop", "MB", "op/byte"):
+        table.add_column(column, justify="right")
+    table.add_column("bound")
+    for column in ("µs", "share", "from batch"):
+        table.add_column(column, justify="right")
+    slowest = sorted(found.layers, key=lambda placed: -placed.seconds)
+    for one in slowest[:top]:
+        table.add_row(*_row(one, found, counted.batches))
+    Console(width=130).print(table)
+    if rest := slowest[top:]:
+        share = sum(one.seconds for one in rest) / found.seconds
+        click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
+    memory = [one for one in found.layers if one.bound == "memory"]
+    click.echo(
+        f"at best {found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
+        f"{found.rows_per_s:,.0f} rows/s; "
+        f"{len(memory)} of {len(found.layers)} layers are memory-bound, {found.memory_share:.0%} of the time"
+    )
+
+
+def _row(one: Placed, found: Roofline, batches: bool) -> tuple[str, ...]:
+    # The end of a name tells layers apart; that it is a Conv stands beside it.
+    name = one.layer.name.removesuffix(f"/{one.layer.op.split()[0]}")
+    return (
+        name if len(name) <= _NAME else "…" + name[1 - _NAME :],
+        one.layer.op + (" int8" if one.layer.quantized else ""),
+        f"{one.operations / 1e6:.3g}",
+        f"{one.bytes / 1e6:.3g}",
+        f"{one.intensity:.3g}",
+        one.bound,
+        f"{one.seconds * 1e6:,.1f}",
+        f"{one.seconds / found.seconds:.1%}",
+        str(one.from_batch or "never") if batches else "-",
+    )

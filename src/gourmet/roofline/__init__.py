@@ -1,0 +1,1 @@
+"""Operations and bytes of a network by layer, against what a machine can compute and move."""

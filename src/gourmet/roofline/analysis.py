@@ -1,0 +1,93 @@
+"""Layers against a machine: which limit each meets, and from which batch on it is another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gourmet.roofline.counting import Counted, Layer
+from gourmet.roofline.machines import Machine
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layer on a machine, at a batch size."""
+
+    layer: Layer
+    operations: float
+    bytes: float
+    intensity: float  # operations a byte
+    bound: Literal["memory", "compute"]
+    seconds: float  # no less than this
+    from_batch: int | None  # the smallest batch at which it is not memory-bound; None: at none
+
+    def as_dict(self) -> dict[str, Any]:
+        mine = {name: value for name, value in vars(self).items() if name != "layer"}
+        return {"name": self.layer.name, "op": self.layer.op, "quantized": self.layer.quantized, **mine}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """All layers of a model on a machine; the seconds are a limit that nothing can beat."""
+
+    machine: Machine
+    batch: int
+    layers: tuple[Placed, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(placed.seconds for placed in self.layers)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.batch / self.seconds
+
+    @property
+    def memory_share(self) -> float:
+        """The share of the time in layers that wait for memory."""
+        return sum(one.seconds for one in self.layers if one.bound == "memory") / self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "machine": vars(self.machine),
+            "batch": self.batch,
+            "seconds": self.seconds,
+            "rows_per_s": self.rows_per_s,
+            "memory_share": self.memory_share,
+            "layers": [placed.as_dict() for placed in self.layers],
+        }
+
+
+def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
+    """Place every layer that does anything."""
+    busy = [layer for layer in counted.layers if layer.operations or layer.moved_bytes or layer.weight_bytes]
+    return Roofline(machine, batch, tuple(place(layer, machine, batch, counted.batches) for layer in busy))
+
+
+def place(layer: Layer, machine: Machine, batch: int, batches: bool = True) -> Placed:
+    peak = machine.peak(quantized=layer.quantized)
+    operations = layer.operations * batch
+    moved = layer.weight_bytes + layer.moved_bytes * batch
+    computing, moving = operations / peak, moved / machine.bandwidth
+    return Placed(
+        layer,
+        operations,
+        moved,
+        operations / moved if moved else math.inf,
+        "memory" if moving > computing else "compute",
+        max(computing, moving),
+        from_batch(layer, machine) if batches else (None if moving > computing else 1),
+    )
+
+
+def from_batch(layer: Layer, machine: Machine) -> int | None:
+    """The smallest batch whose intensity reaches the machine's ridge.
+
+    A batch of b does b × operations on weights + b × moved bytes, so that weights weigh less and less;
+    what each row moves stays, and where that alone is below the ridge no batch helps.
+    """
+    left = layer.operations - machine.ridge(quantized=layer.quantized) * layer.moved_bytes
+    if left <= 0:
+        return None
+    return max(1, math.ceil(machine.ridge(quantized=layer.quantized) * layer.weight_bytes / left))

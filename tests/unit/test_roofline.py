@@ -1,0 +1,298 @@
+"""Operations and bytes against what one computes by hand; machines; the verb."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from gourmet.cli import main
+from gourmet.repository import DEFAULT
+from gourmet.roofline import machines
+from gourmet.roofline.analysis import from_batch, place, roofline
+from gourmet.roofline.counting import CannotCount, Counted, Layer, count
+from gourmet.roofline.machines import Machine
+from gourmet.roofline.picture import draw
+
+Count = Callable[..., Counted]
+
+EVEN = Machine("even", fp32=10.0, int8=40.0, bandwidth=1.0, source="made up")
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Count:
+    """Counts a graph in ONNX text, with weights of ones of the shapes that are named."""
+
+    def of(text: str, weights: dict[str, tuple[str, tuple[int, ...]]] | None = None, **dims: int) -> Counted:
+        model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "my": 1]> test {text}')
+        for name, (element, shape) in (weights or {}).items():
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, element), name))
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        return count(path, dims)
+
+    return of
+
+
+BY_HAND = {
+    # 2 operations × 3 channels × 3×3 kernel for each of 8 × 32 × 32 results, and one for the bias.
+    "conv with bias": (
+        "(float[n,3,32,32] x) => (float[n,8,32,32] y) { y = Conv <pads=[1,1,1,1]> (x, w, b) }",
+        {"w": ("float32", (8, 3, 3, 3)), "b": ("float32", (8,))},
+        8 * 32 * 32 * (2 * 27 + 1),
+        4 * (8 * 27 + 8),
+        4 * (3 * 32 * 32 + 8 * 32 * 32),
+    ),
+    "conv by channel, stride 2": (
+        "(float[n,6,8,8] x) => (float[n,6,4,4] y) "
+        "{ y = Conv <group=6, strides=[2,2], pads=[1,1,1,1]> (x, w) }",
+        {"w": ("float32", (6, 1, 3, 3))},
+        6 * 4 * 4 * 2 * 9,
+        4 * 6 * 9,
+        4 * (6 * 64 + 6 * 16),
+    ),
+    "transposed conv": (
+        "(float[n,4,5,5] x) => (float[n,2,10,10] y) { y = ConvTranspose <strides=[2,2]> (x, w) }",
+        {"w": ("float32", (4, 2, 2, 2))},
+        2 * 4 * 25 * 2 * 4,
+        4 * 32,
+        4 * (100 + 200),
+    ),
+    "matmul": (
+        "(float[n,7,16] x) => (float[n,7,5] y) { y = MatMul(x, w) }",
+        {"w": ("float32", (16, 5))},
+        2 * 7 * 16 * 5,
+        4 * 80,
+        4 * (7 * 16 + 7 * 5),
+    ),
+    "matmul of two results": (
+        "(float[n,7,16] x, float[n,16,7] z) => (float[n,7,7] y) { y = MatMul(x, z) }",
+        {},
+        2 * 7 * 16 * 7,
+        0,
+        4 * (2 * 7 * 16 + 49),
+    ),
+    "gemm with bias": (
+        "(float[n,20] x) => (float[n,10] y) { y = Gemm <transB=1> (x, w, b) }",
+        {"w": ("float32", (10, 20)), "b": ("float32", (10,))},
+        2 * 20 * 10 + 10,
+        4 * 210,
+        4 * 30,
+    ),
+    "an activation is computed on the way out": (
+        "(float[n,20] x) => (float[n,10] y) { h = Gemm(x, w)  y = Relu(h) }",
+        {"w": ("float32", (20, 10))},
+        2 * 20 * 10 + 10,
+        4 * 200,
+        4 * 30,
+    ),
+    "an activation of its own": (
+        "(float[n,20] x) => (float[n,20] y) { y = Relu(x) }",
+        {},
+        20,
+        0,
+        4 * 40,
+    ),
+    "average of everything": (
+        "(float[n,3,8,8] x) => (float[n,3,1,1] y) { y = GlobalAveragePool(x) }",
+        {},
+        3 * 64,
+        0,
+        4 * (3 * 64 + 3),
+    ),
+    "largest of each window": (
+        "(float[n,3,8,8] x) => (float[n,3,4,4] y) { y = MaxPool <kernel_shape=[2,2], strides=[2,2]> (x) }",
+        {},
+        3 * 16 * 4,
+        0,
+        4 * (3 * 64 + 3 * 16),
+    ),
+    "a view moves nothing": (
+        "(float[n,3,8] x) => (float[n,24] y) { y = Flatten(x) }",
+        {},
+        0,
+        0,
+        0,
+    ),
+    "a transposition moves all": (
+        "(float[n,3,8] x) => (float[n,8,3] y) { y = Transpose <perm=[0,2,1]> (x) }",
+        {},
+        0,
+        0,
+        4 * 48,
+    ),
+    "half precision": (
+        "(float16[n,16] x) => (float16[n,4] y) { y = MatMul(x, w) }",
+        {"w": ("float16", (16, 4))},
+        2 * 16 * 4,
+        2 * 64,
+        2 * 20,
+    ),
+}
+
+
+@pytest.mark.parametrize("layer", BY_HAND)
+def test_layers_are_counted_as_by_hand(counted: Count, layer: str) -> None:
+    text, weights, operations, weight_bytes, moved = BY_HAND[layer]
+    found = counted(text, weights)
+    assert (found.operations, found.weight_bytes, found.moved_bytes) == (operations, weight_bytes, moved)
+    assert found.unknown == ()
+    assert found.batches
+
+
+def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
+    text = """
+        (uint8[n,16] q) => (uint8[n,8] r) {
+            x = DequantizeLinear(q, scale, zero)
+            u = DequantizeLinear(w, scale, zero8)
+            h = MatMul(x, u)
+            y = Relu(h)
+            r = QuantizeLinear(y, scale, zero)
+        }
+    """
+    found = counted(
+        text,
+        {
+            "w": ("int8", (16, 8)),
+            "scale": ("float32", ()),
+            "zero": ("uint8", ()),
+            "zero8": ("int8", ()),
+        },
+    )
+    (layer,) = found.layers
+    assert layer.quantized
+    assert layer.operations == 2 * 16 * 8 + 8 + 4 * 8
+    assert layer.moved_bytes == 16 + 8
+    # The weights, and the scale and zero point with which the result is quantized.
+    assert layer.weight_bytes == 16 * 8 + 4 + 1
+
+
+def test_what_nobody_knows_counts_as_none_and_is_named(counted: Count) -> None:
+    found = counted("(float[n,3,3] x) => (float[n] y) { h = my.Guess(x)  y = Relu(h) }")
+    assert found.operations == 0
+    assert found.unknown == ("Guess (1×)", "Relu of unknown size (1×)")
+
+
+def test_sizes_that_stay_open_are_asked_for(counted: Count) -> None:
+    text = "(float[n,length,4] x) => (float[n,length,4] y) { y = Relu(x) }"
+    with pytest.raises(CannotCount, match=r"leaves sizes open \(length\): say them with --dim length=NUMBER"):
+        counted(text)
+    assert counted(text, length=5).operations == 20
+
+
+def test_a_model_of_one_row_does_not_batch(counted: Count) -> None:
+    found = counted("(float[1,4] x) => (float[1,4] y) { y = Relu(x) }")
+    assert not found.batches
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x07"], ids=["empty", "text", "no graph"])
+def test_a_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(CannotCount, match=r"m\.onnx is no ONNX"):
+        count(tmp_path / "m.onnx")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotCount, match="there is no ONNX file at"):
+        count(tmp_path / "gone.onnx")
+
+
+def test_shapes_that_contradict_each_other_are_said(counted: Count) -> None:
+    with pytest.raises(CannotCount, match="contradict each other"):
+        counted("(float[n,20] x) => (float[n,10] y) { y = Gemm(x, w) }", {"w": ("float32", (7, 10))})
+
+
+def test_a_layer_is_bound_by_what_takes_longer() -> None:
+    # The ridge of the even machine is at 10 operations a byte.
+    layer = Layer("a", "Gemm", operations=1000, weight_bytes=190, moved_bytes=10, quantized=False)
+    one = place(layer, EVEN, 1)
+    assert (one.bound, one.seconds, one.intensity) == ("memory", 200, 5)
+    # b × 1000 operations on 190 + b × 10 bytes reach 10 a byte at b = 1900 / 900.
+    assert one.from_batch == 3
+    assert [place(layer, EVEN, batch).bound for batch in (2, 3)] == ["memory", "compute"]
+
+
+def test_a_layer_that_moves_too_much_a_row_never_stops_waiting_for_memory() -> None:
+    assert from_batch(Layer("a", "Relu", 10, 0, 80, False), EVEN) is None
+    assert from_batch(Layer("a", "Conv", 1000, 0, 80, False), EVEN) == 1
+
+
+def test_an_int8_layer_has_a_roof_of_its_own() -> None:
+    layer = Layer("a", "Conv int8", 1000, 0, 10, True)
+    assert place(layer, EVEN, 1).seconds == 1000 / 40
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_mb"), [("food_classifier_onnx", (8.5, 9.5)), ("food_classifier_int8", (2.1, 2.6))]
+)
+def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, float]) -> None:
+    """MobileNetV2 at 224 is published with 300 million multiply-adds."""
+    found = count(DEFAULT / name / "1" / "model.onnx")
+    convolutions = [layer for layer in found.layers if layer.op.startswith("Conv")]
+    assert len(convolutions) == 52
+    assert 590e6 < sum(layer.operations for layer in convolutions) < 640e6
+    assert weights_mb[0] < found.weight_bytes / 1e6 < weights_mb[1]
+    assert {layer.quantized for layer in convolutions} == {name.endswith("int8")}
+    assert found.unknown == ()
+
+
+def test_gpus_go_by_any_writing_of_their_name() -> None:
+    assert machines.gpu("NVIDIA A100") == machines.gpu("a100")
+    assert machines.gpu("Tesla T4").ridge() == pytest.approx(8.1e12 / 320e9)
+    assert all(gpu.int8 >= gpu.fp32 > gpu.bandwidth for gpu in machines.GPUS.values())
+
+
+def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "_COPY_MB", 16)
+    told: list[str] = []
+    found = machines.measure(lambda share, words: told.append(words), seconds=0.05)
+    assert told == ["products of float32", "products of int8", "a copy through memory", ""]
+    # A processor of the last fifteen years, with others at work on it.
+    assert 1e8 < found.fp32 < 1e14
+    assert 1e8 < found.int8 < 1e15
+    assert 1e7 < found.bandwidth < 1e13
+
+
+def test_the_picture_shows_every_layer_that_computes() -> None:
+    found = roofline(count(DEFAULT / "food_classifier_int8" / "1" / "model.onnx"), EVEN, 4)
+    drawn = ElementTree.fromstring(draw("food", [found, found]))
+    circles = [one for one in drawn.iter() if one.tag.endswith("circle")]
+    assert len(circles) == 2 * len([one for one in found.layers if one.operations])
+
+
+def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
+    picture = tmp_path / "roof.svg"
+    words = ["roofline", "food_classifier_onnx", "--no-machine", "--gpu", "t4", "--batch", "8"]
+    ran = CliRunner().invoke(main, [*words, "--picture", str(picture)])
+    assert ran.exit_code == 0, ran.output
+    assert "food_classifier_onnx: 612" in ran.output
+    assert "layers are memory-bound" in ran.output
+    assert picture.read_text().startswith("<svg")
+    found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert found["rooflines"][0]["batch"] == 8
+    assert sum(layer["seconds"] for layer in found["rooflines"][0]["layers"]) == pytest.approx(
+        found["rooflines"][0]["seconds"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["soup"], "'soup' is neither an ONNX file nor a model of"),
+        (["gone.onnx"], "there is no ONNX file at gone.onnx"),
+        (["food_classifier"], "served by the backend 'python' and has no ONNX file"),
+        (["food_classifier_onnx", "--gpu", "voodoo2"], "no figures of a GPU 'voodoo2' here: there are p100"),
+        (["food_classifier_onnx", "--no-machine"], "leaves nothing to compare with"),
+        (["food_classifier_onnx", "--dim", "n"], "is no size: write it like sequence=32"),
+    ],
+)
+def test_what_cannot_be_analysed_is_refused_with_what_can(words: list[str], says: str) -> None:
+    ran = CliRunner().invoke(main, ["roofline", *words])
+    assert ran.exit_code in (1, 2)
+    assert says in ran.output
