@@ -30,6 +30,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
         uploads,
         web,
     )
+    from app.api import docs
     from app.api import routes as api_routes
     from app.api.several import Several
     from app.food import FoodClassifier
@@ -61,5 +62,6 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
         several.close()
         classifier.close()
 
+    app.register_blueprint(docs.blueprint(settings))
     app.extensions["close"] = close
     return app

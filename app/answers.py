@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from flask import Response, current_app, g
 
-from app.api.shapes import Classified, Guess, ModelName, Timings
+from app.api.shapes import Classified, Guess, ModelName, Predicted, Timings
 from app.food import Prediction
 from app.metrics import Metrics
 from app.web import request_id
 
 # The answer of `POST /predict`, whose clients were written before there was /api/v1.
-PREDICT_KEYS = ("label", "probability", "sure", "top", "model", "timings_ms", "request_id")
+PREDICT_KEYS: Final = tuple(Predicted.model_fields)
 
 
 def timings_ms(

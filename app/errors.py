@@ -38,6 +38,9 @@ from gourmet.systems.pictures import PictureError
 RETRY_AFTER_S: Final = 2
 
 _PICTURE_STATUS: Final = {
+    "empty": 400,
+    "not_a_picture": 400,
+    "broken_picture": 400,
     "too_many_pixels": 413,
     "too_complex": 413,
     "unsupported_format": 415,
@@ -61,7 +64,14 @@ class BadPicture(ServingError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.status = _PICTURE_STATUS.get(code, 400)
+        self.status = _PICTURE_STATUS[code]
+
+    @staticmethod
+    def codes_by_status() -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for code, status in _PICTURE_STATUS.items():
+            found.setdefault(status, []).append(code)
+        return found
 
 
 class NoFile(ServingError):

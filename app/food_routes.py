@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from flask import Blueprint, Response, render_template, request
 
 from app.answers import PREDICT_KEYS, add_server_timing, classified, timings_ms
+from app.api.openapi import Operation, documented, form
+from app.api.routes import MODEL_PARAMETER
+from app.api.shapes import Predicted
 from app.food import Classifier
 from app.inference import Deadline
 from app.settings import Settings
 from app.uploads import photo
 from app.web import render, request_id
 from gourmet.systems.food11 import contract
+
+_PREDICT: Final = Operation(
+    Predicted,
+    "The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.",
+    errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
+    bodies={"multipart/form-data": form(several=False)},
+    query=MODEL_PARAMETER,
+)
 
 
 def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
@@ -23,6 +36,7 @@ def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
         )
 
     @routes.post("/predict")
+    @documented("What food is on this photo?", _PREDICT)
     def predict() -> Response:
         return _answer(photo(request, settings))
 

@@ -15,6 +15,23 @@ LANGUAGE: Final = "en"
 
 TEXTS: Final[dict[str, str]] = {
     "site.name": "GourmetGram",
+    "api.title": "API",
+    "api.document": "The same for programs, as OpenAPI 3.1:",
+    "api.examples": "Examples",
+    "api.example": "Example in {language}",
+    "api.limits": "Limits and refusals",
+    "api.sizes": "A call may have up to {photos} photos of up to {photo_mb} MB each, {call_mb} MB in all.",
+    "api.keys": "A key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`.",
+    "api.rate": "A client may send {requests} photos or other requests in {seconds} s; the header "
+    "`RateLimit` tells what is left of them. Beyond that the answer is 429, with `Retry-After`.",
+    "api.errors": "What is refused as a whole is answered by an `Error` with the status of its kind. Of "
+    "several photos in one call, each that fails has its own error and the status stays 200, unless the "
+    "server is to blame for every one; a single photo has the status of its own error.",
+    "api.addresses": "Addresses",
+    "api.request": "Request",
+    "api.optional": "optional",
+    "api.answers": "Answers",
+    "api.shapes": "Shapes",
 }
 
 

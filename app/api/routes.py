@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
 from app.answers import add_server_timing, classified, timings_ms
 from app.api import intake, shapes
+from app.api.openapi import PHOTO, Operation, documented, form
 from app.api.several import Outcome, Several
 from app.errors import ServingError, UnknownModel, as_dict, for_visitor
 from app.food import Classifier, FoodModel, Prediction
@@ -19,6 +20,33 @@ from app.settings import Settings
 from app.web import request_id
 from gourmet.systems.food11 import contract
 
+MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
+
+_MODELS: Final = Operation(
+    shapes.Models,
+    "Those of the food system that Triton has ready at the moment.",
+    errors=(502, 503, 504),
+)
+_CLASSIFY: Final = Operation(
+    shapes.Results,
+    "Send photos as the fields `file` of a form, one photo as it is, or base64 texts. Each has its own "
+    "result, in the same order, and one that cannot be used leaves the others unharmed.",
+    errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
+    fails_as_answer=True,
+    bodies={
+        "multipart/form-data": form(several=True),
+        "image/*": PHOTO,
+        "application/octet-stream": PHOTO,
+        "application/json": shapes.Base64Photos,
+    },
+    query=MODEL_PARAMETER,
+)
+_HEALTH: Final = Operation(
+    shapes.Health,
+    "Asks the model its sample, at most once a second. Always 200, so that a page may ask again and again.",
+    guarded=False,
+)
+
 
 def blueprint(
     classifier: Classifier, settings: Settings, readiness: Readiness, several: Several
@@ -26,12 +54,14 @@ def blueprint(
     routes = Blueprint("api", __name__, url_prefix="/api/v1")
 
     @routes.get("/models")
+    @documented("The models to choose from", _MODELS)
     def models() -> Response:
         found = classifier.models(Deadline(settings.request_deadline_s))
         listed = shapes.Models(default=settings.food_model, models=[_model(food) for food in found])
         return _answer(listed.as_dict())
 
     @routes.post("/classify")
+    @documented("What food is on these photos?", _CLASSIFY)
     def classify() -> Response:
         call = intake.call(request, settings)
         count_photos(current_app, len(call.photos))
@@ -48,6 +78,7 @@ def blueprint(
         return _results(outcomes)
 
     @routes.get("/health")
+    @documented("Would a photo be answered now?", _HEALTH)
     def health() -> Response:
         return _answer(readiness.health().as_dict())
 

@@ -68,22 +68,27 @@ class Timings(Shape):
     total: Milliseconds = Field(description="From the end of the request's headers until this photo's answer")
 
 
-class Classified(Shape):
+class Predicted(Shape):
     """What one photo shows."""
 
-    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
     label: str = Field(examples=["Dessert"])
-    class_id: int = Field(ge=0, description="The label's place in the model's list of labels")
     probability: Probability = Field(
         description="Calibrated, as far as photos resemble those that the model was measured on"
     )
-    sure: bool = Field(description="Whether the probability reaches the threshold")
-    threshold: float = Field(description="Below it, the model's answer should be shown as a guess")
+    sure: bool = Field(description="Whether the probability reaches the model's threshold")
     top: list[Guess] = Field(description="The five likeliest labels, best first")
     model: ModelName
-    bytes_sent: int = Field(ge=0, description="The bytes of the tensor that went to Triton")
     timings_ms: Timings
     request_id: str
+
+
+class Classified(Predicted):
+    """What one photo of a call shows."""
+
+    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
+    class_id: int = Field(ge=0, description="The label's place in the model's list of labels")
+    threshold: float = Field(description="Below it, the model's answer should be shown as a guess")
+    bytes_sent: int = Field(ge=0, description="The bytes of the tensor that went to Triton")
 
 
 class Failed(Shape):

@@ -1,0 +1,182 @@
+"""The OpenAPI 3.1 document of the app, made from its routes, their shapes and its errors.
+
+Pydantic's types already are the answers, and their JSON Schema is that of OpenAPI 3.1. What remains is
+less than what apispec or flask-smorest want to be told, so a route says it itself, by `documented`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from flask import Flask
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from app.api.shapes import Error, Shape
+from app.errors import BadPicture, ServingError
+from app.settings import Settings
+
+VERSION: Final = "1.0.0"
+JSON: Final = "application/json"
+_BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
+_REF: Final = "#/components/schemas/"
+_KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a route's code does not say by itself."""
+
+    answer: type[Shape]
+    description: str
+    errors: tuple[int, ...] = ()
+    # A photo that failed alone has the status of its error, in the shape of the answer.
+    fails_as_answer: bool = False
+    bodies: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    guarded: bool = True
+
+
+def documented(summary: str, operation: Operation) -> Callable[[View], View]:
+    def mark(view: View) -> View:
+        view.openapi = (summary, operation)  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+def form(*, several: bool) -> dict[str, Any]:
+    """The schema of a form with a photo, or several, in its field `file`."""
+    files: dict[str, Any] = {"type": "array", "items": _BINARY, "minItems": 1} if several else _BINARY
+    fields = {"file": files, "model": {"type": "string", "description": "As the parameter of that name"}}
+    return {"type": "object", "required": ["file"], "properties": fields}
+
+
+PHOTO: Final = _BINARY
+
+
+def document(app: Flask, settings: Settings) -> dict[str, Any]:
+    """The whole document; with keys or a rate limit only where they are set."""
+    paths: dict[str, dict[str, Any]] = {}
+    shapes: set[type[Shape]] = {Error}
+    for rule in app.url_map.iter_rules():
+        known = getattr(app.view_functions[rule.endpoint], "openapi", None)
+        if known is None:
+            continue
+        summary, operation = known
+        shapes |= {operation.answer, *(s for s in operation.bodies.values() if isinstance(s, type))}
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            described = _described(summary, operation, settings)
+            described["operationId"] = rule.endpoint.replace(".", "_")
+            paths.setdefault(rule.rule, {})[method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "GourmetGram",
+            "version": VERSION,
+            "description": "Tells what food is on a photo. Every answer carries an `X-Request-ID`, which is "
+            "the request's own where it has one of up to 64 letters, digits and . _ : -",
+            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": dict(sorted(paths.items())),
+        "components": {"schemas": _schemas(shapes), "securitySchemes": _security_schemes()},
+    }
+
+
+def _described(summary: str, operation: Operation, settings: Settings) -> dict[str, Any]:
+    statuses = set(operation.errors)
+    if operation.guarded:
+        statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
+    described: dict[str, Any] = {
+        "summary": summary,
+        "description": operation.description,
+        "security": _KEYS if operation.guarded and settings.api_keys else [],
+        "responses": {"200": _response("The answer", [operation.answer])}
+        | {str(status): _refusal(status, operation) for status in sorted(statuses)},
+    }
+    if operation.query:
+        described["parameters"] = [
+            {
+                "name": name,
+                "in": "query",
+                "schema": {"type": "string"},
+                "description": text,
+            }
+            for name, text in operation.query.items()
+        ]
+    if operation.bodies:
+        content = {kind: {"schema": _schema(body)} for kind, body in operation.bodies.items()}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _refusal(status: int, operation: Operation) -> dict[str, Any]:
+    shapes: list[type[Shape]] = [Error, operation.answer] if operation.fails_as_answer else [Error]
+    refused = _response(", ".join(f"`{code}`" for code in codes()[status]), shapes)
+    if status in (429, 503):
+        refused["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
+        }
+    return refused
+
+
+def _response(description: str, shapes: list[type[Shape]]) -> dict[str, Any]:
+    schemas = [_schema(shape) for shape in shapes]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def _schema(shape: Any) -> dict[str, Any]:
+    return {"$ref": _REF + shape.__name__} if isinstance(shape, type) else shape
+
+
+def codes() -> dict[int, list[str]]:
+    """The codes of all errors by their status, the pictures' own among them."""
+    found: dict[int, list[str]] = {}
+    for kind in ServingError.__subclasses__():
+        if kind is not BadPicture:
+            found.setdefault(kind.status, []).append(kind.code)
+    for status, pictures in BadPicture.codes_by_status().items():
+        found.setdefault(status, []).extend(pictures)
+    found[500] = [ServingError.code]
+    found.setdefault(415, []).append("unsupported_media_type")
+    return {status: sorted(set(names)) for status, names in found.items()}
+
+
+class _Plain(GenerateJsonSchema):
+    """Without what says nothing: a title that repeats its field's name, a default that means left out."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().default_schema(schema)
+        return {key: value for key, value in made.items() if (key, value) != ("default", None)}
+
+
+def _schemas(shapes: set[type[Shape]]) -> dict[str, Any]:
+    ordered = sorted(shapes, key=lambda shape: shape.__name__)
+    _, made = models_json_schema(
+        [(shape, "serialization") for shape in ordered],
+        ref_template=_REF + "{model}",
+        schema_generator=_Plain,
+    )
+    schemas: dict[str, Any] = made["$defs"]
+    for schema in schemas.values():
+        # Answers may get new fields, which older clients should not mind.
+        schema.pop("additionalProperties", None)
+        # Docstrings are wrapped for the reader of the code.
+        schema["description"] = re.sub(r"\s+", " ", schema.get("description", "")).strip()
+    return dict(sorted(schemas.items()))
+
+
+def _security_schemes() -> dict[str, Any]:
+    return {
+        "bearer": {"type": "http", "scheme": "bearer", "description": "A key of the setting API_KEYS"},
+        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, plainly"},
+    }

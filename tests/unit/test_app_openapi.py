@@ -1,0 +1,183 @@
+"""The API's document: valid, complete, and what the app really answers; and its page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from flask.testing import FlaskClient
+from openapi_spec_validator import validate
+
+from app import create_app, errors
+from app.api import openapi
+from app.api.shapes import Error, Health, Models, Predicted, Results, Shape
+from app.food import FakeClassifier, FoodModel, Prediction
+from app.inference import TensorSpec
+from app.settings import VARIABLES, Rate, Settings
+from gourmet.systems.food11 import contract
+
+EGG = Prediction(
+    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
+    model="food_classifier",
+    version="3",
+    timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
+)
+READY = [
+    FoodModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    FoodModel("food_classifier_onnx", "1", TensorSpec("input", "FP32", (-1, 3, 224, 224)), 0.4),
+]
+PHOTO = contract.sample()
+CLASSIFY = "/api/v1/classify"
+KEY = "a-key-of-the-tests"
+ROOT = Path(__file__).parents[2]
+
+
+def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
+    return create_app(Settings(**settings), FakeClassifier(outcome, READY)).test_client()
+
+
+def document(**settings: Any) -> Any:
+    return client(**settings).get("/api/v1/openapi.json").get_json()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"api_keys": (KEY,), "rate_limit": Rate(9, 60)}], ids=["plain", "all"]
+)
+def test_the_document_is_valid(settings: Any) -> None:
+    made = document(**settings)
+    validate(made)
+    assert made["openapi"].startswith("3.1")
+
+
+def test_every_address_of_the_api_is_in_it_with_every_method() -> None:
+    made = document()
+    for rule in create_app(Settings(), FakeClassifier(EGG)).url_map.iter_rules():
+        if rule.rule.startswith("/api/v1/") and rule.rule != "/api/v1/openapi.json":
+            methods = {method.lower() for method in rule.methods or ()} - {"head", "options"}
+            assert set(made["paths"][rule.rule]) == methods, rule.rule
+    assert "/predict" in made["paths"]
+
+
+def test_keys_and_refusals_are_in_it_where_they_are_set() -> None:
+    plain, guarded = document(), document(api_keys=(KEY,), rate_limit=Rate(9, 60))
+    for made, there in ((plain, False), (guarded, True)):
+        operation = made["paths"][CLASSIFY]["post"]
+        assert ({"401", "429"} <= set(operation["responses"])) is there
+        assert bool(operation["security"]) is there
+        assert not made["paths"]["/api/v1/health"]["get"]["security"]
+
+
+def form(*photos: bytes) -> dict[str, Any]:
+    return {"data": {"file": [(io.BytesIO(photo), "x.jpg") for photo in photos]}}
+
+
+JSON = {"headers": {"Accept": "application/json"}}
+AWAY = errors.TritonUnavailable("away")
+# outcome, method, address, options, status, the shape of the answer
+CALLS: list[tuple[Any, str, str, dict[str, Any], int, type[Shape]]] = [
+    (EGG, "get", "/api/v1/models", {}, 200, Models),
+    (AWAY, "get", "/api/v1/models", {}, 503, Error),
+    (EGG, "get", "/api/v1/health", {}, 200, Health),
+    (AWAY, "get", "/api/v1/health", {}, 200, Health),
+    (EGG, "post", CLASSIFY, form(PHOTO), 200, Results),
+    (EGG, "post", CLASSIFY, form(PHOTO, b"text", b"<svg/>"), 200, Results),
+    (EGG, "post", CLASSIFY, {"json": {"images": [base64.b64encode(PHOTO).decode()]}}, 200, Results),
+    (EGG, "post", CLASSIFY, {"json": {}}, 400, Error),
+    (EGG, "post", CLASSIFY, form(b"text"), 400, Results),
+    (EGG, "post", CLASSIFY, form(b"<svg/>"), 415, Results),
+    (EGG, "post", CLASSIFY, {"data": "x", "content_type": "text/plain"}, 415, Error),
+    (EGG, "post", CLASSIFY + "?model=nobody", form(PHOTO), 404, Error),
+    (EGG, "post", CLASSIFY, form(*[b"x"] * 17), 413, Error),
+    (AWAY, "post", CLASSIFY, form(PHOTO, PHOTO), 503, Results),
+    (errors.TritonTooSlow("x"), "post", CLASSIFY, form(PHOTO), 504, Results),
+    (errors.InferenceFailed("x"), "post", CLASSIFY, form(PHOTO), 502, Results),
+    (RuntimeError("x"), "post", CLASSIFY, form(PHOTO), 500, Results),
+    (EGG, "post", "/predict", form(PHOTO) | JSON, 200, Predicted),
+    (EGG, "post", "/predict", form(b"text") | JSON, 400, Error),
+    (AWAY, "post", "/predict", form(PHOTO) | JSON, 503, Error),
+]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "method", "address", "options", "status", "shape"), CALLS, ids=lambda value: str(value)[:25]
+)
+def test_answers_are_as_the_document_says(
+    outcome: Any, method: str, address: str, options: dict[str, Any], status: int, shape: type[Shape]
+) -> None:
+    browser = client(outcome)
+    made = browser.get("/api/v1/openapi.json").get_json()
+    reply = browser.open(address, method=method, **_fresh(options))
+    assert reply.status_code == status
+    responses = made["paths"][address.partition("?")[0]][method]["responses"]
+    schema = responses[str(status)]["content"]["application/json"]["schema"]
+    jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(reply.get_json())
+    shape.model_validate(reply.get_json())  # and nothing beyond what is documented
+
+
+def _fresh(options: dict[str, Any]) -> dict[str, Any]:
+    """The same options with files that were not read yet."""
+    if not isinstance(options.get("data"), dict):
+        return options
+    files = [(io.BytesIO(file.getvalue()), name) for file, name in options["data"]["file"]]
+    return {**options, "data": {"file": files}}
+
+
+def test_every_code_of_an_error_is_documented_for_the_addresses_that_have_it() -> None:
+    known = openapi.codes()
+    assert known[413] == ["too_complex", "too_many_photos", "too_many_pixels", "upload_too_large"]
+    assert known[503] == ["model_not_ready", "triton_busy", "triton_unavailable"]
+    described = document()["paths"][CLASSIFY]["post"]["responses"]["400"]["description"]
+    assert "`broken_picture`" in described
+
+
+# The page
+
+
+def test_the_page_shows_every_address_shape_and_example_without_anything_from_elsewhere() -> None:
+    made = document()
+    text = client().get("/api/docs").text
+    for path in made["paths"]:
+        assert f"<code>{path}</code>" in text
+    for name in made["components"]["schemas"]:
+        assert f'id="{name}"' in text
+    assert "FormData" in text
+    assert not re.search(r"<script|<style|\sstyle=|\son\w+=", text)
+    for address in re.findall(r'(?:src|href)="([^"#]+)"', text):
+        assert address.startswith("/")
+    for target in re.findall(r'href="#(\w+)"', text):
+        assert f'id="{target}"' in text
+
+
+def test_its_examples_have_the_reader_s_own_address() -> None:
+    browser = client(trusted_proxies=1)
+    text = browser.get(
+        "/api/docs", base_url="http://food.example", headers={"X-Forwarded-Proto": "https"}
+    ).text
+    assert "https://food.example/api/v1/classify" in text
+    assert "localhost" not in text
+
+
+def test_it_says_what_is_needed_where_keys_and_a_rate_are_set() -> None:
+    assert "A key is needed" not in client().get("/api/docs").text
+    text = client(api_keys=(KEY,), rate_limit=Rate(9, 60)).get("/api/docs").text
+    assert "A key is needed" in text
+    assert "9 photos or other requests in 60 s" in text
+    assert KEY not in text
+
+
+# The settings' own page
+
+
+def test_the_table_of_settings_has_each_variable_with_its_default() -> None:
+    table = re.findall(r"^\| `([A-Z0-9_]+)` \| (.+?) \|", (ROOT / "docs" / "settings.md").read_text(), re.M)
+    told = dict(table)
+    assert list(told) == [variable for variable, _ in VARIABLES.values()]
+    for name, (variable, _) in VARIABLES.items():
+        default = getattr(Settings(), name)
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        assert told[variable] == (f"`{shown}`" if default or default == 0 else "none"), variable
