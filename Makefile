@@ -10,13 +10,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev up test test-unit test-containers check format bench clean
+.PHONY: help setup setup-dev setup-lab up lab test test-unit test-containers check format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: setup ## Run the product, Triton and the web app, until Ctrl-C (options: make up ARGS="--port 8080")
 	@exec $(BIN)/gourmet up $(ARGS)
+
+lab: setup-lab ## Open the notebook beside Triton, which is started unless one runs, until Ctrl-C (ARGS="--no-browser")
+	@exec $(BIN)/gourmet lab $(ARGS)
 
 test: setup-dev ## Run all tests but the containers' (options: make test ARGS="-k upload")
 	$(PYTEST) tests/unit tests/served tests/web $(ARGS)
@@ -41,6 +44,7 @@ bench: setup ## Measure the figures of docs/measurements.md again (about 10 minu
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 setup-dev: $(VENV)/.ready-dev ## Make the virtual environment that `make test` needs
+setup-lab: $(VENV)/.ready-lab ## Make the virtual environment that `make lab` needs
 
 $(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or 3.12 here: install one (Debian: apt install python3.11 python3.11-venv)."; exit 1; }
@@ -52,6 +56,11 @@ $(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
 
 $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
 	$(PIP) install -q -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.ready-lab: $(VENV)/.ready requirements/jupyter.txt requirements/notebook.txt
+	$(PIP) install -q -c requirements/constraints.txt -r requirements/jupyter.txt
+	$(BIN)/python -m bash_kernel.install --sys-prefix
 	@touch $@
 
 clean: ## Remove the virtual environment, caches and local runs

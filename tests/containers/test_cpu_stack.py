@@ -230,9 +230,10 @@ def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
     load = "-u triton:8000 -m food_classifier_onnx --shape input:3,224,224 --concurrency-range 2"
     # Steady or not is the machine's business; one short window says that it works.
     window = "--measurement-interval 1000 --max-trials 3 --stability-percentage 999"
-    measured = stack.inside("jupyter", "perf_analyzer", *load.split(), *window.split())
-    assert measured.returncode == 0, measured.stdout + measured.stderr
-    assert "Concurrency: 2, throughput: " in measured.stdout
+    for program in (["perf_analyzer"], ["gourmet", "perf-analyzer"]):
+        measured = stack.inside("jupyter", *program, *load.split(), *window.split())
+        assert measured.returncode == 0, measured.stdout + measured.stderr
+        assert "Concurrency: 2, throughput: " in measured.stdout
 
 
 def test_the_lab_changes_a_served_models_config(stack: Stack) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +23,16 @@ def about() -> dict[str, str]:
         "cpus": f"{available_cpus()} of {os.cpu_count()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{package} {version(package)}" for package in _PACKAGES),
+        "versions": ", ".join(_versions()),
         "commit": _commit(),
     }
+
+
+def _versions() -> Iterator[str]:
+    """What is here of the packages that matter: where only a client runs, there is no torch."""
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
 
 
 def _processor() -> str:

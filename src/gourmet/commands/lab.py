@@ -1,0 +1,36 @@
+"""`gourmet lab`: the notebook in JupyterLab, against a running stack."""
+
+from __future__ import annotations
+
+import click
+
+from gourmet.lab.opening import OpenLab, Ports
+from gourmet.serving.readable_logs import LogPrinter
+
+_PORT = click.IntRange(1, 65535)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--port", default=8888, show_default=True, type=_PORT, help="Port of JupyterLab.")
+@click.option("--web-port", default=5000, show_default=True, type=_PORT, help="Port of the web app.")
+@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Triton's HTTP port.")
+@click.option("--grpc-port", default=8001, show_default=True, type=_PORT, help="Triton's gRPC port.")
+@click.option("--metrics-port", default=8002, show_default=True, type=_PORT, help="Triton's metrics port.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lab(
+    port: int,
+    web_port: int,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    arguments: tuple[str, ...],
+) -> None:
+    """Open notebooks/triton.ipynb in JupyterLab, until Ctrl-C.
+
+    The notebook asks the Triton at TRITON_SERVER_URL, or at --http-port of this machine; where none runs
+    there, Triton and the web app are started too, and end with the lab. JupyterLab listens on loopback
+    and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
+    """
+    log = LogPrinter()
+    OpenLab(Ports(port, web_port, http_port, grpc_port, metrics_port), arguments, log, click.echo).run()
+    log.say("gourmet", "stopped")
