@@ -81,7 +81,7 @@ def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_ac
     assert made.quality is not None
     assert made.quality.accuracy.top1 == 1.0
     (problem,) = made.problems()
-    assert "1 requests failed, which leaves 1 of 4 pictures" in problem
+    assert "1 of 3 requests failed, which leaves 1 of 4 pictures" in problem
     assert "p1: no answer within 60 s" in problem
     assert made.as_dict()["complete"] is False
     assert "3 of 4 pictures answered" in summary(made)

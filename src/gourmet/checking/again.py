@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from tritonclient.utils import InferenceServerException
 
 from gourmet.checking.asking import Asked
 from gourmet.checking.pictures import Pictures
-from gourmet.checking.served import Served, ask
+from gourmet.checking.served import Served, WrongAnswer, ask
 from gourmet.serving.asking import triton
 
 _PICTURES: Final = 64
@@ -29,6 +30,7 @@ class Again:
     pictures: int
     largest_difference: float
     different: tuple[str, ...]  # names of pictures that got another answer alone, and whose it was
+    refused: tuple[str, ...] = ()  # names of pictures that got none alone, and why
 
 
 def ask_again(
@@ -41,20 +43,25 @@ def ask_again(
     """Ask about pictures from all over, one at a time with nothing else under way."""
     there = np.flatnonzero(asked.answered)
     rows = np.sort(np.random.default_rng(0).choice(there, min(_PICTURES, len(there)), replace=False))
-    largest, different, done = 0.0, [], 0
+    largest, different, refused, done = 0.0, list[str](), list[str](), 0
     with triton(served.url) as client:
         for row in map(int, rows):
             if stopping():
                 break
             data = next(pictures.read(slice(row, row + 1)))
-            alone = ask(client, served, served.contract.encode(data, served.datatype)).probabilities[0]
+            values = served.contract.encode(data, served.datatype)
+            done += 1
+            try:
+                alone = ask(client, served, values).probabilities[0]
+            except (InferenceServerException, WrongAnswer) as exc:
+                refused.append(f"{pictures.names[row]} ({exc})")
+                continue
             apart = np.abs(asked.probabilities - alone).max(axis=1)
             largest = max(largest, float(apart[row]))
             if apart[row] > _SAME_WITHIN:
                 different.append(pictures.names[row] + _whose(pictures, int(np.nanargmin(apart)), apart))
-            done += 1
             tick(done / len(rows))
-    return Again(done, largest, tuple(different))
+    return Again(done, largest, tuple(different), tuple(refused))
 
 
 def _whose(pictures: Pictures, nearest: int, apart: np.ndarray) -> str:  # type: ignore[type-arg]

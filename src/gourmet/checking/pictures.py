@@ -57,13 +57,23 @@ def find(system: str, data: Path, part: str, limit: int | None, *, missing_class
         raise
     labels = registry.room(system, "contract").LABELS
     classes = np.array([photo.class_id for photo in photos], dtype=np.int64)
+    lacking = _lacking(labels, photos)
+    if lacking and not missing_classes:
+        lacking_always = lacking if limit is None else _lacking(labels, _listing(system, data, part, None))
+        if lacking_always:
+            raise BadPictures(
+                f"{_words(data, part, lacking_always, labels)}: add some, or say --missing-classes to "
+                "measure on the others alone"
+            )
     return Pictures(
         source=data,
         part=part,
         names=[photo.name for photo in photos],
         classes=classes,
         read=lambda rows: registry.room(system, "data").read(photos[rows]),
-        note=_missing(data, part, labels, classes, allowed=missing_classes or len(classes) < len(labels)),
+        note=f"{_words(data, part, lacking, labels)}; balanced numbers are over the others"
+        if lacking
+        else "",
     )
 
 
@@ -77,19 +87,16 @@ def _listing(system: str, data: Path, part: str, limit: int | None) -> Sequence[
     return photos if limit is None else _spread(photos, limit)
 
 
-def _missing(
-    data: Path, part: str, labels: Sequence[str], classes: npt.NDArray[np.int64], *, allowed: bool
-) -> str:
-    lacking = [label for class_id, label in enumerate(labels) if class_id not in classes]
-    if not lacking:
-        return ""
-    words = (
+def _lacking(labels: Sequence[str], photos: Sequence[Any]) -> list[str]:
+    there = {photo.class_id for photo in photos}
+    return [label for class_id, label in enumerate(labels) if class_id not in there]
+
+
+def _words(data: Path, part: str, lacking: Sequence[str], labels: Sequence[str]) -> str:
+    return (
         f"the part {part} of {data} has no pictures of {', '.join(lacking)} "
         f"({len(lacking)} of the model's {len(labels)} labels)"
     )
-    if not allowed:
-        raise BadPictures(f"{words}: add some, or say --missing-classes to measure on the others alone")
-    return f"{words}; balanced numbers are over the others"
 
 
 def _loose(data: Path) -> list[Path] | None:

@@ -80,15 +80,22 @@ class Report:
             lost = sum(len(failure.names) for failure in failures)
             named = "; ".join(map(str, failures[:_NAMED_FAILURES]))
             more = f"; and {len(failures) - _NAMED_FAILURES} more" if len(failures) > _NAMED_FAILURES else ""
+            requests = len(failures) + len(self.asked.latencies_ms)
             found.append(
-                f"{len(failures)} requests failed, which leaves {lost} of {self.asked.sent} pictures "
-                f"without an answer: {named}{more}"
+                f"{len(failures)} of {requests} requests failed, which leaves {lost} of "
+                f"{self.asked.sent} pictures without an answer: {named}{more}"
             )
         if self.again and self.again.different:
             wrong = self.again.different
             found.append(
                 f"{len(wrong)} of {self.again.pictures} pictures got another answer when asked about alone, "
                 f"so the model mixes up the rows of its batches: {'; '.join(wrong[:_NAMED_FAILURES])}"
+            )
+        if self.again and self.again.refused:
+            refused = self.again.refused
+            found.append(
+                f"{len(refused)} of {self.again.pictures} pictures were refused when asked about alone: "
+                f"{'; '.join(refused[:_NAMED_FAILURES])}"
             )
         if len(self.asked.versions) > 1:
             found.append(

@@ -1,0 +1,299 @@
+"""`gourmet check` against a real Triton: the numbers are the network's, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton_http
+from click.testing import CliRunner, Result
+
+from gourmet.checking.asking import Pace
+from gourmet.checking.check import Wanted, check
+from gourmet.checking.report import Report
+from gourmet.cli import main
+from gourmet.evaluating.accuracy import accuracy
+from gourmet.evaluating.calibration import softmax
+from gourmet.serving.ports import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.serving.waiting import wait_until
+from gourmet.systems.food11 import contract, evaluate
+from gourmet.systems.food11.drawn_photos import photos
+from gourmet.systems.food11.network import Food11Network
+from gourmet.training.files import save_tensors
+
+GOURMET = Path(sys.executable).with_name("gourmet")
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+FAULTY = Path(__file__).parent / "faulty_model.py"
+FAULTS = ("none", "drops", "swaps", "refuses", "slow", "one_by_one", "ten", "nobodys")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose test part has four drawn photos a class: two full batches and a ragged one."""
+    folder = tmp_path_factory.mktemp("drawn")
+    with zipfile.ZipFile(folder / "test.zip", "w") as archive:
+        for number, data in enumerate(photos(44, width=80, height=64, seed=3)):
+            archive.writestr(f"{number % 11:02d}/{number}.jpg", data)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights that are served, as `gourmet train` would have written them."""
+    with pytest.warns(DeprecationWarning, match="torch.jit.load"):
+        state = torch.jit.load(str(MODELS / "food_classifier" / "1" / "model.pt")).state_dict()
+    classes = state["groups"].argmax(dim=1).tolist()
+    network = Food11Network([f"{c:02d}/{i}" for i, c in enumerate(classes)], classes)
+    network.load_state_dict(state)
+    path = tmp_path_factory.mktemp("weights") / "committed.safetensors"
+    save_tensors(path, network.state_dict(), network.about)
+    return path
+
+
+@pytest.fixture(scope="module")
+def faulty(lab_triton: Any) -> Iterator[str]:
+    """The address of a Triton that serves food models with a fault each."""
+    for fault in FAULTS:
+        put_faulty(lab_triton.repository, fault)
+    with triton_http.InferenceServerClient(lab_triton.http_url, network_timeout=120) as client:
+        for fault in FAULTS:
+            client.load_model(f"food_{fault}")
+        yield lab_triton.http_url
+        for fault in FAULTS:
+            client.unload_model(f"food_{fault}")
+            shutil.rmtree(lab_triton.repository / f"food_{fault}")
+
+
+def put_faulty(repository: Path, fault: str) -> None:
+    batch, row, classes, system = 16, "", 11, "food11"
+    if fault == "one_by_one":
+        batch, row = 0, "1,"
+    if fault == "ten":
+        classes = 10
+    if fault == "nobodys":
+        system = ""
+    folder = repository / f"food_{fault}"
+    (folder / "1").mkdir(parents=True)
+    shutil.copy(FAULTY, folder / "1" / "model.py")
+    (folder / "config.pbtxt").write_text(
+        f"""backend: "python" max_batch_size: {batch}
+        input {{ name: "image" data_type: TYPE_UINT8 dims: [ {row} 224, 224, 3 ] }}
+        output {{ name: "probabilities" data_type: TYPE_FP32 dims: [ {row} {classes} ] }}
+        instance_group {{ kind: KIND_CPU }}
+        parameters {{ key: "system" value: {{ string_value: "{system}" }} }}
+        parameters {{ key: "fault" value: {{ string_value: "{fault}" }} }}
+        """
+    )
+
+
+def checked(url: str, model: str, data: Path, **more: Any) -> Report:
+    wanted = Wanted(model, data, repository=MODELS, url=url, **more)
+    return check(wanted, lambda title: nullcontext(lambda share, words="": None), lambda: False)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["check", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("kind", ["drawn", "real"])
+def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
+    kind: str, triton: Any, committed: Path, request: pytest.FixtureRequest
+) -> None:
+    data = request.getfixturevalue("drawn" if kind == "drawn" else "food_photos")
+    network, _ = evaluate.load(committed)
+    answered = evaluate.answers(network, data, "test", limit=66, device="cpu", tick=lambda share: None)
+    right = accuracy(answered.logits, answered.classes, contract.LABELS)
+    for model in ("food_classifier", "food_classifier_onnx"):
+        found = checked(triton.http_url, model, data, limit=66)
+        assert found.problems() == []
+        assert found.pictures.names == answered.names
+        served = found.asked.probabilities
+        np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
+        np.testing.assert_allclose(served, softmax(answered.logits, found.served.temperature), atol=1e-3)
+        assert found.quality is not None
+        assert found.quality.accuracy.top1 == right.top1
+        assert found.quality.accuracy.balanced == right.balanced
+    int8 = checked(triton.http_url, "food_classifier_int8", data, limit=66, weights=committed)
+    assert int8.problems() == []
+    assert int8.eager is not None
+    assert int8.eager.top1 == right.top1
+    assert int8.eager.different <= 0.1 * int8.eager.pictures
+    assert int8.quality is not None
+    assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_every_row_is_counted_whatever_the_batch(batch: int, faulty: str, drawn: Path) -> None:
+    found = checked(faulty, "food_none", drawn, pace=Pace(in_flight=4, batch=batch))
+    assert found.problems() == []
+    assert found.answered == found.asked.sent == found.counted.rows == 44
+    assert len(found.asked.latencies_ms) == -(-44 // min(batch, 16))
+    assert sum(size * times for size, times in found.counted.executions.items()) == 44
+    assert found.again is not None
+    assert found.again.pictures == 44
+
+
+def test_a_model_without_batches_gets_one_picture_at_a_time(faulty: str, drawn: Path) -> None:
+    found = checked(faulty, "food_one_by_one", drawn)
+    assert found.problems() == []
+    assert found.answered == len(found.asked.latencies_ms) == 44
+    assert found.pace.batch == 1
+
+
+def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:
+    done = run("food_drops", "--url", faulty, "--data", drawn, "--json", "-")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["complete"] is False
+    assert found["answered"] == 0
+    assert found["quality"] is None
+    assert [len(failed["pictures"]) for failed in found["failed_requests"]] == [16, 16, 12]
+    assert "has 15 rows in answer to 16" in done.stderr
+
+
+def test_swapped_rows_are_found_without_any_label(faulty: str, drawn: Path) -> None:
+    done = run("food_swaps", "--url", faulty, "--data", drawn)
+    assert done.exit_code == 1
+    assert "the model mixes up the rows of its batches" in done.stderr
+    # The first row of a batch of sixteen went to the last.
+    assert "00/0.jpg (its answer went to 03/36.jpg)" in done.stderr
+
+
+def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str, drawn: Path) -> None:
+    done = run("food_refuses", "--url", faulty, "--data", drawn, "--batch", 4, "--min-top1", 0)
+    assert done.exit_code == 1
+    assert "of 11 requests failed, which leaves" in done.stderr
+    assert "pictures were refused when asked about alone" in done.stderr
+    assert "not this one, thank you" in done.stderr
+    assert "of 44 pictures answered" in done.stdout
+    assert "top-1" in done.stdout
+
+
+def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path) -> None:
+    done = run("food_slow", "--url", faulty, "--data", drawn, "--limit", 16, "--timeout", 1, "--in-flight", 1)
+    assert done.exit_code == 0, done.stderr
+    found = checked(faulty, "food_slow", drawn, limit=16, pace=Pace(timeout_s=0.1))
+    assert found.answered == 0
+    assert "no answer within 0.1 s" in found.problems()[0]
+
+
+def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
+    for number, data in enumerate(photos(3, width=40, height=40, seed=1)):
+        (tmp_path / f"{number}.jpg").write_bytes(data)
+    (tmp_path / "torn.jpg").write_bytes((tmp_path / "0.jpg").read_bytes()[:200])
+    done = run("food_none", "--url", faulty, "--data", tmp_path, "--batch", 2)
+    assert done.exit_code == 1
+    assert "torn.jpg cannot be read: " in done.stderr
+    assert "2 of 4 pictures answered" in done.stdout
+
+
+def test_without_labels_it_says_how_fast_and_how_like_the_network(
+    triton: Any, committed: Path, tmp_path: Path
+) -> None:
+    for number, data in enumerate(photos(20, width=40, height=40, seed=1)):
+        (tmp_path / f"{number}.jpg").write_bytes(data)
+    options = ("--url", triton.http_url, "--data", tmp_path, "--eager", committed)
+    done = run("food_classifier", *options, "--out", tmp_path / "page.html", "--json", tmp_path / "it.json")
+    assert done.exit_code == 0, done.stderr
+    assert "carry no labels" in done.stdout
+    assert "0 of 20 answered otherwise" in done.stdout
+    assert "p99" in done.stdout
+    assert (tmp_path / "page.html").read_text().count("<svg") == 2
+    assert json.loads((tmp_path / "it.json").read_text())["complete"] is True
+    judged = run("food_classifier", *options, "--min-top1", 0.5)
+    assert judged.exit_code == 1
+    assert "--min-top1 0.5 cannot be judged: there are no labels" in judged.stderr
+
+
+def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Path) -> None:
+    options = ("food_none", "--url", faulty, "--data", drawn, "--out", tmp_path)
+    low = run(*options, "--min-top1", 0)
+    assert low.exit_code == 0, low.stderr
+    assert (tmp_path / "food_none.check.html").stat().st_size > 10_000
+    high = run(*options, "--min-top1", 1)
+    assert high.exit_code == 1
+    assert "below the 1.0 that --min-top1 asks for" in high.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["food_none", "--url", "localhost:1"], "no Triton answers at localhost:1"),
+        (["nosuch"], "does not serve 'nosuch'; it serves "),
+        (["food_nobodys"], "does not say whose pictures it takes"),
+        (["food_ten"], "has 10 scores a picture, and the system food11 has 11 labels"),
+        (["food_none", "--data", "nowhere"], "nowhere does not exist"),
+        (["food_none", "--part", "sharp"], "has no sharp part"),
+        (["food_none", "--out", "picture.png"], "neither a folder nor a file that ends in .html"),
+        (["food_none", "--limit", "0"], "0 is not in the range"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(
+    arguments: list[str], complaint: str, faulty: str, drawn: Path
+) -> None:
+    done = run("--url", faulty, "--data", drawn, *arguments)
+    assert done.exit_code in (1, 2)
+    assert complaint in done.stderr
+    assert isinstance(done.exception, SystemExit)
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [str(GOURMET), "check", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rows_counted(url: str, model: str) -> Callable[[], int]:
+    def rows() -> int:
+        with triton_http.InferenceServerClient(url) as client:
+            return int(client.get_inference_statistics(model)["model_stats"][0]["inference_count"])
+
+    return rows
+
+
+def test_ctrl_c_stops_and_says_that_it_did(faulty: str, drawn: Path, tmp_path: Path) -> None:
+    rows = rows_counted(faulty, "food_slow")
+    before = rows()
+    slowly = ("--batch", 1, "--in-flight", 1, "--json", tmp_path / "it.json")
+    process = start("food_slow", "--url", faulty, "--data", drawn, *slowly)
+    wait_until(lambda: rows() > before + 5, 120, "some rows")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "STOPPED" in out
+    assert "stopped after" in err
+    assert "Traceback" not in err
+    found = json.loads((tmp_path / "it.json").read_text())
+    assert found["stopped"] is True
+    assert found["complete"] is False
+    assert 0 < found["answered"] < 44
+
+
+def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:
+    put_faulty(tmp_path, "slow")
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions((tmp_path,), http_port=http, grpc_port=grpc, metrics_port=metrics)
+    with TritonServer(options, lambda line: None) as server:
+        server.wait_until_live(180)
+        rows = rows_counted(options.http_url, "food_slow")
+        process = start("food_slow", "--url", options.http_url, "--data", drawn, "--batch", 1)
+        wait_until(lambda: rows() > 5, 120, "some rows")
+        assert server.pid
+        os.kill(server.pid, signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out
+    assert f"Triton at {options.http_url} went away after" in err
+    assert "Traceback" not in err
+    assert out == ""
