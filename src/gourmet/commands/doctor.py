@@ -10,12 +10,12 @@ from typing import Final
 import click
 
 from gourmet import repository
+from gourmet.commands.port_options import port_options
 from gourmet.doctor.examination import CHECKS, examine
 from gourmet.doctor.findings import Subject
 from gourmet.errors import UsageError
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
-_PORT = click.IntRange(1, 65535)
 
 
 class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
@@ -56,10 +56,7 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
     help="Triton's HTTP address; given, it must answer.  [default: localhost:8000]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address whose ports are looked at.")
-@click.option("--port", default=5000, show_default=True, type=_PORT, help="Port of the web app.")
-@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Triton's HTTP port.")
-@click.option("--grpc-port", default=8001, show_default=True, type=_PORT, help="Triton's gRPC port.")
-@click.option("--metrics-port", default=8002, show_default=True, type=_PORT, help="Triton's metrics port.")
+@port_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
 def doctor(

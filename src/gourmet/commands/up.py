@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gourmet import repository
+from gourmet.commands.port_options import port_options
 from gourmet.errors import UsageError
 from gourmet.serving import preflight
 from gourmet.serving.readable_logs import LogPrinter
@@ -17,18 +18,14 @@ from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonSer
 from gourmet.serving.wheel import find_wheel
 
 _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
-_PORT = click.IntRange(1, 65535)
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
-@click.option("--port", default=5000, show_default=True, type=_PORT, help="Port of the web app.")
+@port_options
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
 @click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="Threads of each.")
 @click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
-@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Triton's HTTP port.")
-@click.option("--grpc-port", default=8001, show_default=True, type=_PORT, help="Triton's gRPC port.")
-@click.option("--metrics-port", default=8002, show_default=True, type=_PORT, help="Triton's metrics port.")
 @click.option(
     "--model-repository",
     "repositories",

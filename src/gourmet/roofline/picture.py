@@ -63,7 +63,8 @@ def _panel(title: str, found: Roofline) -> str:
             drawn.replace("<circle", "<circle fill-opacity='0.65' stroke='#fff' stroke-width='0.7'")
         )
     # The legend reckons with narrow letters; a little air keeps wide ones apart.
-    entries = [(f"{kind}  ", colour) for kind, colour in (*colours.items(), ("others", _OTHER))]
+    others = {"others": _OTHER} if any(_kind(one) not in colours for one in shown) else {}
+    entries = [(f"{kind}  ", colour) for kind, colour in (colours | others).items()]
     words, _ = legend(_LEFT, _TOP + _HEIGHT + 58, entries, _RIGHT - _LEFT)
     return "".join([*shapes, words])
 
@@ -112,7 +113,7 @@ def _bandwidth_label(x: Scale, y: Scale, bandwidth: float) -> str:
     a, b = 10 ** (low + 0.15), 10 ** (low + 0.65)
     (x1, y1), (x2, y2) = ((_at(x, at), _at(y, at * bandwidth)) for at in (a, b))
     angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-    turn = f"transform='rotate({angle:.1f} {x1:.1f} {y1:.1f}) translate(0 -7)'"
+    turn = f"transform='rotate({angle:.1f} {x1:.1f} {y1:.1f}) translate(0 {-_LARGEST - 3:.0f})'"
     return text(x1, y1, f"memory: {_short(bandwidth)}B/s", more=turn)
 
 
