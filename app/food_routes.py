@@ -36,7 +36,7 @@ def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
         )
 
     @routes.post("/predict")
-    @documented("What food is on this photo?", _PREDICT)
+    @documented("What food is on this photo", _PREDICT)
     def predict() -> Response:
         return _answer(photo(request, settings))
 

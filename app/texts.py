@@ -19,6 +19,7 @@ TEXTS: Final[dict[str, str]] = {
     "api.document": "The same for programs, as OpenAPI 3.1:",
     "api.examples": "Examples",
     "api.example": "Example in {language}",
+    "api.sample_answer": "An answer",
     "api.limits": "Limits and refusals",
     "api.sizes": "A call may have up to {photos} photos of up to {photo_mb} MB each, {call_mb} MB in all.",
     "api.keys": "A key is needed: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`.",

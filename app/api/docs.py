@@ -6,6 +6,7 @@ the app's content policy forbids.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from flask import Blueprint, Response, current_app, jsonify, render_template, re
 from markupsafe import Markup, escape
 
 from app.api.openapi import document
+from app.api.sample_answer import RESULTS
 from app.settings import Settings
 from app.web import API
 
@@ -43,6 +45,7 @@ def blueprint(settings: Settings) -> Blueprint:
             "api_docs.html",
             document=made(),
             examples=examples,
+            answer=json.dumps(RESULTS.as_dict(), indent=2),
             keys=bool(settings.api_keys),
             rate=settings.rate_limit,
             settings=settings,

@@ -34,8 +34,9 @@ class Operation:
     answer: type[Shape]
     description: str
     errors: tuple[int, ...] = ()
-    # A photo that failed alone has the status of its error, in the shape of the answer.
-    fails_as_answer: bool = False
+    # Statuses that a photo which failed alone may have too, in the shape of the answer.
+    fails_as_answer: tuple[int, ...] = ()
+    example: Shape | None = None
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     guarded: bool = True
@@ -79,7 +80,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             "title": "GourmetGram",
             "version": VERSION,
             "description": "Tells what food is on a photo. Every answer carries an `X-Request-ID`, which is "
-            "the request's own where it has one of up to 64 letters, digits and . _ : -",
+            "the request's own if that has up to 64 letters, digits and any of `. _ : -` only",
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -99,6 +100,8 @@ def _described(summary: str, operation: Operation, settings: Settings) -> dict[s
         "responses": {"200": _response("The answer", [operation.answer])}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
     }
+    if operation.example:
+        described["responses"]["200"]["content"][JSON]["example"] = operation.example.as_dict()
     if operation.query:
         described["parameters"] = [
             {
@@ -116,7 +119,7 @@ def _described(summary: str, operation: Operation, settings: Settings) -> dict[s
 
 
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
-    shapes: list[type[Shape]] = [Error, operation.answer] if operation.fails_as_answer else [Error]
+    shapes: list[type[Shape]] = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
     refused = _response(", ".join(f"`{code}`" for code in codes()[status]), shapes)
     if status in (429, 503):
         refused["headers"] = {

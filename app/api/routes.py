@@ -10,6 +10,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 from app.answers import add_server_timing, classified, timings_ms
 from app.api import intake, shapes
 from app.api.openapi import PHOTO, Operation, documented, form
+from app.api.sample_answer import RESULTS
 from app.api.several import Outcome, Several
 from app.errors import ServingError, UnknownModel, as_dict, for_visitor
 from app.food import Classifier, FoodModel, Prediction
@@ -32,7 +33,8 @@ _CLASSIFY: Final = Operation(
     "Send photos as the fields `file` of a form, one photo as it is, or base64 texts. Each has its own "
     "result, in the same order, and one that cannot be used leaves the others unharmed.",
     errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
-    fails_as_answer=True,
+    fails_as_answer=(400, 413, 415, 500, 502, 503, 504),
+    example=RESULTS,
     bodies={
         "multipart/form-data": form(several=True),
         "image/*": PHOTO,
@@ -61,7 +63,7 @@ def blueprint(
         return _answer(listed.as_dict())
 
     @routes.post("/classify")
-    @documented("What food is on these photos?", _CLASSIFY)
+    @documented("What food is on these photos", _CLASSIFY)
     def classify() -> Response:
         call = intake.call(request, settings)
         count_photos(current_app, len(call.photos))
@@ -78,7 +80,7 @@ def blueprint(
         return _results(outcomes)
 
     @routes.get("/health")
-    @documented("Would a photo be answered now?", _HEALTH)
+    @documented("Whether a photo would be answered now", _HEALTH)
     def health() -> Response:
         return _answer(readiness.health().as_dict())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from typing import Any
 from urllib.parse import quote
@@ -110,3 +111,66 @@ def test_health_of_a_real_model(python_web: Any) -> None:
     health = python_web.request("GET", "/api/v1/health").json
     assert (health["alive"], health["ready"], health["state"]) == (True, True, "ready")
     assert health["model"] == {"name": "food_classifier", "version": "1"}
+
+
+KEY = "a-key-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def guarded_web(start: Any, triton: Any) -> Any:
+    """An app with everything set that is off unless set."""
+    return start(
+        triton.http_url,
+        API_KEYS=f"another-key-of-the-tests,{KEY}",
+        RATE_LIMIT="20/h",
+        TRUSTED_HOSTS="food.example",
+        CORS_ORIGINS="https://a.example",
+    )
+
+
+def test_with_a_key_the_api_answers_and_without_the_refusal_is_read_even_by_who_still_sends(
+    guarded_web: Any, sample: bytes
+) -> None:
+    assert classify(guarded_web, sample, X_API_Key=KEY).status == 200
+    large = sample + b"\0" * 8_000_000
+    reply = classify(guarded_web, large)
+    assert (reply.status, reply.json["error"]["code"]) == (401, "key_needed")
+    assert reply.headers["www-authenticate"].startswith("Bearer")
+    assert guarded_web.request("GET", "/api/v1/health").json["ready"] is True
+
+
+def test_all_workers_count_together(guarded_web: Any, in_parallel: Any) -> None:
+    def ask(_: int) -> Any:
+        return guarded_web.request("GET", "/api/v1/models", X_API_Key="another-key-of-the-tests")
+
+    replies = in_parallel(ask, list(range(40)), threads=8)
+    assert sorted(reply.status for reply in replies) == [200] * 20 + [429] * 20
+    refused = next(reply for reply in replies if reply.status == 429)
+    assert int(refused.headers["retry-after"]) > 0
+    assert refused.headers["ratelimit-policy"] == '"default";q=20;w=3600'
+    # Each photo of a call counts too.
+    statuses = [classify(guarded_web, *[b"x"] * 12, X_API_Key=KEY).status for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+def test_a_foreign_name_is_refused_and_a_page_of_a_friendly_origin_may_ask(guarded_web: Any) -> None:
+    refused = guarded_web.request("GET", "/healthz", Host="evil.example")
+    assert refused.status == 400
+    assert b'data-code="wrong_host"' in refused.body
+    assert guarded_web.request("GET", "/healthz", Host="food.example").status == 200
+    asked = guarded_web.request(
+        "OPTIONS", CLASSIFY, Origin="https://a.example", Access_Control_Request_Method="POST"
+    )
+    assert asked.status == 200
+    assert asked.headers["access-control-allow-origin"] == "https://a.example"
+
+
+def test_static_text_travels_compressed_with_its_true_length(python_web: Any) -> None:
+    plain = python_web.request("GET", "/static/style.css")
+    packed = python_web.request("GET", "/static/style.css", Accept_Encoding="gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body) / 2
+    again = python_web.request(
+        "GET", "/static/style.css", Accept_Encoding="gzip", If_None_Match=packed.headers["etag"]
+    )
+    assert (again.status, again.body) == (304, b"")
