@@ -59,9 +59,9 @@ def latency(milliseconds: npt.NDArray[Any]) -> Latency:
     return Latency(float(milliseconds.mean()), p50, p90, p95, p99)
 
 
-def little(in_flight: float, requests_per_s: float, mean_s: float) -> float:
-    """How far Little's law is off: in flight = rate × time, as a share of what is in flight."""
-    return abs(requests_per_s * mean_s - in_flight) / in_flight
+def little(in_flight: float, rate_times_latency: float) -> float:
+    """How far Little's law is off, as a share of what is in flight."""
+    return abs(rate_times_latency - in_flight) / in_flight
 
 
 def unsteadiness(rates: Sequence[float]) -> float:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gourmet.bench import answers, machine, trust
-from gourmet.bench.measure import Effort, Subject, Target, measure, wire_for
+from gourmet.bench.measure import measure
 from gourmet.bench.results import Bench, Demand, Point, Refusal
 from gourmet.bench.rows import Rows, rows_for
+from gourmet.bench.task import Effort, Subject, Target, wire_for
 from gourmet.bench.wire import Answer
 from gourmet.errors import UsageError
 from gourmet.serving.asking import model_index, triton

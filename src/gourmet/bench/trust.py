@@ -8,6 +8,7 @@ Untrusted                      a figure that would mislead
   CountsDisagree                 Triton counted other rows than the client
   ServerOverrun                  the server cannot answer at the asked rate: its queue grows
   Disturbed                      true of this attempt and perhaps not of the next
+    SomebodyElseAsks               Triton executes at another rate than the client claims
     LittlesLawBroken               in flight ≠ rate × latency: requests were miscounted or held back
     GeneratorSaturated             the client could not send as asked, so it measured itself
     Unsteady                       the windows differ by more than they may
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gourmet.bench import figures
 from gourmet.bench.results import Check, Demand, Window
 from gourmet.errors import GourmetError
 
@@ -25,6 +27,8 @@ LITTLE_ALLOWED: Final = 0.05
 # Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
 CLIENT_CORES_ALLOWED: Final = 0.9
 RATE_REACHED: Final = 0.95
+# Triton is looked at when perf_analyzer speaks, a moment before or after its windows.
+RATE_AGREES: Final = 0.15
 # The mean lateness of sending, as a share of the mean latency, or this much if that is more.
 LAG_ALLOWED: Final = 0.10
 LAG_FLOOR_MS: Final = 1.0
@@ -61,6 +65,10 @@ class Disturbed(Untrusted):
     """Not to be believed this time; measuring again may help."""
 
 
+class SomebodyElseAsks(Disturbed):
+    """Triton executes at another rate than the client claims."""
+
+
 class LittlesLawBroken(Disturbed):
     """The requests in flight are not rate × latency."""
 
@@ -84,15 +92,18 @@ def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Chec
     if failed > allowed * asked:
         worst = max(errors, key=lambda reason: errors[reason])
         raise RequestsFailed(
-            f"{failed} of {asked} requests failed ({failed / asked:.1%}; allowed {allowed:g}), "
+            f"{failed} of {asked} requests failed ({failed / asked:.1%}; allowed {allowed:.0%}), "
             f"most often with “{worst}”: no figures are reported; mend it, or accept some with --allow-errors"
         )
     return Check("errors", f"{failed} of {asked}", f"at most {allowed:.0%}" if allowed else "none")
 
 
-def rows_counted(counted: int, sent: int, *, others_allowed: float = 0.0) -> Check:
-    """Triton's count of rows in the whole of the load, against what was sent and answered."""
-    if not sent <= counted <= sent * (1 + others_allowed):
+def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0) -> Check:
+    """Triton's count of rows in the whole of the load, against what was sent and answered.
+
+    Rows of a request that failed may have been counted or not, depending on where it failed.
+    """
+    if not sent <= counted <= (sent + failed) * (1 + others_allowed):
         why = (
             "a cache answered the rest: turn it off with `gourmet config MODEL --no-response-cache`"
             if counted < sent
@@ -103,8 +114,21 @@ def rows_counted(counted: int, sent: int, *, others_allowed: float = 0.0) -> Che
     return Check("rows counted by Triton", f"{counted} of {sent} sent", allowed)
 
 
-def littles_law(demand: Demand, off: float, in_flight: float, product: float) -> Check:
+def rate_counted(demand: Demand, counted_per_s: float, claimed_per_s: float, requests: int) -> Check:
+    """The rows per second by Triton's count against those that the client claims."""
+    off = abs(counted_per_s - claimed_per_s) / claimed_per_s
+    allowed = RATE_AGREES + 3 * demand.level / requests
+    if off > allowed:
+        raise SomebodyElseAsks(
+            f"{demand}: Triton counted {counted_per_s:.4g} rows a second where the client claims "
+            f"{claimed_per_s:.4g}: somebody else asks this model too, or rows are counted that were not run"
+        )
+    return Check("rows per second by Triton", f"{off:.1%} off", f"{allowed:.0%}")
+
+
+def littles_law(demand: Demand, in_flight: float, product: float) -> Check:
     """Requests in flight against rate × latency, which must be the same thing."""
+    off = figures.little(in_flight, product)
     if off > LITTLE_ALLOWED:
         raise LittlesLawBroken(
             f"{demand}: rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight, "

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from gourmet.bench.measure import Effort, Target
+from gourmet.bench.task import Effort, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,0 +1,225 @@
+"""`gourmet bench` on real models: what it measures and saves, and what it refuses to report.
+
+The models are small, made on the spot and, where it is said, misbehave.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from gourmet.bench import saving, scenario
+from gourmet.bench.results import Demand, read
+from gourmet.bench.scenario import Arm, Scenario
+from gourmet.bench.sweep import Data
+from gourmet.bench.task import Effort, Target
+from gourmet.cli import main
+from gourmet.config_change import Change
+
+# Doubles its rows in 20 ms a request, and has the fault that its config names.
+MODEL = """
+import json
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.fault = json.loads(args["model_config"])["parameters"]["fault"]["string_value"]
+        self.asked = 0
+
+    def execute(self, requests):
+        return [self._answer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
+
+    def _answer(self, rows):
+        time.sleep(0.02)
+        self.asked += 1
+        y = 2 * rows
+        if self.fault == "permutes" and len(rows) > 1:
+            y = y[::-1]
+        if self.fault == "drops":
+            y = y[:1]
+        if self.fault == "errs":
+            y = y + 1
+        if self.fault == "fails" and self.asked > 4 and self.asked % 20 == 0:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("not today"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ascontiguousarray(y))])
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }} ]
+output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+parameters [ {{ key: "fault" value: {{ string_value: "{fault}" }} }} ]
+"""
+# Figures that nobody needs to believe: a run must end quickly, and on a busy machine too.
+QUICK = ["--rows", "4", "--window", "0.4", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
+PATIENT = ["--attempts", "8"]
+
+Bench = Callable[..., Result]
+Serve = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def serve(onnx_lab: Any, lab_triton: Any) -> Serve:
+    """Loads the model with a fault, the first time it is asked for, and says its name."""
+
+    def load(fault: str) -> str:
+        folder = lab_triton.repository / f"doubler_{fault}"
+        if not folder.exists():
+            (folder / "1").mkdir(parents=True)
+            (folder / "1" / "model.py").write_text(MODEL)
+            (folder / "config.pbtxt").write_text(CONFIG.format(fault=fault))
+            onnx_lab.client.load_model(folder.name)
+        return str(folder.name)
+
+    return load
+
+
+@pytest.fixture
+def bench(lab_triton: Any, serve: Serve) -> Bench:
+    def run(fault: str, *arguments: str) -> Result:
+        to = ["--url", lab_triton.http_url, "--grpc-url", lab_triton.grpc_url]
+        return CliRunner().invoke(main, ["bench", "run", serve(fault), *to, *QUICK, *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "says"),
+    [
+        ("permutes", ["--batch", "4"], "the answer to input 0 is that of input 3: rows are mixed up"),
+        ("drops", ["--batch", "4"], "a request of 4 rows was answered with 1 rows of y"),
+        ("fails", [], r"of \d+ requests failed \(.*not today.*: no figures are reported"),
+        ("fails", ["--allow-errors", "1"], r"of \d+ requests failed \(\d.\d%; allowed 1%\)"),
+        ("no", ["--rate", "300", "--attempts", "1"], "the server answers .* its queue grows without end"),
+        ("no", ["--rate", "1000000", "--attempts", "1"], "the client cannot keep up .* would measure itself"),
+    ],
+    ids=["permuted", "dropped", "failed", "failed too often", "overrun", "generator"],
+)
+def test_nothing_is_reported(
+    bench: Bench, tmp_path: Path, fault: str, arguments: list[str], says: str
+) -> None:
+    result = bench(fault, *arguments, "--save", str(tmp_path / "run"))
+    assert result.exit_code == 1, result.output
+    assert result.output.startswith("Error: ")
+    assert re.search(says, result.output), result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path) -> None:
+    result = bench("fails", "--concurrency", "2", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (point,) = saving.load(tmp_path).points
+    ((reason, failed),) = point.errors.items()
+    assert "not today" in reason
+    assert 0 < failed < 0.2 * point.requests
+
+
+def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, tmp_path: Path) -> None:
+    right = "double (float[n, 4] x) => (float[n, 4] y) { y = Add(x, x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {right}')
+    onnx.save(model, tmp_path / "double.onnx")
+    result = bench("errs", "--reference", str(tmp_path / "double.onnx"))
+    assert result.exit_code == 1
+    assert "is not the one expected (expected: as double.onnx answers without a server)" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--concurrency", "2", "--batch", "4", "--shared-memory"],
+        ["--concurrency", "2", "--batch", "4", "--shared-memory", "--client", "gourmet"],
+        ["--protocol", "grpc", "--client", "gourmet"],
+        ["--protocol", "grpc", "--shared-memory", "--client", "gourmet"],
+        ["--rate", "15", "--arrivals", "constant"],
+    ],
+    ids=" ".join,
+)
+def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: list[str]) -> None:
+    result = bench("no", *arguments, *PATIENT, "--save", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (point,) = read(tmp_path / "bench.json").points
+    assert point.rows_per_s.value > 5
+    assert 20 < point.latency_ms.p50 <= point.latency_ms.p95 <= point.latency_ms.p99
+    assert point.split_ms.infer > 15
+    assert sum(size.executions for size in point.batches) > 0
+    assert point.errors == {}
+    checks = {check.name for check in point.checks}
+    assert {"answers", "errors", "rows counted by Triton", "Little's law", "windows steady"} <= checks
+    (row,) = csv.DictReader((tmp_path / "bench.csv").read_text().splitlines())
+    assert float(row["Inferences/Second"]) == pytest.approx(point.rows_per_s.value, abs=0.001)
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("<svg") == 4
+    assert "src=" not in page
+    assert "href=" not in page
+
+
+def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
+    saved = tmp_path / "one"
+    result = bench("no", "--concurrency", "1:2", "--json", *PATIENT, "--save", str(saved))
+    assert result.exit_code == 0, result.output
+    assert [point["demand"]["level"] for point in json.loads(result.stdout)["points"]] == [1, 2]
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "bench.json").write_text("{}")
+    listed = CliRunner().invoke(main, ["bench", "list", str(tmp_path)]).output
+    assert "doubler_no" in listed
+    assert "broken" not in listed
+    page = tmp_path / "compared.html"
+    compared = CliRunner().invoke(main, ["bench", "compare", str(saved), str(saved), "--save", str(page)])
+    assert compared.exit_code == 0, compared.output
+    assert compared.output.count("same") == 2
+    assert "<svg" in page.read_text()
+
+
+def test_a_scenario_changes_configs_and_puts_the_old_one_back(
+    lab_triton: Any, onnx_lab: Any, serve: Serve
+) -> None:
+    model = serve("no")
+    arms = tuple(
+        Arm(f"{count} instances", Change(instances=count), (Demand(model, 1),), delay_us=us)
+        for count, us in ((1, None), (2, 500))
+    )
+    found = scenario.run(
+        Scenario("small", "A small one", "", arms, lambda _: []),
+        Target(lab_triton.http_url, lab_triton.grpc_url),
+        Effort(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet"),
+        Data(4),
+        turns=2,
+    )
+    assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 2), ("2 instances", 2)]
+    configs = [point.config for point in found.points]
+    assert [config["instance_group"][0]["count"] for config in configs] == [1, 2]
+    assert "dynamic_batching" not in configs[0]
+    assert configs[1]["dynamic_batching"]["max_queue_delay_microseconds"] == 500
+    after = onnx_lab.client.get_model_config(model)
+    assert after["instance_group"][0]["count"] == 1
+    assert int(after["dynamic_batching"]["max_queue_delay_microseconds"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nobody"], "serves no model 'nobody'; it serves"),
+        (["doubler_no", "--concurrency", "2", "--rate", "3"], "give one"),
+        (["doubler_no", "--concurrency", "8:1"], "has 0 steps"),
+        (["doubler_no", "--client", "perf-analyzer", "--rate", "9"], "use --client gourmet for rates"),
+        (["doubler_no", "--through", "app"], "the web app takes photos"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_asked_is_said(lab_triton: Any, serve: Serve, arguments: list[str], says: str) -> None:
+    serve("no")
+    result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, *arguments])
+    assert result.exit_code == 2
+    assert says in result.output
