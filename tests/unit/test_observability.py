@@ -1,0 +1,86 @@
+"""The rules and the dashboard, by Prometheus' own tool: Debian's package `prometheus` brings it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parents[2] / "observability"
+RULES = yaml.safe_load((FOLDER / "rules.yml").read_text())
+DASHBOARD = json.loads((FOLDER / "grafana" / "dashboards" / "gourmetgram.json").read_text())
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if not shutil.which("promtool"):
+        pytest.skip("no promtool here: Debian's package prometheus brings it")
+    return subprocess.run(["promtool", *arguments], cwd=FOLDER, capture_output=True, text=True)
+
+
+def rules(kind: str) -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"] if kind in rule]
+
+
+def questions() -> dict[str, str]:
+    """Every expression of the dashboard, by panel and letter."""
+    return {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    }
+
+
+def test_prometheus_can_read_its_config() -> None:
+    ran = promtool("check", "config", "prometheus.yml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_alerts_do_what_their_tests_say() -> None:
+    ran = promtool("test", "rules", "rules.test.yml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_queue_time_out_of_the_raw_counter_would_not_pass(tmp_path: Path) -> None:
+    """The tests of the rules would notice the mistake that the issue names."""
+    right = "/ (sum by (model) (rate(nv_inference_request_success[2m])) > 0) / 1e6"
+    text = (FOLDER / "rules.yml").read_text()
+    assert text.count(right) == 1
+    (tmp_path / "rules.yml").write_text(text.replace(right, "/ 1e6"))
+    shutil.copy(FOLDER / "rules.test.yml", tmp_path)
+    assert promtool("test", "rules", str(tmp_path / "rules.test.yml")).returncode != 0
+
+
+def test_every_alert_is_tested_and_says_what_to_do() -> None:
+    tested = (FOLDER / "rules.test.yml").read_text()
+    for rule in rules("alert"):
+        assert f"alertname: {rule['alert']}" in tested
+        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_the_dashboards_questions_can_be_parsed_and_use_known_figures(tmp_path: Path) -> None:
+    recorded = {rule["record"] for rule in rules("record")}
+    used = set(re.findall(r"\b(?:model|web|route):[\w:]+", " ".join(questions().values())))
+    assert used <= recorded
+    asked = [
+        {"record": f"question:{number}", "expr": expr} for number, expr in enumerate(questions().values())
+    ]
+    file = tmp_path / "questions.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "questions", "rules": asked}]}))
+    ran = promtool("check", "rules", str(file))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_dashboard_asks_the_data_source_that_is_provided() -> None:
+    provided = yaml.safe_load((FOLDER / "grafana/provisioning/datasources/prometheus.yaml").read_text())
+    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if "targets" in panel} == {
+        source["uid"] for source in provided["datasources"]
+    }
+    places = [tuple(panel["gridPos"].values()) for panel in DASHBOARD["panels"]]
+    assert len(set(places)) == len(places)
