@@ -97,7 +97,7 @@ def answered(temperature: float) -> Answered:
 
 def test_temperature_and_threshold_come_from_the_part_named_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    found = evaluate(parts, LABELS, chosen_on="validation", views={"a and b": ["a", "b"]})
+    found = evaluate(parts, LABELS, chosen_on="validation", wanted=0.75, views={"a and b": ["a", "b"]})
     assert found.temperature == pytest.approx(2.0, rel=0.25)
     numbers = found.as_dict()
     assert numbers["test"]["photos"] == 400
@@ -117,7 +117,7 @@ def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
 
 
 def test_the_report_holds_everything_itself() -> None:
-    found = evaluate({"validation": answered(1.0)}, LABELS, chosen_on="validation", views={})
+    found = evaluate({"validation": answered(1.0)}, LABELS, chosen_on="validation", wanted=0.75, views={})
     report = page("blobs <1>", found, LABELS)
     assert "blobs &lt;1&gt;" in report
     assert "data:image;base64," in report

@@ -41,7 +41,9 @@ def evaluate(
     for part in room.parts(data):
         with bar(part) as tick:
             answered[part] = room.answers(network, data, part, limit=limit, device=device, tick=tick)
-    found = measure(answered, room.LABELS, chosen_on="validation", views=room.VIEWS)
+    found = measure(
+        answered, room.LABELS, chosen_on="validation", wanted=room.WANTED_ACCURACY, views=room.VIEWS
+    )
     report = weights.with_suffix(".report.html")
     with written_aside(report) as aside:
         aside.write_text(page(f"{system}: {weights.name}", found, room.LABELS), encoding="utf-8")

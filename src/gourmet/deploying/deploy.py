@@ -90,5 +90,5 @@ def _checks(target: Target, eager: Answers, path: Path, photos: Photos) -> list[
     except Exception as exc:  # a file that cannot be opened fails like one that answers wrongly
         return [gate.Check("opens", str(exc).splitlines()[0][:80], "yes", False)]
     if target.exact:
-        return gate.same_answers(eager, model, photos.gate)
+        return gate.same_answers(eager, model, photos.gate, batched=target.batched)
     return gate.close_answers(eager, model, photos.gate, photos.gate_classes)

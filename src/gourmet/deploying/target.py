@@ -43,3 +43,4 @@ class Target:
     build: Callable[[Job, Path], dict[str, Any]]  # writes the file, returns facts for the manifest
     answers: Callable[[Path], Answers]  # opens the file as the server will
     exact: bool  # its scores are the network's logits; otherwise it is quantized
+    batched: bool = True  # it takes several rows at once; otherwise one is a whole request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from gourmet.evaluating.calibration import (
     reliability,
     softmax,
 )
-
-# Of the answers that are given with certainty, so many should be right.
-WANTED_ACCURACY: Final = 0.75
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ class Evaluation:
 
     temperature: float
     threshold: float
+    wanted: float  # the share of the answers above the threshold that should be right
     parts: dict[str, Measured]
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,15 +74,19 @@ def evaluate(
     labels: Sequence[str],
     *,
     chosen_on: str,
+    wanted: float,
     views: Mapping[str, Sequence[str]],
 ) -> Evaluation:
-    """Choose temperature and threshold on the part `chosen_on`, then measure all parts with them."""
+    """Choose temperature and threshold on the part `chosen_on`, then measure all parts with them.
+
+    The threshold is the lowest at which `wanted` of the answers given are right.
+    """
     base = parts[chosen_on]
     temperature = fit_temperature(base.logits, base.classes)
     curve = coverage_curve(softmax(base.logits, temperature), base.classes)
-    threshold = choose_threshold(curve, WANTED_ACCURACY).threshold
+    threshold = choose_threshold(curve, wanted).threshold
     measured = {name: _measure(part, labels, temperature, threshold, views) for name, part in parts.items()}
-    return Evaluation(temperature, threshold, measured)
+    return Evaluation(temperature, threshold, wanted, measured)
 
 
 def _measure(

@@ -10,7 +10,7 @@ from typing import Final
 
 from gourmet.evaluating.accuracy import Accuracy
 from gourmet.evaluating.calibration import Bin, Operating, calibration_error
-from gourmet.evaluating.evaluate import WANTED_ACCURACY, Answered, Evaluation, Measured, worst
+from gourmet.evaluating.evaluate import Answered, Evaluation, Measured, worst
 
 _MISTAKES: Final = 36
 SIDE: Final = 260  # of a chart
@@ -33,8 +33,8 @@ def page(title: str, evaluation: Evaluation, labels: Sequence[str]) -> str:
     return document(
         title,
         f"<p>Temperature {evaluation.temperature:.3f}; answers below {evaluation.threshold:.2f} are "
-        f"“not sure”, so that {WANTED_ACCURACY:.0%} of those given are right. Both were chosen on the "
-        f"validation photos, which were not trained on.</p>{''.join(parts)}",
+        f"“not sure”, so that {100 * evaluation.wanted:g}% of those given are right. Both were chosen on "
+        f"the validation photos, which were not trained on.</p>{''.join(parts)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a picture to a small square of pixels, safely and cheaply.
+"""From the bytes of a picture to a few pixels, safely and cheaply.
 
 Every system that looks at photos uses this module through its contract. It trusts nothing about
 the bytes: the format is taken from the content, the number of pixels is checked from the header
@@ -13,6 +13,7 @@ before anything is decoded, and whatever a decoder throws becomes one error that
       too_many_pixels         more pixels than we are willing to decode
       too_complex             few pixels, made so that decoding them takes minutes or gigabytes
       broken_picture          begins like a picture but cannot be decoded
+      blank                   a picture of one colour where something should be drawn
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import base64
 import binascii
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -82,6 +83,8 @@ _UPRIGHT: Final = {
 }
 
 Pixels = npt.NDArray[np.uint8]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Size = tuple[int, int]  # width, height
 
 
 class PictureError(ValueError):
@@ -108,17 +111,38 @@ def identify(data: bytes) -> PictureInfo:
 
 
 def square_pixels(data: bytes, size: int) -> Pixels:
-    """Decode `data` and return its central square as uint8 [size, size, 3].
+    """Decode `data` and return its central square as uint8 [size, size, 3]."""
+
+    def central_square(width: int, height: int) -> tuple[Box, Size]:
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        return (left, top, left + side, top + side), (size, size)
+
+    return _decoded(data, central_square)
+
+
+def whole_pixels(data: bytes, longest: int) -> Pixels:
+    """Decode `data` whole as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
+
+    def everything(width: int, height: int) -> tuple[Box, Size]:
+        scale = min(1.0, longest / max(width, height))
+        return (0.0, 0.0, width, height), (max(1, round(width * scale)), max(1, round(height * scale)))
+
+    return _decoded(data, everything)
+
+
+def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixels:
+    """Decode what `frame` shows of a picture so large, at the size that it wants.
 
     Cropping and shrinking come first and everything else after, so that turning the picture
-    upright, flattening its transparency and changing its colours cost what a small square costs.
+    upright, flattening its transparency and changing its colours cost what the small one costs.
     """
     with _open(data) as image:
         try:
             with _turn(image, data):
-                image.draft(None, (size, size))
+                image.draft(None, frame(*image.size)[1])
                 image.load()
-                small = _flat_rgb(_upright(_shrink(image, size), image))
+                small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
         except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
             raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
     return np.asarray(small)
@@ -224,8 +248,8 @@ def _beginnings(data: bytes) -> Iterator[str]:
         yield "AVIF"
 
 
-def _shrink(image: Image.Image, size: int) -> Image.Image:
-    """The central square, `size` pixels wide, in a mode that can still be made RGB faithfully."""
+def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
+    """What lies in `box`, brought to `size`, in a mode that can still be made RGB faithfully."""
     white = _white_level(image)
     if image.mode == "PA" or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         image = image.convert("RGBA")
@@ -233,14 +257,7 @@ def _shrink(image: Image.Image, size: int) -> Image.Image:
         image = image.convert("L" if image.mode == "1" else "RGB")
     elif image.mode.startswith("I;16"):
         image = image.convert("I")
-    side = min(image.width, image.height)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    small = image.resize(
-        (size, size),
-        Image.Resampling.BILINEAR,
-        box=(left, top, left + side, top + side),
-        reducing_gap=2.0,
-    )
+    small = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
     if not white:
         return small
     values = np.nan_to_num(np.asarray(small, dtype=np.float32), posinf=white, neginf=0.0)

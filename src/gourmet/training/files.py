@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,21 @@ def load_tensors(path: Path, names: tuple[str, ...] | None = None) -> tuple[Tens
         raise BadWeights(
             f"{path} was not written by `gourmet train`: its header says nothing about the network"
         )
+    return tensors, about
+
+
+def load_described(
+    path: Path, system: str, architecture: str, labels: Sequence[str]
+) -> tuple[Tensors, dict[str, Any]]:
+    """Like `load_tensors`, after checking that the file says it holds this network with these labels."""
+    tensors, about = load_tensors(path)
+    if about.get("system") != system or about.get("architecture") != architecture:
+        raise BadWeights(
+            f"{path} holds {about.get('architecture')} of the system {about.get('system')}, "
+            f"not {architecture} of {system}"
+        )
+    if tuple(about["labels"]) != tuple(labels):
+        raise BadWeights(f"{path} was trained on the labels {about['labels']}, not on {list(labels)}")
     return tensors, about
 
 

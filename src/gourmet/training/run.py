@@ -24,4 +24,4 @@ def data_of(weights: Path) -> Path:
     try:
         return Path(json.loads(path.read_text(encoding="utf-8"))["data"])
     except (OSError, ValueError, KeyError) as exc:
-        raise UsageError(f"{path} does not say where the photos are: name them with --data") from exc
+        raise UsageError(f"{path} does not say where the data are: name them with --data") from exc

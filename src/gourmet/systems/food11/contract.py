@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from gourmet.systems import scores
 from gourmet.systems.pictures import (
     PictureError,
     PictureInfo,
@@ -21,6 +22,7 @@ from gourmet.systems.pictures import (
     identify,
     square_pixels,
 )
+from gourmet.systems.scores import Floats, softmax
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -67,8 +69,6 @@ INPUT_SIZE: Final = 224
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 
-Floats = npt.NDArray[np.float32]
-
 # normalise(x) = (x / 255 - mean) / std, as one multiplication and one addition per value.
 _SCALE: Final = (1.0 / (255.0 * np.array(STD, ndmin=3).T)).astype(np.float32)
 _SHIFT: Final = (-np.array(MEAN, ndmin=3).T / np.array(STD, ndmin=3).T).astype(np.float32)
@@ -108,29 +108,14 @@ def arrange(image: Pixels, datatype: str) -> npt.NDArray[Any]:
     raise ValueError(f"an input of type {datatype} is none of BYTES, UINT8, FP32, which food11 models take")
 
 
-def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
-    """Probabilities [rows, classes] of `logits`; a temperature above 1 makes them more modest."""
-    shifted = logits / np.float32(temperature)
-    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
-    total: Floats = shifted.sum(axis=-1, keepdims=True)
-    return np.asarray(shifted / total, dtype=np.float32)
-
-
 def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 1.0) -> Floats:
     """The [rows, 11] probabilities in a served model's `outputs`, whichever of the models it is.
 
     Models that answer with probabilities have applied the temperature themselves; `output` is the
     ONNX model's logits, where it is the client's to apply.
     """
-    for name in ("PROBABILITIES", "probabilities"):
-        if name in outputs:
-            return np.asarray(outputs[name], dtype=np.float32).reshape(-1, len(LABELS))
-    if "output" in outputs:
-        return softmax(np.asarray(outputs["output"], dtype=np.float32).reshape(-1, len(LABELS)), temperature)
-    raise ValueError(
-        f"outputs {sorted(outputs)} hold none of PROBABILITIES, probabilities, output, "
-        "by which food11 models answer"
-    )
+    ready = ("PROBABILITIES", "probabilities")
+    return scores.read(outputs, NAME, LABELS, temperature, logits=("output",), ready=ready)
 
 
 def sample() -> bytes:

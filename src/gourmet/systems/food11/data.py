@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.errors import GourmetError, UsageError
+from gourmet.systems.datasets import BadData, check_classes, check_part, evenly
 from gourmet.systems.food11 import contract
 from gourmet.systems.pictures import PictureError, identify, square_pixels
 
@@ -36,10 +35,6 @@ PARTS: Final = {
 }
 _SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
-
-
-class BadData(GourmetError):
-    """Photos that cannot be learned from, and which."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,7 @@ class Pixels:
 
 def listing(data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...]:
     """The photos of one part of `data`; with a `limit`, evenly from its classes."""
-    if part not in PARTS:
-        raise UsageError(f"{part!r} is not a part of a data set; there are {', '.join(PARTS)}")
+    check_part(part, PARTS)
     sources = _sources(data)
     if part in sources:
         photos = _photos(sources[part])
@@ -78,7 +72,7 @@ def listing(data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...
         raise BadData(f"{data} has no {part} part: it has {', '.join(sorted(sources))}")
     if not photos:
         raise BadData(f"{data} has no photos in its {part} part")
-    return tuple(photos if limit is None else _evenly(photos, limit))
+    return evenly(photos, limit)
 
 
 def parts(data: Path) -> tuple[str, ...]:
@@ -134,12 +128,7 @@ def natural_side(photos: Sequence[Photo], samples: int = 64) -> int:
 def dishes(photos: Sequence[Photo]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The names of the dishes of `photos`, sorted by class, and the class of each."""
     found = sorted({(photo.class_id, photo.dish) for photo in photos})
-    lacking = [label for i, label in enumerate(contract.LABELS) if i not in {c for c, _ in found}]
-    if lacking:
-        raise BadData(
-            f"{photos[0].source} has no photos of {', '.join(lacking)}: "
-            f"training needs all {len(contract.LABELS)} classes"
-        )
+    check_classes(photos[0].source, (class_id for class_id, _ in found), contract.LABELS)
     return tuple(f"{c:02d}/{dish}" for c, dish in found), tuple(c for c, _ in found)
 
 
@@ -218,19 +207,3 @@ def _held_out(photo: Photo, part: str) -> bool:
 
 def _part_of(photo: Photo) -> str:
     return next((part for part in ("test", "validation") if _held_out(photo, part)), "train")
-
-
-def _evenly(photos: Sequence[Photo], limit: int) -> list[Photo]:
-    """`limit` photos, as many of each class as there are of the others, spread over each class."""
-    counts = Counter(photo.class_id for photo in photos)
-    share = -(-limit // len(counts))
-    taken: Counter[int] = Counter()
-    seen: Counter[int] = Counter()
-    chosen: list[Photo] = []
-    for photo in photos:
-        stride = max(1, counts[photo.class_id] // share)
-        if seen[photo.class_id] % stride == 0 and taken[photo.class_id] < share and len(chosen) < limit:
-            taken[photo.class_id] += 1
-            chosen.append(photo)
-        seen[photo.class_id] += 1
-    return chosen

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-import onnxruntime
 import torch
 from torch import nn
 
-from gourmet.deploying.target import Answers, Job, Pixels, Scores, Target
+from gourmet.deploying import onnx_form
+from gourmet.deploying.target import Answers, Job, Pixels, Target
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.data import decode, listing
 from gourmet.systems.food11.network import load
 
 __all__ = ["PREPROCESSING", "TARGETS", "eager", "load", "photos"]
 
-OPSET: Final = 17
 _CALIBRATED_ON: Final = 512
 
 Tick = Callable[[float], None]
@@ -49,17 +45,12 @@ def photos(data: Path, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64
 
 def eager(network: nn.Module) -> Answers:
     """The network as it was trained, asked with pixels."""
-
-    def answers(photos: Pixels) -> Scores:
-        with torch.inference_mode():
-            return network(torch.from_numpy(contract.normalise(photos))).numpy()  # type: ignore[no-any-return]
-
-    return answers
+    return onnx_form.eager(network, contract.normalise)
 
 
 def build_torchscript(job: Job, path: Path) -> dict[str, Any]:
     """Trace the network. Freezing and fusing are the server's: what they make cannot be saved."""
-    with torch.no_grad(), _old_but_fastest():
+    with torch.no_grad(), onnx_form.old_but_fastest():
         traced = torch.jit.trace(job.network, _example())  # type: ignore[no-untyped-call]
     traced.save(str(path))
     return {"form": "TorchScript, traced", "input": "float32 [N, 3, 224, 224]"}
@@ -67,69 +58,33 @@ def build_torchscript(job: Job, path: Path) -> dict[str, Any]:
 
 def open_torchscript(path: Path) -> Answers:
     """Opened as the Python model opens it."""
-    with _old_but_fastest():
+    with onnx_form.old_but_fastest():
         network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
         return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)))
 
 
 def build_onnx(job: Job, path: Path) -> dict[str, Any]:
     """One file with a batch of any size; batch normalisation is folded into the convolutions."""
-    _export(job.network, _example(), path, "input", "output")
-    onnx.checker.check_model(onnx.load(path), full_check=True)
-    return {"form": "ONNX", "opset": OPSET, "input": "float32 [N, 3, 224, 224]"}
+    onnx_form.export(job.network, _example(), path, "input", "output")
+    return onnx_form.check(path, "float32 [N, 3, 224, 224]")
 
 
 def open_onnx(path: Path) -> Answers:
     """Opened by ONNX Runtime, asked with the contract's tensor."""
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-    def answers(photos: Pixels) -> Scores:
-        return np.asarray(session.run(["output"], {"input": contract.normalise(photos)})[0])
-
-    return answers
-
-
-def build_int8(job: Job, path: Path) -> dict[str, Any]:
-    """ONNX in eight bits; see gourmet.systems.food11.int8."""
-    return int8.build(job, path, _export, OPSET)
+    return onnx_form.open_file(path, "input", "output", contract.normalise)
 
 
 def open_int8(path: Path) -> Answers:
     """Opened by ONNX Runtime, asked with pixels."""
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda photos: np.asarray(session.run(["probabilities"], {"image": photos})[0])
+    return onnx_form.open_file(path, "image", "probabilities")
 
 
 def _example() -> torch.Tensor:
-    # Two rows: with one, the exporter takes the batch for a constant.
     return torch.randn(2, 3, contract.INPUT_SIZE, contract.INPUT_SIZE)
-
-
-@contextlib.contextmanager
-def _old_but_fastest() -> Iterator[None]:
-    """Silence torch about TorchScript: on CPUs nothing that it would rather have is as fast."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-def _export(network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str) -> None:
-    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
-    with _old_but_fastest():
-        torch.onnx.export(
-            network,
-            (example,),
-            str(path),
-            dynamo=False,
-            input_names=[name],
-            output_names=[output],
-            dynamic_axes={name: {0: "batch"}, output: {0: "batch"}},
-            opset_version=OPSET,
-        )
 
 
 TARGETS: Final[Mapping[str, Target]] = {
     "torchscript": Target("food_classifier", "model.pt", build_torchscript, open_torchscript, exact=True),
     "onnx": Target("food_classifier_onnx", "model.onnx", build_onnx, open_onnx, exact=True),
-    "int8": Target("food_classifier_int8", "model.onnx", build_int8, open_int8, exact=False),
+    "int8": Target("food_classifier_int8", "model.onnx", int8.build, open_int8, exact=False),
 }

@@ -27,6 +27,7 @@ from onnxruntime.quantization import (
 )
 from torch import nn
 
+from gourmet.deploying import onnx_form
 from gourmet.deploying.target import Job, Pixels
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
@@ -81,7 +82,7 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
         return None if row is None else {"pixels": row}
 
 
-def build(job: Job, path: Path, export: Any, opset: int) -> dict[str, Any]:
+def build(job: Job, path: Path) -> dict[str, Any]:
     """Quantize statically: int8 weights per channel, uint8 activations, ranges from real photos."""
     assert isinstance(job.network, Food11Network)
     network = PixelNetwork(job.network, job.calibration.temperature).eval()
@@ -89,7 +90,7 @@ def build(job: Job, path: Path, export: Any, opset: int) -> dict[str, Any]:
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises on the root logger
     with tempfile.TemporaryDirectory() as folder:
         floats, quantized = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        export(network, example, floats, "pixels", "probabilities")
+        onnx_form.export(network, example, floats, "pixels", "probabilities")
         quantize_static(
             floats,
             quantized,
@@ -106,7 +107,7 @@ def build(job: Job, path: Path, export: Any, opset: int) -> dict[str, Any]:
     onnx.save(model, path)
     return {
         "form": "ONNX, int8 QDQ, per channel",
-        "opset": opset,
+        "opset": onnx_form.OPSET,
         "input": "uint8 [N, 224, 224, 3]",
         "calibrated_on": f"{len(job.photos)} photos of the training part",
     }

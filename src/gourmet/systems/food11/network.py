@@ -17,7 +17,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError
 from gourmet.systems.food11 import contract
-from gourmet.training.files import BadWeights, load_tensors, put_tensors
+from gourmet.training.files import load_described, put_tensors
 
 ARCHITECTURE = "mobilenet_v2 1.0"
 
@@ -81,16 +81,7 @@ class Food11Network(nn.Module):
 
 def load(path: Path) -> tuple[Food11Network, dict[str, Any]]:
     """The network in `path`, ready to answer, and what the file says about it."""
-    tensors, about = load_tensors(path)
-    if about.get("system") != contract.NAME or about.get("architecture") != ARCHITECTURE:
-        raise BadWeights(
-            f"{path} holds {about.get('architecture')} of the system {about.get('system')}, "
-            f"not {ARCHITECTURE} of {contract.NAME}"
-        )
-    if tuple(about["labels"]) != contract.LABELS:
-        raise BadWeights(
-            f"{path} was trained on the labels {about['labels']}, not on {list(contract.LABELS)}"
-        )
+    tensors, about = load_described(path, contract.NAME, ARCHITECTURE, contract.LABELS)
     network = Food11Network(about["dishes"], about["dish_classes"])
     put_tensors(network, tensors, path)
     return network.eval(), about

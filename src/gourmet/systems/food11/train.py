@@ -17,6 +17,7 @@ from gourmet.systems.food11.contract import LABELS
 from gourmet.systems.food11.data import Pixels, decode, dishes, listing, natural_side
 from gourmet.systems.food11.network import Food11Network
 from gourmet.training.average import refresh_statistics
+from gourmet.training.measuring import measures
 from gourmet.training.recipe import Phase, Recipe
 
 Tick = Callable[[float], None]
@@ -82,7 +83,7 @@ class Food11Trainee:
             [_spread(np.flatnonzero(validation.classes == c)) for c in range(len(LABELS))]
         )
         self.held_images = torch.from_numpy(validation.images[chosen])
-        self.held_classes = validation.classes[chosen]
+        self.held_classes = torch.from_numpy(validation.classes[chosen])
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """As many photos as there are, every class equally often.
@@ -130,15 +131,8 @@ class Food11Trainee:
                 for rows in torch.split(some, _ROWS)
             ),
         )
-        answers, losses = [], []
-        for rows, classes in zip(
-            torch.split(self.held_images, _ROWS),
-            torch.split(torch.from_numpy(self.held_classes), _ROWS),
-            strict=True,
-        ):
-            logits = network(augment.served(rows.to(self.device), contract.INPUT_SIZE)).cpu()
-            answers.append(logits.argmax(dim=1))
-            losses.append(F.cross_entropy(logits, classes, reduction="none"))
-        right = torch.cat(answers).numpy() == self.held_classes
-        score = float(np.mean([right[self.held_classes == c].mean() for c in np.unique(self.held_classes)]))
-        return {"validation_loss": float(torch.cat(losses).mean()), "score": score}
+        logits = [
+            network(augment.served(rows.to(self.device), contract.INPUT_SIZE)).cpu()
+            for rows in torch.split(self.held_images, _ROWS)
+        ]
+        return measures(torch.cat(logits), self.held_classes)

@@ -1,0 +1,149 @@
+"""What everybody who touches the digits agrees on: labels, ink in, probabilities out.
+
+numpy and Pillow only. The web app, the served models, the trainer and the checks import this
+module; none of them repeats a line of it.
+
+A digit is laid out as MNIST lays it out: white ink on black, the longer side 20 pixels, its centre
+of mass in the middle of 28×28. Which of a picture's two colours is ink is decided by its border:
+what the outermost pixels mostly are is background, and ink is what differs from it, to the side that
+differs more. A picture of 28×28 that is laid out like this already comes through as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from gourmet.systems import scores
+from gourmet.systems.pictures import (
+    PictureError,
+    PictureInfo,
+    Pixels,
+    from_base64,
+    identify,
+    whole_pixels,
+)
+from gourmet.systems.scores import Floats
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "INPUT_SIZE",
+    "LABELS",
+    "MODEL_ENV",
+    "NAME",
+    "Floats",
+    "PictureError",
+    "PictureInfo",
+    "arrange",
+    "encode",
+    "from_base64",
+    "identify",
+    "layout",
+    "normalise",
+    "pixels",
+    "probabilities",
+    "sample",
+]
+
+NAME: Final = "digits"
+# Which served model answers the page: this variable decides, and nothing else.
+MODEL_ENV: Final = "DIGITS_MODEL_NAME"
+DEFAULT_MODEL: Final = "digits"
+
+LABELS: Final = tuple("0123456789")
+
+INPUT_SIZE: Final = 28
+_INK_SIZE: Final = 20
+# Ink of about the right size is moved and not resampled, which would only blur it.
+_RIGHT_SIZES: Final = range(17, 24)
+_DECODED_SIZE: Final = 280
+# Of 255: less than this between ink and background is nothing that somebody drew.
+_FAINTEST_INK: Final = 24
+# As a share of the strongest ink: less is the noise of a photo or a JPEG and not part of the digit.
+_NOISE: Final = 0.2
+
+_GREY: Final = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+
+
+def pixels(data: bytes) -> Pixels:
+    """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
+    grey = whole_pixels(data, _DECODED_SIZE) @ _GREY
+    ink = _ink(grey)
+    if ink.max() < _FAINTEST_INK:
+        raise PictureError("blank", "this picture is of one colour: draw a digit on it")
+    return layout(ink)
+
+
+def layout(ink: npt.NDArray[Any]) -> Pixels:
+    """`ink`, of any size and strength on a background of nought, as uint8 [28, 28]."""
+    ink = ink.astype(np.float32)
+    strong = np.where(ink > _NOISE * ink.max(), ink, 0.0)
+    across, down = strong.sum(axis=0), strong.sum(axis=1)
+    longest = max(_extent(across), _extent(down))
+    moved = longest in _RIGHT_SIZES
+    window = INPUT_SIZE if moved else longest * INPUT_SIZE / _INK_SIZE
+    left, top = _start(across, window), _start(down, window)
+    if moved:
+        left, top = round(left), round(top)
+    margin = math.ceil(window)
+    paper = Image.fromarray(np.pad(ink, margin))
+    box = (margin + left, margin + top, margin + left + window, margin + top + window)
+    small = np.asarray(paper.resize((INPUT_SIZE, INPUT_SIZE), Image.Resampling.BICUBIC, box=box))
+    return np.asarray((small.clip(0.0) * (255.0 / small.max())).round(), dtype=np.uint8)
+
+
+def normalise(image: Pixels) -> Floats:
+    """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
+    return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
+
+
+def encode(data: bytes, datatype: str) -> npt.NDArray[Any]:
+    """A picture as the one-row input tensor that a model with an input of `datatype` takes."""
+    return arrange(pixels(data), datatype)
+
+
+def arrange(image: Pixels, datatype: str) -> npt.NDArray[Any]:
+    """`pixels` as the one-row input tensor that a model with an input of `datatype` takes."""
+    if datatype == "FP32":
+        return normalise(image)[np.newaxis]
+    raise ValueError(f"an input of type {datatype} is not FP32, which digits models take")
+
+
+def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 1.0) -> Floats:
+    """The [rows, 10] probabilities in a served model's `outputs`, whichever of the models it is.
+
+    Both answer with logits: `digits` as `logits`, `onnx-mnist-cpu` under the number that the exporter
+    of its first users gave them.
+    """
+    return scores.read(outputs, NAME, LABELS, temperature, logits=("logits", "26"))
+
+
+def sample() -> bytes:
+    """A small PNG of a 3, drawn by drawn_digits.py: what a served model is asked first."""
+    return Path(__file__).with_name("sample.png").read_bytes()
+
+
+def _ink(grey: Floats) -> Floats:
+    """How far each pixel is from the background, to the side on which more of the picture is."""
+    border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
+    lighter = grey - np.median(border)
+    return np.asarray(lighter if lighter.max() >= -lighter.min() else -lighter).clip(0.0)
+
+
+def _extent(profile: Floats) -> int:
+    there = np.flatnonzero(profile)
+    return int(there[-1] - there[0] + 1)
+
+
+def _start(profile: Floats, window: float) -> float:
+    """Where a window begins whose middle is the centre of mass, moved so that it holds all ink."""
+    there = np.flatnonzero(profile)
+    centre = float(profile @ (np.arange(len(profile)) + 0.5)) / float(profile.sum())
+    first, last = float(there[0]), float(there[-1] + 1)
+    return min(max(centre - window / 2, last - window), first)

@@ -1,0 +1,105 @@
+"""The digits models on the real server: right digits, and every row its own answer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from PIL import Image
+
+from gourmet.serving.asking import ask_sample
+from gourmet.serving.asking import triton as connect
+from gourmet.systems.digits import contract, data, drawn_digits
+
+NAMES = {"digits": ("input", "logits"), "onnx-mnist-cpu": ("input.1", "26")}
+
+
+@pytest.fixture(scope="module")
+def client(triton) -> Iterator[triton_http.InferenceServerClient]:
+    with triton_http.InferenceServerClient(triton.http_url, concurrency=16) as client:
+        yield client
+
+
+def tensor(model: str, values: np.ndarray) -> list[triton_http.InferInput]:
+    given = triton_http.InferInput(NAMES[model][0], list(values.shape), "FP32")
+    given.set_data_from_numpy(values)
+    return [given]
+
+
+def logits(client: triton_http.InferenceServerClient, model: str, values: np.ndarray) -> np.ndarray:
+    return client.infer(model, tensor(model, values)).as_numpy(NAMES[model][1])
+
+
+@pytest.fixture(scope="module")
+def held_out() -> tuple[np.ndarray, np.ndarray]:
+    digits = data.listing(data.bundled()[0], "test")
+    return np.stack([contract.normalise(each.image) for each in digits]), np.array(
+        [d.class_id for d in digits]
+    )
+
+
+@pytest.mark.parametrize("digit", [0, 8])
+def test_an_image_of_a_0_and_of_an_8_as_the_first_users_of_the_model_send_them(client, digit) -> None:
+    image = drawn_digits.png(digit, size=28)
+    # Their client sends the grey values of a 28×28 picture, 0 to 255, as they are.
+    values = np.asarray(Image.open(io.BytesIO(image)), np.float32).reshape(1, 1, 28, 28)
+    answer = logits(client, "onnx-mnist-cpu", values)
+    assert answer.shape == (1, 10)
+    assert np.argmax(np.squeeze(answer)) == digit, f"Test for image of {digit} class failed."
+    print(f"Test for image of {digit} class is done.")  # noqa: T201
+
+
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize(("ink", "paper"), [(255, 0), (0, 255)], ids=["white on black", "black on white"])
+def test_drawn_digits_are_called_by_their_names(client, model, ink, paper) -> None:
+    # A 1 with a long flag is what the writers of the training digits write as a 7.
+    digits = [digit for digit in range(10) if digit != 1]
+    for digit in digits:
+        values = contract.encode(drawn_digits.png(digit, ink=ink, paper=paper), "FP32")
+        assert logits(client, model, values).argmax() == digit
+
+
+def test_held_out_digits_in_full_batches_are_nearly_all_right(client, held_out) -> None:
+    images, classes = held_out
+    answers = np.concatenate(
+        [logits(client, "digits", images[first : first + 64]) for first in range(0, len(images), 64)]
+    )
+    assert np.mean(answers.argmax(axis=1) == classes) >= 0.985
+
+
+def test_rows_get_their_own_answers_however_they_are_cut_and_merged(client, held_out) -> None:
+    images = held_out[0][:96]
+    alone = np.concatenate([logits(client, "onnx-mnist-cpu", image[np.newaxis]) for image in images])
+    random = np.random.default_rng(4)
+    cuts = [random.integers(0, len(images), random.integers(1, 9)) for _ in range(60)]
+    waiting = [client.async_infer("digits", tensor("digits", images[rows])) for rows in cuts]
+    for rows, request in zip(cuts, waiting, strict=True):
+        np.testing.assert_allclose(request.get_result().as_numpy("logits"), alone[rows], atol=1e-4)
+    statistics = client.get_inference_statistics("digits")["model_stats"][0]
+    assert statistics["execution_count"] < statistics["inference_count"]
+
+
+def test_a_request_of_the_wrong_shape_fails_alone_with_a_reason(client) -> None:
+    with pytest.raises(triton_http.InferenceServerException, match=r"(?i)shape"):
+        logits(client, "onnx-mnist-cpu", np.zeros((2, 1, 28, 28), np.float32))
+    with pytest.raises(triton_http.InferenceServerException, match="64"):
+        logits(client, "digits", np.zeros((65, 1, 28, 28), np.float32))
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_triton_itself_names_the_digit(client, model) -> None:
+    values = contract.encode(drawn_digits.png(5), "FP32")
+    wanted = triton_http.InferRequestedOutput(NAMES[model][1], class_count=1)
+    answer = client.infer(model, tensor(model, values), outputs=[wanted]).as_numpy(NAMES[model][1])
+    assert answer.ravel()[0].decode().endswith(":5:5")
+
+
+def test_both_models_call_the_sample_a_3_with_the_same_confidence(triton) -> None:
+    with connect(triton.http_url) as client:
+        answers = [ask_sample(client, "digits", model) for model in NAMES]
+    assert {label for label, _ in answers} == {"3"}
+    assert answers[0][1] == pytest.approx(answers[1][1], abs=1e-4)
+    assert answers[0][1] > 0.9

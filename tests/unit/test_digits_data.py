@@ -1,0 +1,199 @@
+"""Digits in every form that they come in, and what is said of each form that is broken."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from gourmet.errors import UsageError
+from gourmet.systems.datasets import BadData
+from gourmet.systems.digits import contract, data
+
+HEAD = "label," + ",".join(f"pixel{i}" for i in range(784))
+
+
+def images(count: int) -> np.ndarray:
+    """Blots that differ, each with some ink."""
+    return np.random.default_rng(0).integers(1, 256, (count, 28, 28)).astype(np.uint8)
+
+
+def labels(count: int) -> np.ndarray:
+    return np.arange(count, dtype=np.uint8) % 10
+
+
+def idx(array: np.ndarray) -> bytes:
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+
+
+def kaggle(path: Path, count: int = 100) -> Path:
+    rows = np.concatenate([labels(count)[:, None], images(count).reshape(count, -1)], axis=1)
+    path.write_text("\n".join([HEAD, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def mnist(folder: Path, *prefixes: str, count: int = 100) -> Path:
+    for prefix in prefixes:
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(images(count)))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(labels(count)))
+    return folder
+
+
+def sizes(path: Path) -> dict[str, int]:
+    return {part: len(data.listing(path, part)) for part in data.PARTS}
+
+
+def test_the_bundled_digits_are_scikit_learns_in_its_order() -> None:
+    theirs = load_digits()
+    path, words = data.bundled()
+    found = {digit.name: digit for part in data.PARTS for digit in data.listing(path, part)}
+    assert len(found) == len(theirs.target) == 1797
+    assert "1,797" in words
+    for row in (0, 7, 1796):
+        mine = found[f"digits.csv.gz:{row + 1}"]
+        assert mine.class_id == theirs.target[row]
+        np.testing.assert_array_equal(mine.image, contract.layout(theirs.images[row]))
+
+
+def test_a_fifth_of_every_digit_is_held_out_and_a_tenth_of_the_rest() -> None:
+    path, _ = data.bundled()
+    counts = {part: Counter(digit.class_id for digit in data.listing(path, part)) for part in data.PARTS}
+    for class_id in range(10):
+        everything = sum(counts[part][class_id] for part in data.PARTS)
+        assert counts["test"][class_id] == round(everything / 5)
+        assert counts["validation"][class_id] == round((everything - counts["test"][class_id]) / 10)
+
+
+def test_a_digit_of_the_data_comes_through_the_contract_as_it_is() -> None:
+    digits = data.listing(data.bundled()[0], "test", limit=60)
+    assert Counter(digit.class_id for digit in digits) == dict.fromkeys(range(10), 6)
+    for digit, picture in zip(digits, data.read(digits), strict=True):
+        np.testing.assert_array_equal(contract.pixels(picture), digit.image)
+
+
+def test_kaggles_csv_is_read_by_name_or_by_its_folder(tmp_path: Path) -> None:
+    path = kaggle(tmp_path / "train.csv")
+    assert sizes(path) == sizes(tmp_path) == {"train": 70, "validation": 10, "test": 20}
+    digit = data.listing(path, "test")[0]
+    row = int(digit.name.partition(":")[2]) - 1
+    np.testing.assert_array_equal(digit.image, images(100)[row])
+    assert digit.class_id == row % 10
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "dot"])
+def test_mnists_own_files_are_read_with_their_test_part(form: str, tmp_path: Path) -> None:
+    mnist(tmp_path, "train", "t10k")
+    for path in list(tmp_path.iterdir()):
+        if form == "gz":
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        elif form == "dot":
+            path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    assert sizes(tmp_path) == {"train": 90, "validation": 10, "test": 100}
+    np.testing.assert_array_equal(data.listing(tmp_path, "test")[3].image, images(100)[3])
+
+
+def test_mnists_training_files_alone_are_divided_and_may_be_named_themselves(tmp_path: Path) -> None:
+    mnist(tmp_path, "train")
+    assert sizes(tmp_path) == {"train": 70, "validation": 10, "test": 20}
+    assert sizes(tmp_path / "train-images-idx3-ubyte") == sizes(tmp_path)
+
+
+def test_few_digits_have_no_parts_to_measure_on(tmp_path: Path) -> None:
+    mnist(tmp_path, "train", count=20)
+    assert data.parts(tmp_path) == ()
+    with pytest.raises(BadData, match="too few digits for a test part"):
+        data.listing(tmp_path, "test")
+
+
+def test_a_part_that_no_data_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="'tset' is not a part"):
+        data.listing(data.bundled()[0], "tset")
+
+
+def changed(change: Callable[[str], str]) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = kaggle(folder / "train.csv", count=20)
+        path.write_text(change(path.read_text()))
+        return path
+
+    return write
+
+
+def broken_idx(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = mnist(folder, "train", count=20) / name
+        path.write_bytes(change(path.read_bytes()))
+        return folder
+
+    return write
+
+
+def cut_gzip(folder: Path) -> Path:
+    path = folder / "digits.csv.gz"
+    shutil.copy(data.bundled()[0], path)
+    path.write_bytes(path.read_bytes()[:9000])
+    return path
+
+
+def without_labels(folder: Path) -> Path:
+    (mnist(folder, "train") / "train-labels-idx1-ubyte").unlink()
+    return folder
+
+
+def a_picture(folder: Path) -> Path:
+    buffer = io.BytesIO()
+    Image.new("L", (28, 28)).save(buffer, "PNG")
+    (folder / "digit.png").write_bytes(buffer.getvalue())
+    return folder / "digit.png"
+
+
+@pytest.mark.parametrize(
+    ("write", "complaint"),
+    [
+        (lambda folder: folder / "gone.csv", r"gone\.csv does not exist"),
+        (lambda folder: folder, r"holds neither train\.csv nor train-images-idx3-ubyte"),
+        (changed(lambda text: text.replace(",pixel783", "")), r"train\.csv has 784 columns from label"),
+        (changed(lambda text: text.replace("label,", "")), r"train\.csv has no column label"),
+        (changed(lambda text: text.replace("label", "digit")), r"train\.csv has 785 columns and no head"),
+        (changed(lambda text: text.replace("\n3,", "\nthree,")), r"train\.csv is not all whole .*'three'"),
+        (changed(lambda text: text.replace("\n3,", "\n3.5,")), r"train\.csv is not all whole numbers"),
+        (changed(lambda text: text.replace("\n3,", "\n3,7,", 1)), r"train\.csv is not all .* changed from"),
+        (changed(lambda text: text.replace("\n3,", "\n13,", 1)), r"train\.csv: number 4 is labelled 13"),
+        (changed(lambda text: text.replace("\n3,", "\n3,-", 1)), r"train\.csv: number 4 has a pixel of -"),
+        (changed(lambda text: HEAD + "\n"), r"train\.csv holds no digits"),
+        (changed(lambda text: f"{HEAD}\n5{',0' * 784}\n"), r"train\.csv: number 1 is blank"),
+        (changed(lambda text: f"{HEAD}\n5,1\n"), r"train\.csv has 2 columns, 785 are needed"),
+        (cut_gzip, r"digits\.csv\.gz cannot be read"),
+        (a_picture, r"digit\.png is no CSV"),
+        (
+            broken_idx("train-images-idx3-ubyte", lambda data: data[:-5]),
+            r"train-images-idx3-ubyte is cut short .* 20×28×28 bytes .* head of 16, and 15675 do",
+        ),
+        (broken_idx("train-images-idx3-ubyte", lambda data: data[:9]), "idx3-ubyte is cut short"),
+        (broken_idx("train-images-idx3-ubyte", lambda data: b""), "begins with nothing, not 00000803"),
+        (
+            broken_idx("train-labels-idx1-ubyte", lambda data: idx(images(20))),
+            "train-labels-idx1-ubyte is no idx file of labels: it begins with 00000803",
+        ),
+        (broken_idx("train-labels-idx1-ubyte", lambda data: idx(labels(19))), "20 images, .* 19 labels"),
+        (
+            broken_idx("train-labels-idx1-ubyte", lambda data: idx(labels(20) + 20)),
+            "train-labels-idx1-ubyte: number 1 is labelled 20",
+        ),
+        (broken_idx("train-images-idx3-ubyte", lambda data: idx(images(20)[:, 1:])), "images of 27×28"),
+        (without_labels, "lacks train-labels-idx1-ubyte"),
+    ],
+)
+def test_what_is_broken_is_named(write: Callable[[Path], Path], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=complaint):
+        data.listing(write(tmp_path), "train")

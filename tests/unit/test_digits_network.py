@@ -1,0 +1,70 @@
+"""The digits network and what it is shown while it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gourmet.errors import UsageError
+from gourmet.systems.digits import augment, data
+from gourmet.systems.digits.network import DigitsNetwork, load
+from gourmet.systems.digits.train import prepare, recipe
+from gourmet.training.files import BadWeights, save_tensors
+
+
+@pytest.fixture(scope="module")
+def network() -> DigitsNetwork:
+    torch.manual_seed(0)
+    return DigitsNetwork().eval()
+
+
+@torch.no_grad()
+def test_the_scale_in_which_ink_is_sent_does_not_matter(network: DigitsNetwork) -> None:
+    ink = torch.rand(3, 1, 28, 28)
+    ink[:, :, 0, 0], ink[:, :, 0, 1] = 0.0, 1.0
+    expected = network(ink)
+    for other in (255 * ink, (ink - 0.1307) / 0.3081):
+        torch.testing.assert_close(network(other), expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_blank_image_is_answered_with_finite_numbers(network: DigitsNetwork) -> None:
+    assert network(torch.zeros(2, 1, 28, 28)).isfinite().all()
+
+
+def test_weights_come_back_as_they_were_saved_and_others_are_refused(
+    network: DigitsNetwork, tmp_path: Path
+) -> None:
+    path = tmp_path / "w.safetensors"
+    save_tensors(path, network.state_dict(), {**network.about, "epoch": 3})
+    again, about = load(path)
+    assert about["epoch"] == 3
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+    save_tensors(path, network.state_dict(), {**network.about, "system": "food11"})
+    with pytest.raises(BadWeights, match="of the system food11, not five convolutions"):
+        load(path)
+
+
+def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
+    digits = data.listing(data.bundled()[0], "train", limit=20)
+    trainee = prepare(
+        data.bundled()[0], limit=20, seed=0, device="cpu", pretrained=False, tick=lambda share: None
+    )
+    assert len(trainee.images) == len(digits)
+    one, same, other = (
+        augment.varied(trainee.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert one.shape == trainee.images.shape
+    assert one.min() >= 0.0
+    assert one.max() <= 1.0
+    assert (one.amax(dim=(1, 2, 3)) > 0.3).all()
+
+
+def test_there_are_no_pretrained_weights_for_digits() -> None:
+    with pytest.raises(UsageError, match="without --pretrained"):
+        recipe(epochs=None, rate=None, seed=0, device="cpu", pretrained=True)
