@@ -1,0 +1,121 @@
+"""From photos to answers through a real server, as typed: train, kill, resume, evaluate, deploy, check."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from PIL import Image
+
+from gourmet.serving.waiting import wait_until
+from gourmet.systems.food11 import contract
+from gourmet.training.files import read_about
+
+GOURMET = Path(sys.executable).with_name("gourmet")
+MODEL = "food_classifier_onnx"
+PARTS = {"train": 40, "test": 6}  # photos a class
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A few photos a class: real ones where there are any, else colours that a network soon tells apart."""
+    folder = tmp_path_factory.mktemp("photos")
+    try:
+        real: Path | None = request.getfixturevalue("food_photos")
+    except pytest.skip.Exception:
+        real = None
+    for part, count in PARTS.items():
+        with zipfile.ZipFile(folder / f"{part}.zip", "w") as archive:
+            for name, blob in _real(real, part, count) if real else _coloured(part, count):
+                archive.writestr(name, blob)
+    return folder
+
+
+def _real(folder: Path, part: str, count: int) -> Iterator[tuple[str, bytes]]:
+    from gourmet.systems.food11.data import listing, read
+
+    photos = listing(folder, part, limit=count * len(contract.LABELS))
+    yield from zip((photo.name for photo in photos), read(photos), strict=True)
+
+
+def _coloured(part: str, count: int) -> Iterator[tuple[str, bytes]]:
+    generator = np.random.default_rng(len(part))
+    for class_id in range(len(contract.LABELS)):
+        for number in range(count):
+            colour = np.array([(class_id * step) % 256 for step in (67, 131, 29)])
+            coarse = generator.normal(0, 30, (2 + class_id, 2 + class_id, 3)) + colour
+            image = Image.fromarray(np.clip(coarse, 0, 255).astype(np.uint8))
+            buffer = io.BytesIO()
+            image.resize((64, 64), Image.Resampling.NEAREST).save(buffer, "JPEG")
+            yield f"{class_id:02d}/{class_id}_{part}{number}.jpg", buffer.getvalue()
+
+
+def gourmet(folder: Path, *arguments: object) -> str:
+    command = [str(GOURMET), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_train_kill_resume_evaluate_deploy_check(
+    data: Path, tmp_path: Path, models_copy: Path, lab_triton: Any
+) -> None:
+    # One thread: on busy cores the threads of a step mostly wait for each other.
+    train = ["train", "food11", "--data", data, "--epochs", "1", "--limit", "400", "--threads", "1"]
+    train += ["--checkpoint-every", "0"]
+    run = tmp_path / "runs" / "food11"
+    killed = subprocess.Popen([str(GOURMET), *map(str, train)], cwd=tmp_path, stderr=subprocess.PIPE)
+    try:
+        wait_until((run / "checkpoint.safetensors").exists, 240, "a checkpoint")
+    finally:
+        killed.kill()
+        killed.communicate(timeout=60)
+    position = read_about(run / "checkpoint.safetensors")["position"]
+    assert position["epoch"] == 0
+    assert position["seen"] > 0
+    assert not (run / "last.safetensors").exists()
+
+    assert "after 1 epochs" in gourmet(tmp_path, *train, "--resume")
+
+    evaluated = json.loads(gourmet(tmp_path, "evaluate", "food11", "--json"))["test"]
+
+    deployed = gourmet(tmp_path, "deploy", "food11", "--format", "onnx", "--to", models_copy)
+    assert f"{MODEL}/2" in deployed.replace("\\", "/")
+    assert "FAIL" not in deployed
+
+    # The running Triton takes the deployed version into service out of its own repository.
+    served = lab_triton.repository / MODEL
+    (models_copy / MODEL).rename(served)
+    with triton_http.InferenceServerClient(lab_triton.http_url, network_timeout=120) as client:
+        client.load_model(MODEL)
+        try:
+            options = (
+                "--data",
+                data,
+                "--url",
+                lab_triton.http_url,
+                "--model-repository",
+                lab_triton.repository,
+            )
+            found = json.loads(gourmet(tmp_path, "check", MODEL, *options, "--json", "-"))
+        finally:
+            client.unload_model(MODEL)
+            served.rename(models_copy / MODEL)
+    assert found["complete"] is True
+    assert found["versions"] == ["2"]
+    assert found["answered"] == evaluated["photos"] == PARTS["test"] * len(contract.LABELS)
+    # The manifest led the check to the weights in runs/, and both say what evaluate said.
+    assert found["eager"]["compared"] is True
+    assert found["eager"]["different"] == 0
+    assert found["quality"]["top1"] == evaluated["top1"]
+    assert found["quality"]["per_class"] == evaluated["per_class"]
