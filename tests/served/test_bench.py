@@ -195,9 +195,8 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
         Target(lab_triton.http_url, lab_triton.grpc_url),
         Effort(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet"),
         Data(4),
-        turns=2,
     )
-    assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 2), ("2 instances", 2)]
+    assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 1), ("2 instances", 1)]
     configs = [point.config for point in found.points]
     assert [config["instance_group"][0]["count"] for config in configs] == [1, 2]
     assert "dynamic_batching" not in configs[0]

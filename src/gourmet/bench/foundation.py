@@ -25,8 +25,8 @@ import tritonclient.http as triton_http
 from gourmet import repository
 from gourmet.bench import perf_analyzer, raw_onnx
 from gourmet.bench.perf_analyzer import Load, Measurement
+from gourmet.bench.trust import WrongAnswers
 from gourmet.config_change import Change, as_json, as_pbtxt, changed
-from gourmet.errors import GourmetError
 from gourmet.serving.asking import triton
 from gourmet.serving.ports import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
@@ -50,10 +50,6 @@ _SEED: Final = 5
 _PHOTOS: Final = 64
 # The lab's crop is cut after shrinking and not before, so a photo between two classes may go either way.
 _LEAST_AGREEMENT: Final = 0.95
-
-
-class WrongAnswers(GourmetError):
-    """A model under measurement answers wrongly, so its speed is of no interest."""
 
 
 @dataclass(frozen=True)

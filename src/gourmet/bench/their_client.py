@@ -14,7 +14,6 @@ from gourmet.bench.results import Latency, Point, Split, Window
 from gourmet.bench.rows import for_perf_analyzer
 from gourmet.bench.task import Task, Watch
 
-
 # What perf_analyzer says where its windows disagree, or are shorter than a request.
 _DISTURBED: Final = ("Failed to obtain stable measurement", "No valid requests recorded")
 

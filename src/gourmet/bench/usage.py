@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,10 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU seconds of a process and all under it up to a moment."""
+    """CPU seconds of a process and of each under it up to a moment."""
 
     at: float
-    cpu_s: float
+    cpu_s: Mapping[int, float]
 
 
 class ServerProcesses:
@@ -30,20 +31,22 @@ class ServerProcesses:
         tree = self._tree()
         if not tree:
             return None
-        total = 0.0
+        seconds = {}
         for process in tree:
             try:
                 times = process.cpu_times()
             except psutil.Error:
                 continue
-            total += times.user + times.system
-        return Spent(time.monotonic(), total)
+            seconds[process.pid] = times.user + times.system
+        return Spent(time.monotonic(), seconds)
 
     def cores(self, before: Spent | None, after: Spent | None) -> float | None:
         """How many cores were kept busy between two looks."""
         if before is None or after is None or after.at <= before.at:
             return None
-        return (after.cpu_s - before.cpu_s) / (after.at - before.at)
+        # A process that ended in between, such as an instance of the config before, takes its count along.
+        spent = sum(seconds - before.cpu_s.get(pid, 0.0) for pid, seconds in after.cpu_s.items())
+        return spent / (after.at - before.at)
 
     def memory_mib(self) -> float | None:
         """Memory in use; what processes share counts once."""

@@ -165,9 +165,9 @@ class App:
     def read(self, reply: Reply) -> Answer:
         said = json.loads(reply.body)
         return {
-            "label": np.array([said["label"].encode()], dtype=np.object_),
-            "probability": np.array([said["probability"]], dtype=np.float32),
-            "model": np.array([said["model"]["name"].encode()], dtype=np.object_),
+            "label": np.array([[said["label"].encode()]], dtype=np.object_),
+            "probability": np.array([[said["probability"]]], dtype=np.float32),
+            "model": np.array([[said["model"]["name"].encode()]], dtype=np.object_),
         }
 
     async def close(self) -> None:

@@ -18,7 +18,8 @@ _LEVEL: Final = 16
 
 _ABOUT: Final = (
     f"The digits lab: instance counts on {LONE}, then queue delays on it, which takes one image a request "
-    f"and can batch nothing, and on {BATCHED}, which can. Sixteen clients ask again as soon as they are answered."
+    f"and can batch nothing, and on {BATCHED}, which can. Sixteen clients ask again as soon as they are "
+    "answered."
 )
 
 

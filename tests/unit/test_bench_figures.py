@@ -1,0 +1,238 @@
+"""What a benchmark computes: pure functions, saved files, and a loop against a server of our own making."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gourmet.bench import compare, figures, generator, page, results, scenario, tables, triton_counts, trust
+from gourmet.bench.answers import Answers
+from gourmet.bench.connections import Reply
+from gourmet.bench.results import BatchSize, Bench, Demand, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.bench.scenarios import SCENARIOS
+from gourmet.bench.wire import Answer, Request
+
+
+def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), **more: object) -> Point:
+    return replace(
+        Point(
+            arm=arm,
+            demand=Demand("m", 2),
+            client="gourmet",
+            rows_per_s=figures.interval(rates),
+            latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
+            split_ms=Split(8.0, 0.1, 10.0, 0.2, 1.7),
+            batches=(BatchSize(1, 50, 9.0), BatchSize(4, 50, 11.0)),
+            windows=tuple(Window(rate, 2000 / rate) for rate in rates),
+            requests=300,
+            errors={},
+            usage=Usage(0.2, 1.9, 512.0),
+            checks=(results.Check("errors", "0 of 300", "none"),),
+            config={"name": "m", "max_batch_size": 8},
+        ),
+        **more,
+    )
+
+
+def a_bench(*points: Point) -> Bench:
+    return Bench("m", "gourmet bench run m", "2026-11-21T10:00:00+00:00", {"cpus": "2"}, "noise", points)
+
+
+def test_an_interval_is_student_s() -> None:
+    got = figures.interval([10.0, 12.0, 11.0])
+    assert (got.value, got.low, got.high) == pytest.approx((11.0, 11 - 2.484, 11 + 2.484), abs=0.001)
+    assert figures.interval([10.0]) == Estimate(10.0)
+
+
+def test_a_ratio_has_the_interval_of_both() -> None:
+    random = np.random.default_rng(0)
+    held = 0
+    for _ in range(300):
+        got = figures.ratio(list(random.normal(20, 1, 5)), list(random.normal(10, 0.5, 5)))
+        assert got.low is not None
+        assert got.high is not None
+        held += got.low <= 2 <= got.high
+    assert 0.91 <= held / 300 <= 0.99
+    same = figures.ratio([3.0, 3.0], [2.0, 2.0])
+    assert (same.value, same.low, same.high) == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_windows_and_requests_in_flight() -> None:
+    due, done = np.array([0.0, 0.5, 1.0, 1.5]), np.array([0.5, 1.0, 1.5, 2.5])
+    first, second = figures.windows(due, done, 0.0, 2.0, 2)
+    assert (first.requests_per_s, first.mean_ms, first.p95_ms) == (1.0, 500.0, 500.0)
+    assert second.requests_per_s == 2.0
+    assert figures.in_flight(due, done, 0.0, 2.0) == 1.0
+    assert figures.unsteadiness([90.0, 100.0, 130.0]) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("check", "error", "says"),
+    [
+        (lambda: trust.littles_law(Demand("m", 8), 8, 7.7), None, ""),
+        (
+            lambda: trust.littles_law(Demand("m", 8), 8, 128),
+            trust.LittlesLawBroken,
+            "128.00 and 8.00 .* in flight",
+        ),
+        (lambda: trust.few_errors({"bad": 5}, 95, 0.05), None, ""),
+        (lambda: trust.few_errors({"bad": 6}, 94, 0.05), trust.RequestsFailed, r"6 of 100 .* “bad”"),
+        (lambda: trust.rows_counted(100, 100), None, ""),
+        (lambda: trust.rows_counted(60, 100), trust.CountsDisagree, "a cache answered the rest"),
+        (lambda: trust.rows_counted(101, 100), trust.CountsDisagree, "somebody else asks"),
+        (lambda: trust.rows_counted(101, 100, failed=1), None, ""),
+        (
+            lambda: trust.rate_counted(Demand("m"), 38, 618, 500),
+            trust.SomebodyElseAsks,
+            "38 rows .* claims 618",
+        ),
+        (lambda: trust.generator_had_time(Demand("m"), 0.97), trust.GeneratorSaturated, "97% of a core"),
+    ],
+)
+def test_a_check_passes_or_says_why(check, error, says: str) -> None:
+    if error is None:
+        assert check().found
+    else:
+        with pytest.raises(error, match=says):
+            check()
+
+
+def test_what_triton_counted_between_two_looks() -> None:
+    def statistics(executions: int) -> dict[str, object]:
+        times = {
+            phase: {"ns": 1_000_000 * executions} for phase in ("queue", "compute_input", "compute_output")
+        }
+        infer = {"count": executions, "ns": 8_000_000 * executions}
+        success = {"count": 2 * executions}
+        return {
+            "model_stats": [
+                {
+                    "inference_count": 4 * executions,
+                    "inference_stats": {**times, "compute_infer": infer, "success": success},
+                    "batch_stats": [{"batch_size": 4, "compute_infer": infer}],
+                }
+            ]
+        }
+
+    got = triton_counts.counts(statistics(30)).since(triton_counts.counts(statistics(10)))
+    assert (got.rows, got.requests) == (80, 40)
+    assert got.batches() == (BatchSize(4, 20, 8.0),)
+    assert got.split(6.0) == Split(0.5, 0.5, 4.0, 0.5, 0.5)
+
+
+def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
+    bench = a_bench(a_point(), a_point("other", windows=(Window(1.0, 2.0, 3.0),)))
+    (tmp_path / "a.json").write_text(results.as_json(bench))
+    assert results.read(tmp_path / "a.json") == bench
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no", "cannot be read"),
+        ("[]", "has the schema None"),
+        ('{"schema": "gourmet-bench/0"}', "this gourmet reads 'gourmet-bench/1'"),
+        ('{"schema": "gourmet-bench/1"}', "is no whole benchmark"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(results.UnreadableResult, match=says):
+        results.read(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [((100.0, 101.0, 99.5), "same"), ((96.0, 97.0, 96.5), "same"), ((80.0, 81.0, 80.5), "slower")],
+)
+def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], verdict: str) -> None:
+    before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
+    (pair,) = compare.compare(before, now)
+    assert pair.verdict == verdict
+    assert "<svg" in page.comparison(before, now, [pair], compare.NOISE)
+    if verdict == "slower":
+        with pytest.raises(compare.Slower, match=r"1 of 1 points .* throughput × 0.8"):
+            compare.refuse_slower([pair])
+    else:
+        compare.refuse_slower([pair])
+
+
+def test_runs_of_other_things_are_not_compared() -> None:
+    with pytest.raises(compare.NothingInCommon, match="one has arm c=2, the other else c=2"):
+        compare.compare(a_bench(a_point()), a_bench(a_point("else")))
+
+
+def test_turns_become_one_point_whose_interval_is_theirs() -> None:
+    turns = [a_point(rates=(rate,) * 3) for rate in (90.0, 100.0, 110.0)]
+    merged = scenario.merge(turns)
+    assert merged.rows_per_s == figures.interval([90.0, 100.0, 110.0])
+    assert merged.batches == (BatchSize(1, 150, 9.0), BatchSize(4, 150, 11.0))
+    assert (merged.turns, merged.requests, merged.executed_rows) == (3, 900, 2.5)
+
+
+def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
+    head, row = tables.as_csv(a_bench(a_point())).splitlines()
+    got = dict(zip(head.split(","), row.split(","), strict=True))
+    assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("2", "100.000", "8000")
+    assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
+    chosen = SCENARIOS[name]()
+    points = [replace(a_point(arm.name), demand=demand) for arm in chosen.arms for demand in arm.demands]
+    said = [each.says for each in chosen.read(scenario.Points(points))]
+    assert any(says.startswith("Not reproduced here: ") for says in said)
+    missing = chosen.read(scenario.Points([]))
+    assert {each.seen for each in missing} == {None}
+    assert all(each.says.startswith("Not measured: ") for each in missing)
+
+
+class StallingServer:
+    """Answers at once, one request at a time, but the tenth after 0.4 s."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._asked = 0
+
+    def request(self, which: tuple[int, ...]) -> Request:
+        return Request(which, b"")
+
+    async def send(self, request: Request) -> Reply:
+        async with self._turn:
+            self._asked += 1
+            if self._asked == 10:
+                await asyncio.sleep(0.4)
+        return Reply({}, b"")
+
+    def read(self, reply: Reply) -> Answer:
+        return {}
+
+    async def close(self) -> None:
+        pass
+
+
+async def no_mark() -> None:
+    pass
+
+
+def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
+    demand = Demand("m", 100, "constant")
+    server = StallingServer()
+    traffic = generator.run(
+        server, [server.request((0,))], demand, generator.Pace(0.0, 0.8), lambda *_: None, mark=no_mark
+    )
+    due, _, done = traffic.arrays()
+    # A closed loop would have one slow request; here all that fell due in the stall are slow.
+    assert ((done - due) > 0.1).sum() >= 20
+    assert len(done) == 80
+
+
+def test_a_mix_up_must_be_able_to_show() -> None:
+    same = [{"y": np.array([1.0, 2.0])}] * 3
+    with pytest.raises(trust.NothingToTellApart, match="all 3 inputs have the same answer"):
+        Answers(same, True, "said")

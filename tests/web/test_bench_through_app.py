@@ -1,0 +1,45 @@
+"""`gourmet bench run --through app`: photos through the real web app, in front of a real Triton."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gourmet.bench.results import read
+from gourmet.cli import main
+
+
+@pytest.fixture
+def bench(triton: Any, python_web: Any) -> Any:
+    def run(model: str, *arguments: str) -> Result:
+        to = [
+            "--url",
+            triton.http_url,
+            "--app-url",
+            python_web.url.removeprefix("http://"),
+            "--through",
+            "app",
+        ]
+        quick = ["--rows", "4", "--window", "0.6", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
+        return CliRunner().invoke(main, ["bench", "run", model, *to, *quick, "--attempts", "8", *arguments])
+
+    return run
+
+
+def test_photos_go_through_the_app(bench: Any, tmp_path: Path) -> None:
+    result = bench("food_classifier", "--concurrency", "2", "--save", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (point,) = read(tmp_path / "bench.json").points
+    assert point.demand.through == "app"
+    assert point.usage.app_memory_mib is not None
+    assert point.usage.app_memory_mib > 20
+    assert point.split_ms.network > 0
+
+
+def test_another_model_than_the_app_asks_is_refused(bench: Any) -> None:
+    result = bench("food_classifier_onnx")
+    assert result.exit_code == 2
+    assert "asks food_classifier and not food_classifier_onnx" in result.output
