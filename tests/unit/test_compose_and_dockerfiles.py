@@ -37,7 +37,9 @@ def compose(name: str) -> dict[str, Any]:
 
 
 BASE = compose("docker-compose.yaml")
-SERVICES = BASE["services"]
+# Those that are built here, and those that only look at them.
+SERVICES = {name: service for name, service in BASE["services"].items() if "build" in service}
+OBSERVERS = {name: service for name, service in BASE["services"].items() if "build" not in service}
 CPU = compose("docker-compose.cpu.yaml")["services"]
 
 
@@ -161,6 +163,35 @@ def test_mounted_folders_exist_and_the_models_are_mounted_read_only() -> None:
     assert SERVICES["triton"]["volumes"] == ["./triton/models:/models:ro"]
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert "/models" in instructions(path, "CMD")[0]
+
+
+def test_the_observers_are_started_when_asked_for_and_can_do_little() -> None:
+    assert set(OBSERVERS) == {"prometheus", "grafana"}
+    for service in OBSERVERS.values():
+        assert service["profiles"] == ["observability"]
+        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
+        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for mount in service["volumes"]:
+            source = mount.split(":")[0]
+            assert source in BASE["volumes"] or ((ROOT / source).is_dir() and mount.endswith(":ro")), mount
+
+
+def test_prometheus_and_grafana_ask_by_the_names_and_ports_of_the_services() -> None:
+    config = yaml.safe_load((ROOT / "observability" / "prometheus.yml").read_text())
+    targets = {
+        job["job_name"]: job["static_configs"][0]["targets"][0].split(":") for job in config["scrape_configs"]
+    }
+    for host, port in targets.values():
+        assert port in {published.rpartition(":")[2] for published in SERVICES[host]["ports"]}
+    assert targets["triton"][1] == str(TritonOptions(()).metrics_port)
+    folder = ROOT / "observability" / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    host, port = source["url"].removeprefix("http://").split(":")
+    assert port == OBSERVERS[host]["ports"][0].rpartition(":")[2]
+    (provider,) = yaml.safe_load((folder / "dashboards" / "gourmetgram.yaml").read_text())["providers"]
+    mounts = [mount.split(":")[1] for mount in OBSERVERS["grafana"]["volumes"]]
+    assert provider["options"]["path"] in mounts
 
 
 def default_of(text: str) -> str:
