@@ -25,6 +25,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
         inference,
         keys,
         metrics,
+        pages,
         rates,
         texts,
         uploads,
@@ -53,6 +54,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     texts.init_app(app)
     errors.init_app(app)
     app.register_blueprint(food_routes.blueprint(classifier, settings))
+    pages.init_app(app, classifier, settings)
     readiness = health.Readiness(classifier, settings)
     several = Several()
     app.register_blueprint(health.blueprint(readiness))

@@ -1,0 +1,35 @@
+// Bars: how likely each class is, and where the time went.
+import { h, ms, percent, svg, t } from "./base.js";
+
+function bar(from, width, kind = "") {
+  const rect = svg("rect", { x: from.toFixed(2), width: width.toFixed(2), height: 1 });
+  if (kind) rect.setAttribute("class", kind);
+  return svg("svg", { class: "bar", viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" }, rect);
+}
+
+export const meter = (share) => bar(0, 100 * share);
+
+/** The likeliest classes, best first. */
+export const ranking = (top) => h("ol", { class: "top" }, ...top.map(({ label, probability }) =>
+  h("li", {}, h("span", { class: "name" }, label), meter(probability),
+    h("span", { class: "share" }, percent(probability, 1)))));
+
+/** [phase, milliseconds] one after another; each begins where the one above it ends. */
+export function waterfall(phases) {
+  const total = phases.reduce((sum, [, value]) => sum + value, 0);
+  let passed = 0;
+  const rows = phases.map(([phase, value]) => {
+    const from = passed;
+    passed += value;
+    // What takes no time worth showing still leaves a mark where it happened.
+    const width = Math.max(0.8, (100 * value) / total);
+    return h("li", {},
+      h("span", { class: "name" }, t(`phase_${phase}`)),
+      bar(Math.min((100 * from) / total, 99.2), width, `phase-${phase}`),
+      h("span", { class: "share" }, ms(value)));
+  });
+  return h("details", { class: "time" },
+    h("summary", {}, t("time_all", { time: ms(total) })),
+    h("ol", { class: "waterfall" }, ...rows),
+    h("p", { class: "note" }, t("time_note")));
+}

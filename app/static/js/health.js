@@ -1,0 +1,77 @@
+// Whether a photo would be answered, told above the form while it would not. Asked again and again,
+// ever more slowly, only as long as something is wrong.
+import { health } from "./api.js";
+import { byId, h, t } from "./base.js";
+
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 15_000;
+const SLOWER = 1.6;
+const BACK_SHOWN_MS = 6000;
+
+let state = "ready";
+let waitMs = FIRST_WAIT_MS;
+let timer = 0;
+let asking = null;
+const waiting = new Set();
+
+/** Ask now; true when a photo would be answered. */
+export function check() {
+  clearTimeout(timer);
+  asking ??= look().finally(() => { asking = null; });
+  return asking;
+}
+
+/** Resolves when a photo would be answered again. */
+export function recovered(signal) {
+  return new Promise((resolve, reject) => {
+    waiting.add(resolve);
+    signal.addEventListener("abort", () => {
+      waiting.delete(resolve);
+      reject(signal.reason);
+    }, { once: true });
+    check();
+  });
+}
+
+async function look() {
+  let now;
+  try {
+    now = await health();
+  } catch {
+    now = { state: "unreachable", message: "" };
+  }
+  show(now);
+  if (now.state === "ready") {
+    waitMs = FIRST_WAIT_MS;
+    for (const resolve of waiting) resolve();
+    waiting.clear();
+    return true;
+  }
+  timer = setTimeout(check, waitMs);
+  waitMs = Math.min(LONGEST_WAIT_MS, waitMs * SLOWER);
+  return false;
+}
+
+function show(now) {
+  const banner = byId("status");
+  const before = state;
+  state = now.state;
+  if (before === state) return;
+  banner.dataset.state = state;
+  if (state !== "ready") {
+    banner.replaceChildren(h("strong", {}, t(`state_${state}`)), " ", t("state_again"),
+      ...(now.message ? [h("small", {}, now.message)] : []));
+    return;
+  }
+  banner.replaceChildren(h("strong", {}, t("state_back")));
+  document.dispatchEvent(new Event("gourmet:back"));
+  setTimeout(() => { if (state === "ready") banner.replaceChildren(); }, BACK_SHOWN_MS);
+}
+
+/** Look once now, and at once whenever the network or the reader comes back to a page in trouble. */
+export function watch() {
+  const again = () => { if (state !== "ready" && !document.hidden) { waitMs = FIRST_WAIT_MS; check(); } };
+  addEventListener("online", again);
+  document.addEventListener("visibilitychange", again);
+  check();
+}

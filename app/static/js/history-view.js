@@ -1,0 +1,58 @@
+// The history under the answers: small pictures, two ways to take it along, one to be rid of it.
+import { byId, h, icon, percent, save, say, t } from "./base.js";
+import { add, all, asCsv, asJson, forget } from "./history.js";
+import { thumbnail } from "./shrink.js";
+
+const section = byId("history");
+let addresses = [];
+
+export async function remember(file, blob, answer) {
+  await add({
+    at: new Date().toISOString(),
+    file: file.name,
+    label: answer.label,
+    probability: answer.probability,
+    sure: answer.sure,
+    top: answer.top,
+    model: answer.model.name,
+    version: answer.model.version,
+    thumb: await thumbnail(blob),
+  });
+  await show();
+}
+
+function row(entry) {
+  const when = new Date(entry.at);
+  let picture = icon(entry.label);
+  if (entry.thumb) {
+    addresses.push(URL.createObjectURL(entry.thumb));
+    picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
+  }
+  return h("li", {}, picture, h("span", { class: "what" },
+    h("b", {}, entry.sure ? entry.label : t("perhaps", { label: entry.label })), ` ${percent(entry.probability)}`,
+    h("small", {}, entry.file)),
+  h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })));
+}
+
+export async function show() {
+  const entries = await all();
+  for (const address of addresses) URL.revokeObjectURL(address);
+  addresses = [];
+  section.hidden = entries.length === 0;
+  section.querySelector("summary .count").textContent = String(entries.length);
+  byId("history-list").replaceChildren(...entries.map(row));
+}
+
+export function history() {
+  byId("history-json").addEventListener("click", async () =>
+    save(new Blob([asJson(await all())], { type: "application/json" }), "gourmetgram.json"));
+  byId("history-csv").addEventListener("click", async () =>
+    save(new Blob([asCsv(await all())], { type: "text/csv" }), "gourmetgram.csv"));
+  byId("history-clear").addEventListener("click", async () => {
+    await forget();
+    await show();
+    say(t("history_cleared"));
+    byId("file").focus({ preventScroll: true });
+  });
+  show();
+}
