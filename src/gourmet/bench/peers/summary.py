@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from gourmet.bench.foundation import Goal
-from gourmet.bench.peers.arms import ARMS
+from gourmet.bench.peers.arms import ARMS, FP32
 from gourmet.bench.peers.run import QUIET_CORES, Results
 from gourmet.bench.peers.windows import Window
 
@@ -90,37 +90,41 @@ def _medians(each: Iterable[dict[str, float]]) -> dict[str, float]:
 def goals(results: Results) -> list[Goal]:
     """What was asked for, as far as those take part who are needed to tell."""
     table = {(row.photos, row.arm, row.concurrency): row for row in rows(results)}
-    found: list[Goal] = []
-    for photos in results.plan.photos:
-        found += _goals(photos, lambda arm, p=photos: table.get((p, arm, _concurrency(arm))))  # type: ignore[misc]
-    return found
-
-
-def _concurrency(arm: str) -> int:
-    return 0 if ARMS[arm].role == "limit" else GOAL_CONCURRENCY
-
-
-def _goals(photos: str, row: Callable[[str], Row | None]) -> list[Goal]:
-    fp32, int8, limit = row("ours-fp32"), row("ours-int8"), row("limit-fp32")
-    peers = [
-        found
-        for arm in ARMS.values()
-        if arm.role == "peer" and arm.model == ARMS["ours-fp32"].model and (found := row(arm.key))
+    return [
+        goal
+        for photos in results.plan.photos
+        for goal in _goals(
+            photos,
+            {
+                arm.key: table[photos, arm.key, concurrency]
+                for arm in ARMS.values()
+                for concurrency in [0 if arm.role == "limit" else GOAL_CONCURRENCY]
+                if (photos, arm.key, concurrency) in table
+            },
+        )
     ]
-    found = []
+
+
+def _goals(photos: str, by_arm: Mapping[str, Row]) -> list[Goal]:
+    found: list[Goal] = []
+    fp32, limit = by_arm.get("ours-fp32"), by_arm.get("limit-fp32")
     if fp32 and limit and photos == "small":
         ratios = _ratios(fp32.photos_per_s, limit.photos_per_s)
         found.append(Goal(f"{photos} photos, fp32: ours ÷ the limit", ratios, 0.85))
+    peers = [row for key, row in by_arm.items() if ARMS[key].role == "peer" and ARMS[key].model == FP32]
     if not peers:
         return found
     best = tuple(max(turn) for turn in zip(*(peer.photos_per_s for peer in peers), strict=True))
-    fastest_p99 = min(peer.p99_ms for peer in peers)
-    for ours, name, wanted in ((fp32, "fp32", 1.0 if photos == "small" else 2.0), (int8, "int8", 1.8)):
-        if ours:
+    lowest_p99 = min(peer.p99_ms for peer in peers)
+    for key, name, wanted in (
+        ("ours-fp32", "fp32", 1.0 if photos == "small" else 2.0),
+        ("ours-int8", "int8", 1.8),
+    ):
+        if ours := by_arm.get(key):
             what = f"{photos} photos, {name}: ours ÷ the best peer"
             found.append(Goal(what, _ratios(ours.photos_per_s, best), wanted))
             what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
-            found.append(Goal(what, (ours.p99_ms / fastest_p99,), 1.0, at_most=True))
+            found.append(Goal(what, (ours.p99_ms / lowest_p99,), 1.0, at_most=True))
     return found
 
 
