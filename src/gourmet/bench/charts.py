@@ -25,7 +25,7 @@ from gourmet.bench.drawing import (
 )
 from gourmet.bench.results import Point
 
-_WIDTH: Final = 720.0
+_WIDTH: Final = 880.0
 _ROW: Final = 24.0
 _PHASES: Final[Mapping[str, str]] = {
     "queue": "#d55e00",
@@ -64,7 +64,7 @@ def latency_against_throughput(points: Sequence[Point]) -> str:
     colours = _by_arm(points)
     named, deep = legend(56, 14, list(colours.items()), _WIDTH - 70)
     x = Scale(0, marks[-1], 56, _WIDTH - 40)
-    y = Scale(0, rises[-1], 330 + deep, 34 + deep)
+    y = Scale(0, rises[-1], 350 + deep, 34 + deep)
     shapes = [named, across(x, marks, y.end, y.start, "rows per second")]
     shapes.append(up(y, rises, x.start, x.end, "p95 latency, ms (dots; p50 below, small)"))
     for series, colour in colours.items():
@@ -104,7 +104,7 @@ def stacked_latency(points: Sequence[Point]) -> str:
 def batch_sizes(points: Sequence[Point]) -> str:
     """For every point, the share of rows that went through the network in batches of each size."""
     sizes = sorted({size.rows for point in points for size in point.batches})
-    across_, wide, high = 4, _WIDTH / 4, 118.0
+    across_, wide, high = 5, _WIDTH / 5, 118.0
     shapes = []
     for place, point in enumerate(points):
         left, top = wide * (place % across_) + 10, high * (place // across_)

@@ -101,21 +101,34 @@ def rows_for(
 def _pictures(
     system: str, data: Path | None, count: int, seed: int, size: tuple[int, int]
 ) -> tuple[list[bytes], str]:
-    if data is not None:
-        files = sorted(path for path in data.rglob("*") if path.suffix.lower() in _PICTURE_SUFFIXES)
-        if not system or not files:
-            why = "it has no pictures" if system else "the model names no system whose pictures it takes"
-            raise UsageError(
-                f"--data {data} cannot be used: {why}; give a folder of photos, or an .npz by inputs"
-            )
-        # Spread over the folder, which is often sorted by class.
-        chosen = files[:: max(1, len(files) // count)][:count]
-        return [path.read_bytes() for path in chosen], f"{len(chosen)} pictures of {data.name}"
-    if not system or not (Path(registry.__file__).parent / system / "drawn_photos.py").exists():
-        return [], ""
-    width, height = size
-    drawn = registry.room(system, "drawn_photos").photos(count, width=width, height=height, seed=seed)
-    return drawn, f"{count} drawn photos of {width}×{height}, seed {seed}"
+    if data is None:
+        return _drawn(system, count, seed, size)
+    files = sorted(path for path in data.rglob("*") if path.suffix.lower() in _PICTURE_SUFFIXES)
+    if not system or not files:
+        why = "it has no pictures" if system else "the model names no system whose pictures it takes"
+        raise UsageError(
+            f"--data {data} cannot be used: {why}; give a folder of photos, or an .npz by inputs"
+        )
+    # Spread over the folder, which is often sorted by class.
+    chosen = files[:: max(1, len(files) // count)][:count]
+    return [path.read_bytes() for path in chosen], f"{len(chosen)} pictures of {data.name}"
+
+
+def _drawn(system: str, count: int, seed: int, size: tuple[int, int]) -> tuple[list[bytes], str]:
+    """Pictures of a system that can draw its own."""
+    rooms = {path.stem for path in (Path(registry.__file__).parent / system).glob("drawn_*.py")}
+    if system and "drawn_photos" in rooms:
+        width, height = size
+        photos = registry.room(system, "drawn_photos").photos(count, width=width, height=height, seed=seed)
+        return photos, f"{count} drawn photos of {width}×{height}, seed {seed}"
+    if system and "drawn_digits" in rooms:
+        draw, random = registry.room(system, "drawn_digits").png, np.random.default_rng(seed)
+        digits = [
+            draw(at % 10, brush=random.uniform(0.05, 0.12), scale=random.uniform(0.6, 1.0))
+            for at in range(count)
+        ]
+        return digits, f"{count} drawn digits, seed {seed}"
+    return [], ""
 
 
 def _from_arrays(path: Path, inputs: tuple[Input, ...], batched: bool, count: int) -> Rows:

@@ -29,9 +29,10 @@ from gourmet.bench.results import (
 from gourmet.bench.sweep import Data, OnStep
 from gourmet.bench.task import Effort, Subject, Target
 from gourmet.config_change import Change, Config, changed
-from gourmet.serving.asking import triton
+from gourmet.serving.asking import TritonUnreachable, triton
 
 _LOADS_WITHIN_S: Final = 180.0
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,15 @@ def _config(running: Config, arm: Arm) -> Config:
 
 
 def _load(target: Target, model: str, config: Mapping[str, Any]) -> None:
-    with triton(target.url, timeout_s=_LOADS_WITHIN_S) as client:
-        client.load_model(model, config=json.dumps(config))
+    # A server that starts many instances on few cores may be too busy to pick up at once.
+    for left in reversed(range(_TRIES)):
+        try:
+            with triton(target.url, timeout_s=_LOADS_WITHIN_S) as client:
+                client.load_model(model, config=json.dumps(config))
+            return
+        except TritonUnreachable:
+            if not left:
+                raise
 
 
 def merge(turns: Sequence[Point]) -> Point:

@@ -96,7 +96,7 @@ def run(
         try:
             points.append(measure(subject, demand, target, effort, arm, on_time))
         except (trust.Disturbed, trust.ServerOverrun) as exc:
-            refused.append(Refusal(f"{arm or demand.model} {demand}", str(exc)))
+            refused.append(Refusal(f"{arm or demand.model} {demand}", str(exc).removeprefix(f"{demand}: ")))
     return points, refused
 
 

@@ -19,7 +19,7 @@ HEADINGS: Final = (
     "p99 ms",
     "queue + input + infer + output + network ms",
     "rows a batch",
-    "server cores",
+    "server CPU and memory",
 )
 
 
@@ -33,8 +33,15 @@ def row(point: Point) -> tuple[str, ...]:
         *(f"{value:.2f}" for value in (took.p50, took.p90, took.p95, took.p99)),
         " + ".join(f"{part:.2f}" for part in parts),
         f"{point.executed_rows:.2f}",
-        "–" if point.usage.server_cores is None else f"{point.usage.server_cores:.2f}",
+        _server(point),
     )
+
+
+def _server(point: Point) -> str:
+    cores, memory = point.usage.server_cores, point.usage.server_memory_mib
+    if cores is None or memory is None:
+        return "not on this machine"
+    return f"{cores:.2f} cores {memory:.0f} MiB"
 
 
 PAIR_HEADINGS: Final = ("point", "before rows/s", "now rows/s", "throughput ×", "mean latency ×", "p95 ×", "")

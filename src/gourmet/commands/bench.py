@@ -269,8 +269,9 @@ def _finish(result: Bench, save: Path | None, as_json: bool) -> None:
     """Save and show a run; fail where any of it was refused."""
     from gourmet.bench import results, saving, tables, trust
 
+    reasons = "; ".join(f"{each.name}: {each.reason}" for each in result.refused)
     if not result.points:
-        raise trust.Untrusted("; ".join(each.reason for each in result.refused))
+        raise trust.Untrusted(reasons)
     folder = saving.save(result, save)
     if as_json:
         click.echo(results.as_json(result), nl=False)
@@ -281,8 +282,7 @@ def _finish(result: Bench, save: Path | None, as_json: bool) -> None:
             click.echo(f"{mark} {finding.says}")
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if result.refused:
-        reasons = "\n  ".join(f"{each.name}: {each.reason}" for each in result.refused)
-        raise trust.Untrusted(f"{len(result.refused)} measured and not reported:\n  {reasons}")
+        raise trust.Untrusted(f"measured and not reported: {reasons}")
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
