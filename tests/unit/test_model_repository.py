@@ -8,18 +8,21 @@ import pytest
 
 from gourmet.repository import DEFAULT, RepositoryError, model_names, read_config, versions
 from gourmet.systems import registry
-from gourmet.systems.food11 import contract
 
 MODELS = [DEFAULT / name for name in model_names(DEFAULT)]
 
 STRING, FP32, UINT8 = 13, 11, 2
-FOOD_MODELS = {
+# name -> inputs, outputs, rows of a batch
+PUBLIC = {
     "food_classifier": (
         {"INPUT_IMAGE": (STRING, [1])},
         {"FOOD_LABEL": (STRING, [1]), "PROBABILITY": (FP32, [1]), "PROBABILITIES": (FP32, [11])},
+        16,
     ),
-    "food_classifier_onnx": ({"input": (FP32, [3, 224, 224])}, {"output": (FP32, [11])}),
-    "food_classifier_int8": ({"image": (UINT8, [224, 224, 3])}, {"probabilities": (FP32, [11])}),
+    "food_classifier_onnx": ({"input": (FP32, [3, 224, 224])}, {"output": (FP32, [11])}, 16),
+    "food_classifier_int8": ({"image": (UINT8, [224, 224, 3])}, {"probabilities": (FP32, [11])}, 16),
+    "digits": ({"input": (FP32, [1, 28, 28])}, {"logits": (FP32, [10])}, 64),
+    "onnx-mnist-cpu": ({"input.1": (FP32, [1, 1, 28, 28])}, {"26": (FP32, [1, 10])}, 0),
 }
 
 
@@ -45,23 +48,25 @@ def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
     assert any(output.label_filename for output in config.output)
 
 
-@pytest.mark.parametrize("name", sorted(set(FOOD_MODELS) & set(model_names(DEFAULT))))
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_names_and_shapes_are_the_public_ones(name: str) -> None:
     config = read_config(DEFAULT / name)
-    inputs, outputs = FOOD_MODELS[name]
+    inputs, outputs, rows = PUBLIC[name]
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.input} == inputs
     assert {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in config.output} == outputs
-    assert config.max_batch_size == 16
+    assert config.max_batch_size == rows
 
 
-@pytest.mark.parametrize("name", sorted(set(FOOD_MODELS) & set(model_names(DEFAULT))))
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_one_config_serves_with_and_without_a_gpu(name: str) -> None:
     kinds = [group.kind for group in read_config(DEFAULT / name).instance_group]
-    assert kinds == [0], "KIND_AUTO is 0"
+    auto, cpu = 0, 2
+    assert kinds == [auto if name.startswith("food") else cpu]
 
 
-def test_the_default_model_is_served() -> None:
-    assert contract.DEFAULT_MODEL in model_names(DEFAULT)
+@pytest.mark.parametrize("system", registry.names())
+def test_the_default_model_of_every_system_is_served(system: str) -> None:
+    assert registry.room(system, "contract").DEFAULT_MODEL in model_names(DEFAULT)
 
 
 def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path) -> None:

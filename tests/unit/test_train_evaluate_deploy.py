@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +55,23 @@ def gourmet(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
 
 
-def test_train_killed_and_resumed_then_evaluate_and_deploy(data: Path, tmp_path: Path) -> None:
-    train = ["train", "food11", "--data", data, "--epochs", "1", "--limit", "400", "--threads", "1"]
+@pytest.mark.parametrize(
+    ("system", "options", "measured", "model"),
+    [
+        ("food11", ["--epochs", "1", "--limit", "400"], 44, "food_classifier_onnx"),
+        ("digits", ["--epochs", "1"], 359, "digits"),
+    ],
+)
+def test_train_killed_and_resumed_then_evaluate_and_deploy(
+    system: str, options: list[str], measured: int, model: str, data: Path, tmp_path: Path
+) -> None:
+    given = ["--data", data] if system == "food11" else []
+    train = ["train", system, *given, *options, "--threads", "1"]
     process = subprocess.Popen(
         [str(GOURMET), *map(str, train)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    run = tmp_path / "runs" / "food11"
-    _wait_for(run / "pid")
-    time.sleep(1.0)
+    run = tmp_path / "runs" / system
+    _wait_until(lambda: _catches_sigterm(process.pid), "the training loop did not begin")
     process.send_signal(signal.SIGTERM)
     _, words = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -75,21 +86,22 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(data: Path, tmp_path:
 
     resumed = gourmet(*train, "--resume", folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert "after 1 epochs" in resumed.stdout
-    assert len((run / "log.jsonl").read_text().splitlines()) == 1
+    epochs = int(options[1])
+    assert f"after {epochs} epochs" in resumed.stdout
+    assert len((run / "log.jsonl").read_text().splitlines()) == epochs
 
-    evaluated = gourmet("evaluate", "food11", "--json", folder=tmp_path)
+    evaluated = gourmet("evaluate", system, "--json", folder=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     numbers = json.loads(evaluated.stdout)
-    assert numbers["test"]["photos"] == 44
+    assert numbers["test"]["photos"] == measured
     assert (run / "last.report.html").stat().st_size > 10_000
 
     repository = tmp_path / "models"
-    (repository / "food_classifier_onnx").mkdir(parents=True)
-    shutil.copy(MODELS / "food_classifier_onnx" / "config.pbtxt", repository / "food_classifier_onnx")
-    deployed = gourmet("deploy", "food11", "--format", "onnx", "--to", repository, folder=tmp_path)
+    (repository / model).mkdir(parents=True)
+    shutil.copy(MODELS / model / "config.pbtxt", repository / model)
+    deployed = gourmet("deploy", system, "--format", "onnx", "--to", repository, folder=tmp_path)
     assert deployed.returncode == 0, deployed.stderr
-    manifest = json.loads((repository / "food_classifier_onnx" / "1" / "manifest.json").read_text())
+    manifest = json.loads((repository / model / "1" / "manifest.json").read_text())
     assert manifest["accuracy"]["test"] == numbers["test"]
 
 
@@ -97,6 +109,8 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(data: Path, tmp_path:
     ("arguments", "complaint"),
     [
         (["train", "food11", "--data", "nowhere"], "nowhere does not exist"),
+        (["train", "food11"], "food11 brings no data along: name a folder or file"),
+        (["train", "digits", "--data", "nowhere"], "nowhere does not exist"),
         (["evaluate", "food11", "--data", "."], "last.safetensors does not exist: train first"),
         (
             ["deploy", "food11", "--format", "floppy"],
@@ -115,8 +129,15 @@ def test_what_is_missing_is_named_in_one_sentence(
     assert not (tmp_path / "runs").exists()
 
 
-def _wait_for(path: Path) -> None:
+def _catches_sigterm(pid: int) -> bool:
+    """Whether a process has a handler of its own, as it does while it trains."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def _wait_until(condition: Callable[[], bool], complaint: str) -> None:
     deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear in 120 s"
+    while not condition():
+        assert time.monotonic() < deadline, f"{complaint} in 120 s"
         time.sleep(0.05)

@@ -224,7 +224,7 @@ def test_a_broken_configured_model_is_said_and_nothing_keeps_running(up, models_
 
 def test_an_unknown_model_is_refused_with_the_list_of_served_names() -> None:
     said = refused("--port", str(free_ports(1)[0]), env={contract.MODEL_ENV: "food_clasifier"})
-    assert "served are food_classifier, food_classifier_" in said
+    assert "served are digits, food_classifier, food_classifier_" in said
 
 
 def test_a_port_in_use_is_said_before_anything_starts() -> None:

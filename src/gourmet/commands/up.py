@@ -71,8 +71,9 @@ def up(
 ) -> None:
     """Run the product: Triton and the web app, until Ctrl-C.
 
-    FOOD11_MODEL_NAME says which served model answers the page (food_classifier unless set), and
-    TRITON_SERVER_URL where Triton is, if it is not this command that starts it.
+    FOOD11_MODEL_NAME says which served model answers the page (food_classifier unless set),
+    DIGITS_MODEL_NAME which one reads digits (digits unless set), and TRITON_SERVER_URL where Triton
+    is, if it is not this command that starts it.
     """
     if triton_only and web_only:
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
