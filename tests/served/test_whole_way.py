@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import zipfile
@@ -22,7 +23,7 @@ from gourmet.training.files import read_about
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 MODEL = "food_classifier_onnx"
-PARTS = {"train": 40, "test": 6}  # photos a class
+PARTS = {"train": 40, "validation": 4, "test": 6}  # photos a class
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     except pytest.skip.Exception:
         real = None
     for part, count in PARTS.items():
-        with zipfile.ZipFile(folder / f"{part}.zip", "w") as archive:
+        file = "test.zip" if part == "test" else "train.zip"
+        with zipfile.ZipFile(folder / file, "a") as archive:
             for name, blob in _real(real, part, count) if real else _coloured(part, count):
                 archive.writestr(name, blob)
     return folder
@@ -43,6 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 def _real(folder: Path, part: str, count: int) -> Iterator[tuple[str, bytes]]:
     from gourmet.systems.food11.data import listing, read
 
+    # Names decide which photos of a train.zip are for validation, so they are again in this one.
     photos = listing(folder, part, limit=count * len(contract.LABELS))
     yield from zip((photo.name for photo in photos), read(photos), strict=True)
 
@@ -76,10 +79,12 @@ def test_train_kill_resume_evaluate_deploy_check(
     run = tmp_path / "runs" / "food11"
     killed = subprocess.Popen([str(GOURMET), *map(str, train)], cwd=tmp_path, stderr=subprocess.PIPE)
     try:
-        wait_until((run / "checkpoint.safetensors").exists, 240, "a checkpoint")
+        there = (run / "checkpoint.safetensors").exists
+        wait_until(lambda: there() or killed.poll() is not None, 240, "a checkpoint")
     finally:
         killed.kill()
-        killed.communicate(timeout=60)
+        _, words = killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL, words
     position = read_about(run / "checkpoint.safetensors")["position"]
     assert position["epoch"] == 0
     assert position["seen"] > 0
