@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from gourmet.bench import figures, generator, triton_counts, trust
 from gourmet.bench.generator import Pace, Traffic
-from gourmet.bench.results import Check, Demand, Point
+from gourmet.bench.results import Check, Demand, Latency, Point
 from gourmet.bench.rows import Rows
 from gourmet.bench.task import OnTime, Target, Task, Watch, wire_for
 from gourmet.bench.triton_counts import Counts
@@ -27,59 +32,76 @@ def measure(task: Task) -> Point:
     """The point that our client measures; raises Untrusted."""
     demand, effort = task.demand, task.effort
     watch = Watch(task.target, demand)
-    pace = Pace(effort.warm_up_s, effort.measure_s)
-    traffic, checks = checked_traffic(task, pace, watch, task.on_time)
-    due, sent, done = traffic.arrays()
-    began, ended = traffic.began, traffic.ended
-    seen = figures.windows(due, done, began, ended, effort.windows)
-    rate = sum(window.requests_per_s for window in seen) / len(seen)
-    natural = generator.expected_deviation(rate * effort.window_s, demand.arrivals == "poisson")
-    off = figures.unsteadiness([window.requests_per_s for window in seen])
-    closed = demand.arrivals == "closed"
-    # Open: the requests that fell due while we looked, however long they took.
-    inside = (done >= began) & (done < ended) if closed else (due >= began) & (due < ended)
+    traffic, checks = checked_traffic(task, Pace(effort.warm_up_s, effort.measure_s), watch, task.on_time)
+    seen = _Seen.of(traffic, demand)
+    windows = figures.windows(seen.due, seen.done, seen.began, seen.ended, effort.windows)
     checks = (*checks, trust.generator_had_time(demand, traffic.client_cores))
-    if not inside.any():
+    if not seen.ours.any():
         raise trust.Unsteady(
             f"{demand}: no request was answered in {effort.measure_s:g} s: use a longer --window"
         )
-    took = figures.latency(1000 * (done - due)[inside])
-    if not closed:
-        on_time_ = trust.generator_was_punctual(
-            demand,
-            sent=int(((sent >= began) & (sent < ended)).sum()),
-            due=int(inside.sum()),
-            lag_ms=float(1000 * (sent - due)[inside].mean()),
-            mean_ms=took.mean,
-        )
-        answered = int(((done >= began) & (done < ended)).sum())
-        kept_up = trust.server_kept_up(
-            demand, answered=answered, due=int(inside.sum()), seconds=ended - began
-        )
-        checks = (*checks, on_time_, kept_up)
-    checks = (*checks, trust.steady(demand, seen, off, effort.steadiness + natural))
-    under_way = figures.in_flight(due, done, began, ended)
-    if closed:
-        # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
-        law = trust.littles_law(demand, demand.level, under_way)
-    else:
-        law = trust.littles_law(demand, under_way, float(inside.sum()) / (ended - began) * took.mean / 1000)
-    checks = (*checks, law)
+    took = figures.latency(1000 * (seen.done - seen.due)[seen.ours])
+    rates = [window.requests_per_s for window in windows]
+    natural = generator.expected_deviation(
+        statistics.fmean(rates) * effort.window_s, demand.arrivals == "poisson"
+    )
+    steady = trust.steady(demand, windows, figures.unsteadiness(rates), effort.steadiness + natural)
     return Point(
         arm="",
         demand=demand,
         client="gourmet",
-        rows_per_s=figures.interval([demand.batch * window.requests_per_s for window in seen]),
+        rows_per_s=figures.interval([demand.batch * rate for rate in rates]),
         latency_ms=took,
         split_ms=watch.counted.split(took.mean),
         batches=watch.counted.batches(),
-        windows=seen,
-        requests=int(inside.sum()),
+        windows=windows,
+        requests=int(seen.ours.sum()),
         errors=dict(traffic.errors),
         usage=watch.usage(traffic.client_cores),
-        checks=checks,
+        checks=(*checks, *_of_the_loop(demand, seen, took), steady),
         config=task.config,
     )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The requests of a measurement; `ours` are those that it is about."""
+
+    due: figures.Array
+    sent: figures.Array
+    done: figures.Array
+    began: float
+    ended: float
+    ours: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, traffic: Traffic, demand: Demand) -> _Seen:
+        due, sent, done = traffic.arrays()
+        # Open: the requests that fell due while we looked, however long they took.
+        when = done if demand.arrivals == "closed" else due
+        ours = (when >= traffic.began) & (when < traffic.ended)
+        return cls(due, sent, done, traffic.began, traffic.ended, ours)
+
+    def count(self, times: figures.Array) -> int:
+        return int(((times >= self.began) & (times < self.ended)).sum())
+
+
+def _of_the_loop(demand: Demand, seen: _Seen, took: Latency) -> tuple[Check, ...]:
+    """What must hold of a closed loop, or of an open one."""
+    under_way = figures.in_flight(seen.due, seen.done, seen.began, seen.ended)
+    if demand.arrivals == "closed":
+        # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
+        return (trust.littles_law(demand, demand.level, under_way),)
+    due, seconds = int(seen.ours.sum()), seen.ended - seen.began
+    punctual = trust.generator_was_punctual(
+        demand,
+        sent=seen.count(seen.sent),
+        due=due,
+        lag_ms=float(1000 * (seen.sent - seen.due)[seen.ours].mean()),
+        mean_ms=took.mean,
+    )
+    kept_up = trust.server_kept_up(demand, answered=seen.count(seen.done), due=due, seconds=seconds)
+    return punctual, kept_up, trust.littles_law(demand, under_way, due / seconds * took.mean / 1000)
 
 
 def checked_traffic(

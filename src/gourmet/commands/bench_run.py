@@ -1,0 +1,115 @@
+"""`gourmet bench run`: a served model under one load or a range of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gourmet.commands.bench_options import Range, Sizes, effort_options, output_options, target_options
+from gourmet.commands.bench_output import command_line, finish
+from gourmet.commands.config import Numbers
+from gourmet.commands.progress import bar
+
+
+@click.command()
+@click.argument("model")
+@click.option("--concurrency", type=Range(), help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16.")
+@click.option("--rate", type=Range(), help="Requests per second instead, like 50 or 20:100:20.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    show_default=True,
+    help="How the requests of a --rate are spaced.",
+)
+@click.option("--batch", type=Numbers(), default="1", help="Rows a request, like 1 or 1,4,16.  [default: 1]")
+@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True)
+@click.option("--shared-memory", is_flag=True, help="Hand the inputs over in shared memory.")
+@click.option(
+    "--through",
+    type=click.Choice(["triton", "app"]),
+    default="triton",
+    show_default=True,
+    help="Ask Triton, or the web app's POST /predict.",
+)
+@click.option(
+    "--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos, or an .npz by input."
+)
+@click.option(
+    "--rows", "count", default=32, show_default=True, type=click.IntRange(1), help="How many inputs."
+)
+@click.option("--seed", default=5, show_default=True, help="Of the inputs that are made up.")
+@click.option("--photo-size", type=Sizes(), default="400x300", show_default=True, help="Of the drawn photos.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME:D,D", help="One row of an input left open.")
+@click.option(
+    "--reference",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",
+)
+@target_options
+@effort_options
+@output_options
+def run(
+    model: str,
+    concurrency: tuple[float, ...] | None,
+    rate: tuple[float, ...] | None,
+    arrivals: str,
+    batch: tuple[int, ...],
+    protocol: str,
+    shared_memory: bool,
+    through: str,
+    data: Path | None,
+    count: int,
+    seed: int,
+    photo_size: tuple[int, int],
+    shapes: tuple[str, ...],
+    reference: Path | None,
+    target: Any,
+    effort: Any,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure the served MODEL under one load or a range of them.
+
+    \b
+    gourmet bench run food_classifier --concurrency 1:8
+    gourmet bench run food_classifier_onnx --concurrency 4 --batch 1,4 --protocol grpc --shared-memory
+    gourmet bench run food_classifier --rate 20:100:20
+    gourmet bench run food_classifier --concurrency 8 --through app
+    """
+    from gourmet.bench import sweep
+    from gourmet.bench.results import Demand
+    from gourmet.errors import UsageError
+
+    if concurrency and rate:
+        raise UsageError(
+            "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
+        )
+    more: dict[str, Any] = {"protocol": protocol, "shared_memory": shared_memory, "through": through}
+    if rate:
+        more["arrivals"] = arrivals
+    demands = [
+        Demand(model, level, batch=rows, **more) for rows in batch for level in rate or concurrency or (1,)
+    ]
+    given = sweep.Data(count, seed, data, photo_size, _shapes(shapes), reference)
+    with bar(f"bench {model}") as tick:
+        tick(0.0, "asking every row alone")
+        subject = sweep.prepare(model, target, given, through_app=through == "app")
+        points, refused = sweep.run(subject, demands, target, effort, on_step=tick)
+    title = f"{model}{' through the web app' if through == 'app' else ''}"
+    finish(sweep.bench(title, command_line(), subject.rows, points, refused), save, as_json)
+
+
+def _shapes(given: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    from gourmet.errors import UsageError
+
+    found = {}
+    for words in given:
+        name, _, dims = words.rpartition(":")
+        try:
+            found[name] = tuple(int(dim) for dim in dims.split(","))
+        except ValueError as exc:
+            raise UsageError(f"--shape {words!r}: write it like input:3,224,224") from exc
+    return found
