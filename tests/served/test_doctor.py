@@ -15,7 +15,6 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.bench import perf_analyzer
 from gourmet.doctor.examination import CHECKS, examine
 from gourmet.doctor.findings import Subject
 from gourmet.serving.ports import free_ports
@@ -52,7 +51,7 @@ def test_no_server_where_one_was_said_to_be(triton: Any) -> None:
     assert [(finding.level, finding.fix) for finding in found] == [("fail", "start one with `gourmet up`")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
     """The lab with a model that cannot be loaded, one that nobody loaded, one with a newer version."""
     source = repository.DEFAULT / "food_classifier_int8"
@@ -88,17 +87,12 @@ def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
     assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE)")
 
 
-def test_perf_analyzers_shape_for_an_input_that_is_not_there(triton: Any) -> None:
-    """Beside what the real perf_analyzer does with it."""
-    shapes = {"inputs": (3, 224, 224)}
-    load = perf_analyzer.Load("food_classifier_onnx", triton.http_url, shapes=shapes, window_ms=300)
-    with pytest.raises(perf_analyzer.PerfAnalyzerError):
-        perf_analyzer.measure(load)
-    (line,) = lines("inputs", replace(subject_of(triton), model=load.model, shapes=shapes))
-    assert line == (
-        "fail --shape inputs:3,224,224 is for an input that food_classifier_onnx has not; it has 'input' "
-        "[3, 224, 224]: give --shape input:3,224,224"
-    )
+def test_a_shape_is_held_against_what_is_served_now(broken_lab: Any) -> None:
+    subject = subject_of(broken_lab)
+    right = replace(subject, model="doctor_newer", shapes={"image": (224, 224, 3)})
+    assert lines("inputs", right) == ["ok doctor_newer takes 'image' [224, 224, 3]"]
+    (line,) = lines("inputs", replace(right, shapes={"input": (3, 224, 224)}))
+    assert line.startswith("fail --shape input:3,224,224 is for an input that doctor_newer has not")
 
 
 def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_parameter_that_means_nothing_is_named(tmp_path: Path) -> None:
         manifest.check(version(tmp_path), config)
 
 
-@pytest.mark.parametrize("name", [name for name in model_names(DEFAULT) if name.startswith("food_")])
+@pytest.mark.parametrize("name", model_names(DEFAULT))
 def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(name: str) -> None:
     model = DEFAULT / name
     for number in versions(model):

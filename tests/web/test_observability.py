@@ -53,14 +53,14 @@ def ask(
         return results
 
     try:
-        wait_until(lambda: http_ok(f"{url}/-/ready"), 60, "Prometheus was not ready")
+        wait_until(lambda: http_ok(f"{url}/-/ready"), 120, "Prometheus was not ready")
 
         def seen() -> bool:
             assert python_web.predict(sample).status == 200
             time.sleep(0.2)
             return bool(query("web:errors:share5m") and query("model:triton_queue_seconds:mean2m"))
 
-        wait_until(seen, 60, "Prometheus saw no photo answered")
+        wait_until(seen, 120, "Prometheus saw no photo answered")
         yield query
     finally:
         process.terminate()

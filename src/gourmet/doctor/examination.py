@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gourmet.doctor import gpus, machine, models, server, software
+from gourmet.doctor import containers, gpus, inputs, machine, models, server, software
 from gourmet.doctor.findings import Check, Finding, Subject, refused
 from gourmet.errors import GourmetError
 
@@ -20,7 +20,7 @@ CHECKS: Final[dict[str, Check]] = {
     "ports": machine.ports,
     "gpu": gpus.visible,
     "kernels": gpus.kernels,
-    "docker": gpus.docker,
+    "docker": containers.docker,
     "files": machine.files,
     "models": models.configs,
     "onnx": models.onnx_files,
@@ -31,7 +31,8 @@ CHECKS: Final[dict[str, Check]] = {
     "server": server.version,
     "served": server.readiness,
     "answers": server.answers,
-    "inputs": server.inputs,
+    "web": server.web,
+    "inputs": inputs.inputs,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -208,41 +207,6 @@ def _installed_carriers() -> Iterator[Carrier]:
         carried = sorted((int(major), int(minor)) for major, minor in arches)
         name = f"torch {torch.__version__}"
         yield Carrier(name, carried[0], carried[-1], 525, "install an older torch", "install a newer torch")
-
-
-def docker(_: Subject) -> Iterator[Finding]:
-    """Docker's GPU runtime, which is needed for the containers alone."""
-    if not shutil.which("docker"):
-        yield ok("no Docker here; `gourmet up` needs none")
-        return
-    command = ["docker", "info", "--format", "{{json .Runtimes}}"]
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        yield warn(f"docker cannot be run ({exc})", "start it, or do without containers: `gourmet up`")
-        return
-    if ran.returncode:
-        words = " ".join((ran.stderr or ran.stdout).split())[:160] or f"status {ran.returncode}"
-        yield warn(
-            f"Docker does not answer ({words})",
-            "start it (`sudo systemctl start docker`) or join its group; `gourmet up` needs none",
-        )
-        return
-    if find() and "nvidia" not in _runtimes(ran.stdout):
-        yield fail(
-            "there is a GPU, and Docker has no NVIDIA runtime to hand it to containers",
-            "install nvidia-container-toolkit, then `sudo nvidia-ctk runtime configure --runtime=docker` "
-            f"and restart Docker; or {CPU_INSTEAD}",
-        )
-    else:
-        yield ok("Docker answers" + (", with NVIDIA's runtime" if "nvidia" in ran.stdout else ""))
-
-
-def _runtimes(answer: str) -> list[str]:
-    try:
-        return list(json.loads(answer))
-    except (ValueError, TypeError):
-        return []
 
 
 def _dotted(capability: Capability) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -208,7 +208,3 @@ def _backend_module(name: str) -> ModuleType:
         sys.modules[registered] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[registered])
     return sys.modules[registered]
-
-
-def tensor_names(tensors: list[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{tensor['name']!r} {[int(dim) for dim in tensor['dims']]}" for tensor in tensors)

@@ -1,20 +1,26 @@
-"""The running server: its version, its models, and what a load generator may send them."""
+"""The running stack: the server's version, its models, and the web app's own word."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from importlib.metadata import version as installed
-from typing import Any
+from typing import Final
 
 from gourmet import repository
 from gourmet.doctor.findings import Finding, Subject, fail, ok, refused, warn
-from gourmet.doctor.models import as_triton_sees, tensor_names
 from gourmet.errors import GourmetError
 from gourmet.serving import preflight
 from gourmet.serving.asking import TritonUnreachable, ask_sample, model_index, triton
+from gourmet.serving.triton_server import reachable
+from gourmet.serving.waiting import http_ok
 
 # The oldest server that this was tested with: 24.10, out of the wheel.
-OLDEST_SERVER = (2, 51)
+OLDEST_SERVER: Final = (2, 51)
+# The app itself waits for its model before it answers.
+_READY_WITHIN_S: Final = 30.0
 
 
 def version(subject: Subject) -> Iterator[Finding]:
@@ -45,7 +51,7 @@ def skew(client: str, server: str) -> Iterator[Finding]:
 
 def readiness(subject: Subject) -> Iterator[Finding]:
     """Every model that Triton knows of serves, and serves what lies on disk."""
-    if not _runs(subject):
+    if not runs(subject):
         yield ok("no server to ask")
         return
     with triton(subject.url) as client:
@@ -70,7 +76,7 @@ def readiness(subject: Subject) -> Iterator[Finding]:
 
 def answers(subject: Subject) -> Iterator[Finding]:
     """The models of the pages answer their sample rightly, not only that they are ready."""
-    if not _runs(subject):
+    if not runs(subject):
         yield ok("no server to ask")
         return
     with triton(subject.url) as client:
@@ -85,77 +91,33 @@ def answers(subject: Subject) -> Iterator[Finding]:
             yield ok(f"{model.name} says {label}, {probability:.0%} sure, to its sample")
 
 
-def inputs(subject: Subject) -> Iterator[Finding]:
-    """The --shape arguments that somebody means to give to perf_analyzer, against the model's inputs."""
-    if subject.model is None:
-        yield ok("no model to look at; name one with -m to have perf_analyzer's --shape checked")
+def web(subject: Subject) -> Iterator[Finding]:
+    """What the web app says of itself, which may ask another Triton than this one."""
+    port = subject.ports.get("--port")
+    url = f"http://{reachable(subject.host)}:{port}"
+    if not port or not http_ok(f"{url}/healthz"):
+        yield ok("no web app to ask")
         return
-    config = _config_of(subject, subject.model)
-    said = False
-    for finding in _about_inputs(subject.model, config, subject.shapes):
-        said = True
-        yield finding
-    if not said:
-        yield ok(f"{subject.model} takes {tensor_names(config['input'])}")
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_READY_WITHIN_S):
+            yield ok(f"{url} is ready")
+    except urllib.error.HTTPError as exc:
+        yield fail(
+            f"the web app at {url} runs and is not ready ({_reason(exc)})",
+            "see the lines above; it asks the Triton of its TRITON_SERVER_URL",
+        )
+    except OSError as exc:
+        yield fail(f"the web app at {url} runs and does not answer /readyz ({exc})", "look at its log")
 
 
-def _about_inputs(
-    model: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterator[Finding]:
-    takes = {tensor["name"]: [int(dim) for dim in tensor["dims"]] for tensor in config["input"]}
-    for name, given in shapes.items():
-        if name not in takes:
-            yield fail(
-                f"--shape {_shape(name, given)} is for an input that {model} has not; "
-                f"it has {tensor_names(config['input'])}",
-                "give " + " ".join(f"--shape {_shape(known, dims)}" for known, dims in takes.items()),
-            )
-        elif not _fits(given, takes[name]):
-            row = len(given) == len(takes[name]) + 1 and _fits(given[1:], takes[name])
-            wanted = given[1:] if row else takes[name]
-            yield fail(
-                f"--shape {_shape(name, given)} does not fit: {name!r} of {model} is {takes[name]}"
-                + (", and a shape is that of one row" if row else ""),
-                f"give --shape {_shape(name, wanted)}" + (f" and -b {given[0]}" if row else ""),
-            )
-    for tensor in config["input"]:
-        name = tensor["name"]
-        if -1 in takes[name] and name not in shapes:
-            yield warn(
-                f"{name!r} of {model} is {takes[name]}, where -1 is any size",
-                f"perf_analyzer needs one: --shape {_shape(name, takes[name])} with numbers for each -1",
-            )
-        if tensor["data_type"] == "TYPE_STRING":
-            yield warn(
-                f"{name!r} of {model} takes bytes, and perf_analyzer makes up random text",
-                "give it real ones with --input-data FILE.json",
-            )
+def _reason(answer: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(answer)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.code}"
 
 
-def _config_of(subject: Subject, model: str) -> Mapping[str, Any]:
-    """The model's config as it is served, or as it lies on disk where nothing is served."""
-    if _runs(subject):
-        with triton(subject.url) as client:
-            index = model_index(client)
-            if index.get(model, {}).get("state") == "READY":
-                config: Mapping[str, Any] = client.get_model_config(model)
-                return config
-    for folder in subject.repositories:
-        if model in repository.model_names(folder):
-            return as_triton_sees(folder / model)
-    known = ", ".join(name for folder in subject.repositories for name in repository.model_names(folder))
-    raise repository.RepositoryError(f"there is no model {model!r}, there is {known}: name one of these")
-
-
-def _fits(given: tuple[int, ...], takes: list[int]) -> bool:
-    return len(given) == len(takes) and all(b in (-1, a) for a, b in zip(given, takes, strict=True))
-
-
-def _shape(name: str, dims: tuple[int, ...] | list[int]) -> str:
-    return f"{name}:{','.join(str(dim) for dim in dims)}"
-
-
-def _runs(subject: Subject) -> bool:
+def runs(subject: Subject) -> bool:
     try:
         with triton(subject.url) as client:
             return bool(client.is_server_live())

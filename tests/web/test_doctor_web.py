@@ -1,0 +1,35 @@
+"""`gourmet doctor` beside the real web app: ready, and alive without its Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gourmet.doctor.examination import CHECKS
+from gourmet.doctor.findings import Finding, Subject
+from gourmet.serving.ports import free_ports
+
+
+def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:
+    (found,) = CHECKS[check](Subject((), "127.0.0.1", {"--port": port}, triton_url, False, {}))
+    return found
+
+
+def test_a_web_app_that_is_ready(python_web: Any) -> None:
+    assert (says("web", python_web.port).level, says("web", python_web.port).cause) == (
+        "ok",
+        f"{python_web.url} is ready",
+    )
+    assert says("ports", python_web.port).cause == f"{python_web.port} held by the running stack"
+
+
+def test_a_web_app_whose_triton_is_away_says_why(start: Any) -> None:
+    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    found = says("web", start(nowhere).port)
+    assert found.level == "fail"
+    assert "runs and is not ready (" in found.cause
+    assert nowhere in found.cause
+    assert "TRITON_SERVER_URL" in found.fix
+
+
+def test_no_web_app() -> None:
+    assert says("web", free_ports(1)[0]).cause == "no web app to ask"
