@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import click
 
+from gourmet.commands.port_options import port_options
 from gourmet.lab.opening import OpenLab, Ports
 from gourmet.serving.readable_logs import LogPrinter
 
-_PORT = click.IntRange(1, 65535)
-
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--port", default=8888, show_default=True, type=_PORT, help="Port of JupyterLab.")
-@click.option("--web-port", default=5000, show_default=True, type=_PORT, help="Port of the web app.")
-@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Triton's HTTP port.")
-@click.option("--grpc-port", default=8001, show_default=True, type=_PORT, help="Triton's gRPC port.")
-@click.option("--metrics-port", default=8002, show_default=True, type=_PORT, help="Triton's metrics port.")
+@click.option(
+    "--lab-port", default=8888, show_default=True, type=click.IntRange(1, 65535), help="Port of JupyterLab."
+)
+@port_options
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(
+    lab_port: int,
     port: int,
-    web_port: int,
     http_port: int,
     grpc_port: int,
     metrics_port: int,
@@ -32,5 +30,5 @@ def lab(
     and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
     """
     log = LogPrinter()
-    OpenLab(Ports(port, web_port, http_port, grpc_port, metrics_port), arguments, log, click.echo).run()
+    OpenLab(Ports(lab_port, port, http_port, grpc_port, metrics_port), arguments, log, click.echo).run()
     log.say("gourmet", "stopped")

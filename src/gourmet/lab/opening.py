@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -21,6 +22,9 @@ from gourmet.serving.waiting import http_ok
 
 NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ipynb"
 _POLL_S: Final = 0.1
+_ADDRESS: Final = re.compile(r"http://127\S+")
+# What Jupyter says before it heard which level to say, and around its address.
+_TELLS_NOTHING: Final = re.compile(r"\[[IC] |To access the server|Or copy and paste|file://")
 # `gourmet up` takes less than ten seconds to end, and Jupyter little to end its kernels.
 _JUPYTER_TIMEOUT_S: Final = 5.0
 _STACK_TIMEOUT_S: Final = 10.0
@@ -106,8 +110,9 @@ class OpenLab:
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
         }
         command = [
-            *(sys.executable, "-m", "jupyterlab", str(NOTEBOOK), "--log-level=ERROR"),
+            *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={NOTEBOOK.parent}"),
             *("--ip=127.0.0.1", f"--port={self._ports.lab}", "--ServerApp.port_retries=0"),
+            *(f"--LabApp.default_url=/lab/tree/{NOTEBOOK.name}", "--log-level=WARN"),
             # Jupyter refuses root unless told; here it is on loopback, behind its token.
             *(("--allow-root",) if os.geteuid() == 0 else ()),
             *self._arguments,
@@ -115,7 +120,10 @@ class OpenLab:
         return Child(command, env=env, cwd=NOTEBOOK.parent, on_line=self._jupyter_line)
 
     def _jupyter_line(self, line: str) -> None:
-        if line.strip():
+        if address := _ADDRESS.search(line):
+            self._say(f"the notebook {address[0]}", "green")
+            self._say("Ctrl-C ends the lab", "green")
+        elif line.strip() and not _TELLS_NOTHING.match(line.strip()):
             self._log.say("jupyter", line.strip())
 
     def _wait(self) -> None:
@@ -125,5 +133,5 @@ class OpenLab:
                     self._say(f"{name} ended with status {status}")
                     return
 
-    def _say(self, text: str) -> None:
-        self._log.say("gourmet", text)
+    def _say(self, text: str, colour: str | None = None) -> None:
+        self._log.say("gourmet", text, colour)

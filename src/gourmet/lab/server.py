@@ -41,7 +41,8 @@ class Executions:
         return max(self.by_rows, default=0)
 
     def __str__(self) -> str:
-        return ", ".join(f"{count} of {rows}" for rows, count in self.by_rows.items()) or "none"
+        each = (f"{count} of {rows} row{'s' * (rows > 1)}" for rows, count in self.by_rows.items())
+        return ", ".join(each) or "none"
 
 
 @dataclass

@@ -26,9 +26,8 @@ class Verdict:
         return "seen here" if self.holds else "NOT seen here"
 
     def markdown(self) -> str:
-        line = f"> {'✔' if self.holds else '✘'} **{self.word.capitalize() if self.holds else self.word}:** "
-        line += f"{self.claim}. {self.figures}."
-        return line if self.holds else f"{line}  \n> *What to make of it:* {self.otherwise}"
+        said = f"> {'✔' if self.holds else '✘'} **{self.word}:** {self.claim} ({self.figures})."
+        return said if self.holds else f"{said}  \n> *What to make of it:* {self.otherwise}"
 
 
 def check(claim: str, holds: object, figures: str, otherwise: str) -> Verdict:
@@ -44,7 +43,7 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
 
     def __repr__(self) -> str:
-        lines = [f"{verdict.word}: {verdict.claim}. {verdict.figures}." for verdict in self.verdicts]
+        lines = [f"{verdict.word}: {verdict.claim} ({verdict.figures})." for verdict in self.verdicts]
         lines += [f"  What to make of it: {v.otherwise}" for v in self.verdicts if not v.holds]
         return "\n".join(lines)
 
@@ -67,7 +66,7 @@ class Grades:
         """Like `judge`, but stop where a claim does not hold: nothing after it would mean anything."""
         judgement = self.judge(exercise, *verdicts)
         if wrong := [verdict for verdict in verdicts if not verdict.holds]:
-            raise NotRight(f"{wrong[0].claim}: no. {wrong[0].figures}. {wrong[0].otherwise}")
+            raise NotRight(f"{wrong[0].claim}: no ({wrong[0].figures}). {wrong[0].otherwise}")
         return judgement
 
     def __iter__(self) -> Iterator[tuple[str, Verdict]]:

@@ -1,0 +1,121 @@
+"""`gourmet lab` as a user runs it: a real JupyterLab, a real stack, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gourmet.cli import main
+from gourmet.lab import opening
+from gourmet.serving.ports import free_ports
+from gourmet.serving.waiting import http_ok, wait_until
+
+needs_jupyterlab = pytest.mark.skipif(
+    find_spec("jupyterlab") is None, reason="JupyterLab is not installed: `make setup-lab` installs it"
+)
+
+
+class RunningLab:
+    """A `gourmet lab`, its ports and what it has printed."""
+
+    def __init__(self, log: Path, **environment: str) -> None:
+        self._log = log
+        self.lab, self.web, self.http, grpc, metrics = free_ports(5)
+        ports = (f"--port={self.web}", f"--http-port={self.http}", f"--grpc-port={grpc}")
+        command = [str(Path(sys.executable).with_name("gourmet")), "lab", f"--lab-port={self.lab}"]
+        env = {name: value for name, value in os.environ.items() if name != "TRITON_SERVER_URL"}
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                [*command, *ports, f"--metrics-port={metrics}", "--no-browser"],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**env, "PYTHONUNBUFFERED": "1", "JUPYTER_RUNTIME_DIR": str(log.parent), **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def said(self, text: str) -> bool:
+        if self.process.poll() is not None:
+            pytest.fail(f"gourmet lab ended while {text!r} was waited for:\n{self.output}")
+        return text in self.output
+
+    def wait_until_open(self) -> None:
+        wait_until(lambda: self.said("Ctrl-C ends the lab\n"), 200, "JupyterLab opens", poll_s=0.2)
+        wait_until(lambda: http_ok(f"http://127.0.0.1:{self.lab}/api"), 60, "JupyterLab answers", poll_s=0.2)
+
+    def contents(self, token: str) -> Any:
+        """What JupyterLab says it has, to somebody with this token."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.lab}/api/contents", headers={"Authorization": f"token {token}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningLab]:
+    beside = {"TRITON_SERVER_URL": request.getfixturevalue("triton").http_url} if request.param else {}
+    running = RunningLab(tmp_path / "log", **beside)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@needs_jupyterlab
+@pytest.mark.parametrize("lab", [False, True], indirect=True, ids=["starts a stack", "finds one"])
+def test_the_notebook_opens_behind_a_token_and_ctrl_c_ends_all(
+    lab: RunningLab, request: pytest.FixtureRequest
+) -> None:
+    lab.wait_until_open()
+    address = next(line for line in lab.output.splitlines() if "the notebook http://" in line)
+    assert f"http://127.0.0.1:{lab.lab}/lab/tree/triton.ipynb?token=" in address
+    token = address.rpartition("token=")[2]
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        lab.contents("wrong")
+    assert "triton.ipynb" in [entry["name"] for entry in lab.contents(token)["content"]]
+    stack = [f"http://127.0.0.1:{lab.web}/readyz", f"http://127.0.0.1:{lab.http}/v2/health/ready"]
+    starts_one = "starts a stack" in request.node.name
+    assert [http_ok(url) for url in stack] == [starts_one, starts_one]
+    lab.stop()
+    assert lab.process.returncode == 0
+    assert lab.output.endswith("stopped\n")
+    for url in (*stack, f"http://127.0.0.1:{lab.lab}/api"):
+        assert not http_ok(url)
+    if not starts_one:
+        assert http_ok(f"http://{request.getfixturevalue('triton').http_url}/v2/health/ready")
+
+
+@needs_jupyterlab
+def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_SERVER_URL", "127.0.0.1:9")
+    result = CliRunner().invoke(main, ["lab"])
+    assert result.exit_code == 1
+    assert "no Triton answers at 127.0.0.1:9" in result.output
+
+
+def test_without_jupyterlab_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    result = CliRunner().invoke(main, ["lab"])
+    assert result.exit_code == 1
+    assert "`make lab` installs it" in result.output
