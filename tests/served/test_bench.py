@@ -24,7 +24,8 @@ from gourmet.bench.task import Effort, Target
 from gourmet.cli import main
 from gourmet.config_change import Change
 
-# Doubles its rows in 20 ms a request, and has the fault that its config names.
+# Doubles its rows in 20 ms each, and has the fault that its config names. That slow, so that a client which
+# the machine lets wait for a few milliseconds is not refused for it.
 MODEL = """
 import json
 import time
@@ -40,7 +41,7 @@ class TritonPythonModel:
         return [self._answer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
 
     def _answer(self, rows):
-        time.sleep(0.02)
+        time.sleep(0.02 * len(rows))
         self.asked += 1
         y = 2 * rows
         if self.fault == "permutes" and len(rows) > 1:
@@ -118,7 +119,7 @@ def test_nothing_is_reported(
 
 
 def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path) -> None:
-    result = bench("fails", "--concurrency", "2", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path))
+    result = bench("fails", "--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
     (point,) = saving.load(tmp_path).points
     ((reason, failed),) = point.errors.items()
@@ -140,9 +141,9 @@ def test_a_model_that_is_always_wrong_is_found_out_by_a_reference(bench: Bench, 
     [
         ["--concurrency", "2", "--batch", "4", "--shared-memory"],
         ["--concurrency", "2", "--batch", "4", "--shared-memory", "--client", "gourmet"],
-        ["--protocol", "grpc", "--client", "gourmet"],
-        ["--protocol", "grpc", "--shared-memory", "--client", "gourmet"],
-        ["--rate", "15", "--arrivals", "constant"],
+        ["--concurrency", "2", "--batch", "4", "--protocol", "grpc", "--client", "gourmet"],
+        ["--batch", "8", "--protocol", "grpc", "--shared-memory", "--client", "gourmet"],
+        ["--rate", "6", "--batch", "4", "--arrivals", "constant"],
     ],
     ids=" ".join,
 )
@@ -167,7 +168,7 @@ def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: l
 
 def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
     saved = tmp_path / "one"
-    result = bench("no", "--concurrency", "1:2", "--json", *PATIENT, "--save", str(saved))
+    result = bench("no", "--concurrency", "1:2", "--batch", "8", "--json", *PATIENT, "--save", str(saved))
     assert result.exit_code == 0, result.output
     assert [point["demand"]["level"] for point in json.loads(result.stdout)["points"]] == [1, 2]
     (tmp_path / "broken").mkdir()
@@ -187,7 +188,7 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
 ) -> None:
     model = serve("no")
     arms = tuple(
-        Arm(f"{count} instances", Change(instances=count), (Demand(model, 1),), delay_us=us)
+        Arm(f"{count} instances", Change(instances=count), (Demand(model, 2, batch=4),), delay_us=us)
         for count, us in ((1, None), (2, 500))
     )
     found = scenario.run(
