@@ -39,7 +39,7 @@ TEXTS: Final[dict[str, str]] = {
     "ask.choose": "Choose photos",
     "ask.choose_one": "Choose a photo",
     "ask.ways": "or drop them here, or paste one.",
-    "ask.formats": "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, up to {mb} MB each",
+    "ask.formats": "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, up to {mb} MB each",
     "ask.camera": "Take a photo",
     "ask.model": "Answered by",
     "ask.send": "Tell me",
@@ -76,10 +76,10 @@ TEXTS: Final[dict[str, str]] = {
     "js.do_cancel": "Cancel",
     "js.do_again": "Ask again",
     "js.do_remove": "Remove",
-    "js.do_compare": "Compare models",
+    "js.do_compare": "Compare",
     "js.perhaps": "{label}?",
-    "js.unsure": "Not sure: this is the likeliest kind, but below the {threshold} that this model needs to be "
-    "sure. A closer photo of one dish may help.",
+    "js.unsure": "Not sure: this is the likeliest kind, but below the {threshold} that this model needs to "
+    "be sure. A closer photo of one dish may help.",
     "js.unsure_short": "Not sure (needs {threshold})",
     "js.sure": "Sure",
     "js.spoken": "{file}: {label}, {share}",

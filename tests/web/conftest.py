@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
 
 BOUNDARY = "----boundary-of-the-tests"
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+DESKTOP = {"width": 1280, "height": 900}
 
 
 @dataclass(frozen=True)
@@ -147,3 +156,48 @@ def in_parallel() -> Callable[..., list[Any]]:
 @pytest.fixture(scope="session")
 def sample() -> bytes:
     return contract.sample()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no Chromium here: `apt-get install chromium`")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield chromium
+        chromium.close()
+
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Opens pages, each in a browser of its own; afterwards none may have complained in its console.
+
+    `forgiven`: words of complaints that the test is about, such as a network that is away.
+    """
+    contexts = []
+    complaints: list[str] = []
+
+    def open_page(url: str, *, forgiven: tuple[str, ...] = (), **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": DESKTOP, **options})
+        context.set_default_timeout(60_000)
+        contexts.append(context)
+        page = context.new_page()
+
+        def note(kind: str, text: str) -> None:
+            # A refused photo is an HTTP error, which Chromium itself writes down.
+            known = ("the server responded with a status of 4", *forgiven)
+            if kind in ("error", "warning") and not any(words in text for words in known):
+                complaints.append(text)
+
+        page.on("console", lambda message: note(message.type, message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,178 +1,226 @@
-"""The page as people use it, in a real browser, before the real app and a real Triton."""
+"""The food page as people use it, in a real browser, before the real app and a real Triton."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from gourmet.systems.food11 import contract
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-QUIET = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-)
-LABELS = "|".join(map(re.escape, contract.LABELS))
+expect.set_options(timeout=60_000)
 
+LABELS = re.compile("|".join(map(re.escape, contract.LABELS)))
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not CHROMIUM:
-        pytest.skip("no Chromium here: `apt-get install chromium`")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
-        yield chromium
-        chromium.close()
-
-
-class Visit:
-    """A page with everything that went wrong on it."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.complaints: list[str] = []
-        page.on("console", lambda message: self._note(message.type, message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def _note(self, kind: str, text: str) -> None:
-        # A refused photo is an HTTP error, which Chromium itself writes down.
-        if kind in ("error", "warning") and "the server responded with a status of 4" not in text:
-            self.complaints.append(text)
-
-
-@pytest.fixture(params=[(390, 844), (1280, 900)], ids=["phone", "desktop"])
-def visit(request: pytest.FixtureRequest, browser: Browser, python_web: Any) -> Iterator[Visit]:
-    width, height = request.param
-    context = browser.new_context(viewport={"width": width, "height": height})
-    visit = Visit(context.new_page())
-    visit.page.goto(python_web.url)
-    yield visit
-    context.close()
-    assert visit.complaints == []
-
-
-@pytest.fixture
-def photo(tmp_path: Path, sample: bytes) -> Path:
-    path = tmp_path / "eggs.jpg"
-    path.write_bytes(sample)
-    return path
-
-
-def test_a_chosen_photo_is_shown_and_named(visit: Visit, photo: Path) -> None:
-    page = visit.page
-    page.set_input_files("#file", photo)
-    expect(page.locator(".answer h2")).to_contain_text(re.compile(LABELS), timeout=20_000)
-    expect(page.locator(".top li")).to_have_count(5)
-    expect(page.locator("#preview")).to_be_visible()
-    expect(page.locator(".facts")).to_contain_text("food_classifier")
-    expect(page.locator(".facts")).to_contain_text("ms")
-    assert page.evaluate("document.querySelector('#preview').naturalWidth") == 640
-    # The page is not wider than the screen.
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_garbage_is_refused_in_words_and_the_next_photo_works(
-    visit: Visit, photo: Path, tmp_path: Path
-) -> None:
-    garbage = tmp_path / "photo.jpg"
-    garbage.write_bytes(b"this is no photo")
-    page = visit.page
-    page.set_input_files("#file", garbage)
-    expect(page.locator(".problem")).to_contain_text("not a picture")
-    expect(page.locator("#preview")).to_be_hidden()
-    page.set_input_files("#file", photo)
-    expect(page.locator(".answer")).to_be_visible()
-    expect(page.locator(".problem")).to_have_count(0)
-
-
-def test_a_photo_that_is_too_large_is_refused_before_it_is_sent(visit: Visit, tmp_path: Path) -> None:
-    large = tmp_path / "large.jpg"
-    large.write_bytes(b"\xff" * 10_000_001)
-    sent: list[str] = []
-    visit.page.on("request", lambda request: sent.append(request.method))
-    visit.page.set_input_files("#file", large)
-    expect(visit.page.locator(".problem h2")).to_have_text("Too large")
-    assert "POST" not in sent
-
-
-DATA_TRANSFER = """async (address) => {
-  const photo = await (await fetch(address)).blob();
+FILES = """async (addresses) => {
   const data = new DataTransfer();
-  data.items.add(new File([photo], 'eggs.jpg', {type: 'image/jpeg'}));
+  for (const address of addresses) {
+    const photo = await (await fetch(address)).blob();
+    data.items.add(new File([photo], address.split('/').at(-1), {type: 'image/jpeg'}));
+  }
   return data;
 }"""
 
 
-def test_a_dropped_and_a_pasted_photo_are_classified(visit: Visit) -> None:
-    page = visit.page
-    data = page.evaluate_handle(DATA_TRANSFER, "/sample.jpg")
-    page.dispatch_event(".plate", "drop", {"dataTransfer": data})
-    expect(page.locator(".answer")).to_be_visible()
-    page.reload()
-    expect(page.locator(".answer")).to_have_count(0)
-    page.evaluate(
-        f"""async (address) => document.dispatchEvent(
-          new ClipboardEvent('paste', {{clipboardData: await ({DATA_TRANSFER})(address), bubbles: true}}))""",
-        "/sample.jpg",
+@pytest.fixture(params=["phone", "desktop"])
+def page(request: pytest.FixtureRequest, visit: Callable[..., Page], python_web: Any) -> Page:
+    return visit(python_web.url, **(PHONE if request.param == "phone" else {}))
+
+
+@pytest.fixture
+def desk(visit: Callable[..., Page], python_web: Any) -> Page:
+    return visit(python_web.url)
+
+
+def photo(sample: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
+    return {"name": name, "mimeType": "image/jpeg", "buffer": sample}
+
+
+GARBAGE = {"name": "notes.jpg", "mimeType": "image/jpeg", "buffer": b"this is no photo"}
+
+
+def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_web: Any) -> None:
+    with page.expect_response("**/api/v1/classify") as answered:
+        page.set_input_files("#file", photo(sample))
+    told = answered.value.json()["results"][0]
+    card = page.locator(".card")
+    expect(card.locator("h3")).to_contain_text(LABELS)
+    expect(card.locator("h3")).to_contain_text(told["label"])
+    expect(card.locator("h3")).to_contain_text(f"{100 * told['probability']:.0f} %")
+    expect(card.locator(".doubt")).to_have_count(0 if told["sure"] else 1)
+    expect(card.locator(".top li")).to_have_count(5)
+    expect(card.locator(".facts")).to_contain_text("food_classifier version 1")
+    expect(card.locator(".photo img")).to_be_visible()
+    expect(page.locator("#spoken")).to_contain_text(told["label"])
+    card.locator(".time summary").click()
+    phases = card.locator(".waterfall .name")
+    expect(phases.last).to_have_text("Answer")
+    assert {"Upload", "Receive", "Decode", "Triton"} <= set(phases.all_inner_texts())
+    # The same answer as to a program that asks the old way.
+    reply = python_web.predict(sample).json
+    assert (reply["label"], reply["sure"]) == (told["label"], told["sure"])
+    assert reply["probability"] == pytest.approx(told["probability"], abs=1e-5)
+    # The page is not wider than the screen.
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes) -> None:
+    page.set_input_files("#file", [photo(sample, "a.jpg"), GARBAGE, photo(sample, "b.jpg")])
+    expect(page.locator(".card[data-state=answered]")).to_have_count(2)
+    bad = page.locator(".card[data-state=failed]")
+    expect(bad).to_contain_text("Not a photo")
+    expect(bad).to_contain_text("not a picture")
+    expect(bad).to_contain_text("notes.jpg")
+    assert page.locator("figcaption").all_inner_texts() == ["a.jpg", "notes.jpg", "b.jpg"]
+    bad.get_by_role("button", name="Remove").click()
+    expect(page.locator(".card")).to_have_count(2)
+    page.click("#clear")
+    expect(page.locator(".card")).to_have_count(0)
+    expect(page.locator("#empty")).to_be_visible()
+
+
+def test_a_few_photos_at_most_are_on_their_way_at_once(desk: Page, sample: bytes) -> None:
+    under_way: set[str] = set()
+    most = 0
+
+    def begun(request: Any) -> None:
+        nonlocal most
+        if request.method == "POST":
+            under_way.add(request.post_data_buffer[:300].decode(errors="replace"))
+            most = max(most, len(under_way))
+
+    def ended(request: Any) -> None:
+        if request.method == "POST":
+            under_way.discard(request.post_data_buffer[:300].decode(errors="replace"))
+
+    desk.on("request", begun)
+    desk.on("requestfinished", ended)
+    desk.set_input_files("#file", [photo(sample, f"{number}.jpg") for number in range(6)])
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(6)
+    assert 1 <= most <= 2
+
+
+def test_a_photo_that_is_too_large_is_refused_before_it_is_sent(desk: Page) -> None:
+    sent: list[str] = []
+    desk.on("request", lambda request: sent.append(request.method))
+    large = {"name": "large.tif", "mimeType": "image/tiff", "buffer": b"II*\0" + b"\xff" * 10_000_001}
+    desk.set_input_files("#file", large)
+    expect(desk.locator(".problem h3")).to_have_text("Too large")
+    assert "POST" not in sent
+
+
+def test_dropped_and_pasted_photos_are_answered(desk: Page) -> None:
+    data = desk.evaluate_handle(FILES, ["/sample.jpg", "/static/samples/soup.jpg"])
+    desk.dispatch_event(".plate", "drop", {"dataTransfer": data})
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(2)
+    desk.evaluate(
+        f"""async (addresses) => document.dispatchEvent(
+          new ClipboardEvent('paste', {{clipboardData: await ({FILES})(addresses), bubbles: true}}))""",
+        ["/sample.jpg"],
     )
-    expect(page.locator(".answer")).to_be_visible()
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(3)
 
 
-def test_the_keyboard_reaches_the_chooser_and_the_sample(visit: Visit) -> None:
-    page = visit.page
-    page.keyboard.press("Tab")  # the brand
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "file"
-    for key in ("Space", "Enter"):
-        with page.expect_file_chooser(timeout=5_000):
-            page.keyboard.press(key)
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "sample"
-    page.keyboard.press("Enter")
-    expect(page.locator(".answer")).to_be_visible()
-    assert page.url.endswith("/")
-
-
-def test_everything_to_press_is_large_enough_for_a_finger(visit: Visit) -> None:
-    for selector in (".plate", "#sample", ".brand"):
-        box = visit.page.locator(selector).bounding_box()
+def test_the_camera_is_offered_where_a_finger_points(page: Page, python_web: Any) -> None:
+    touch = page.evaluate("navigator.maxTouchPoints > 0")
+    expect(page.get_by_text("Take a photo")).to_be_visible(visible=touch)
+    assert page.get_attribute("#camera", "capture") == "environment"
+    for selector in (".plate", ".sample >> nth=0", ".brand", "nav a >> nth=1", "#model"):
+        box = page.locator(selector).bounding_box()
         assert box
         assert min(box["width"], box["height"]) >= 44, selector
 
 
-def test_without_a_script_the_form_answers_with_a_page(
-    browser: Browser, python_web: Any, photo: Path, tmp_path: Path
+def test_the_keyboard_alone_is_enough(desk: Page) -> None:
+    def focus_on(target: str) -> None:
+        for _ in range(12):
+            desk.keyboard.press("Tab")
+            if desk.evaluate("target => document.activeElement.matches(target)", target):
+                return
+        raise AssertionError(f"Tab does not reach {target}")
+
+    desk.keyboard.press("Tab")
+    assert desk.evaluate("document.activeElement.className") == "skip"
+    focus_on("#file")
+    for key in ("Space", "Enter"):
+        with desk.expect_file_chooser(timeout=20_000):
+            desk.keyboard.press(key)
+    focus_on("#model")
+    focus_on(".sample")
+    desk.keyboard.press("Enter")
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(1)
+    focus_on(".time summary")
+    desk.keyboard.press("Enter")
+    expect(desk.locator(".waterfall")).to_be_visible()
+    focus_on("[data-do=remove]")
+    desk.keyboard.press("Enter")
+    expect(desk.locator(".card")).to_have_count(0)
+    assert desk.evaluate("document.activeElement.id") == "file"  # and not lost
+
+
+def test_a_photo_can_be_cancelled_and_asked_about_again(desk: Page, sample: bytes) -> None:
+    held = []
+    desk.route("**/api/v1/classify", held.append)  # the answer does not come
+    desk.set_input_files("#file", photo(sample))
+    desk.get_by_role("button", name="Cancel").click()
+    expect(desk.locator(".problem")).to_contain_text("Cancelled")
+    desk.unroute("**/api/v1/classify")
+    desk.get_by_role("button", name="Ask again").click()
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(1)
+
+
+def test_another_model_answers_when_it_is_chosen(desk: Page, sample: bytes) -> None:
+    offered = desk.locator("#model option").all_inner_texts()
+    assert "food_classifier (default)" in offered
+    assert {"food_classifier_int8", "food_classifier_onnx"} <= set(offered)
+    assert desk.input_value("#model") == "food_classifier"
+    desk.select_option("#model", "food_classifier_onnx")
+    desk.set_input_files("#file", photo(sample))
+    expect(desk.locator(".facts")).to_contain_text("food_classifier_onnx")
+
+
+def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(desk: Page) -> None:
+    desk.locator(".sample", has_text="Soup").click()
+    expect(desk.locator(".card[data-state=answered]")).to_have_count(1)
+    desk.reload()
+    expect(desk.locator(".card")).to_have_count(0)
+    desk.click("#history summary")
+    expect(desk.locator("#history")).to_contain_text("Nothing is stored on the server")
+    expect(desk.locator("#history-list li")).to_have_count(1)
+    expect(desk.locator("#history-list img")).to_be_visible()
+    with desk.expect_download() as download:
+        desk.click("#history-json")
+    entry = json.loads(Path(download.value.path()).read_text())[0]
+    assert (entry["file"], entry["model"]) == ("soup.jpg", "food_classifier")
+    with desk.expect_download() as download:
+        desk.click("#history-csv")
+    row = next(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
+    assert (row["file"], row["label"], float(row["probability"])) == (
+        "soup.jpg",
+        entry["label"],
+        entry["probability"],
+    )
+    desk.click("#history-clear")
+    expect(desk.locator("#history")).to_be_hidden()
+
+
+def test_when_the_app_cannot_be_reached_the_photo_waits_for_it(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(python_web.url)
-    page.set_input_files("#file", photo)
-    page.click("button")
-    assert page.url.endswith("/predict")
-    expect(page.locator(".answer h2")).to_be_visible()
-    page.click("text=Ask about another photo")
-    garbage = tmp_path / "notes.txt"
-    garbage.write_bytes(b"this is no photo")
-    page.set_input_files("#file", garbage)
-    page.click("button")
-    expect(page.locator(".problem")).to_contain_text("not a picture")
-    context.close()
-
-
-def test_when_the_app_is_away_the_page_says_so(browser: Browser, python_web: Any, photo: Path) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(python_web.url)
-    context.set_offline(True)
-    page.set_input_files("#file", photo)
-    expect(page.locator(".problem h2")).to_have_text("No answer")
-    context.set_offline(False)
-    page.set_input_files("#file", photo)
-    expect(page.locator(".answer")).to_be_visible()
-    context.close()
+    page = visit(python_web.url, forgiven=("ERR_INTERNET_DISCONNECTED",))
+    expect(page.locator("#status")).to_be_hidden()
+    page.context.set_offline(True)
+    page.set_input_files("#file", photo(sample))
+    expect(page.locator("#status")).to_contain_text("cannot be reached")
+    expect(page.locator(".card[data-state=held]")).to_have_count(1)
+    page.context.set_offline(False)
+    expect(page.locator(".card[data-state=answered]")).to_have_count(1)
+    expect(page.locator("#status")).to_contain_text("back")

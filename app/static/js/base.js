@@ -29,7 +29,7 @@ export function svg(tag, attributes, ...children) {
 export const icon = (label) => svg("svg", { class: "icon", "aria-hidden": "true" },
   svg("use", { href: `${settings.sprite}#${label.toLowerCase().replace(/[^a-z]+/g, "-")}` }));
 
-export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
+export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\u00a0%`;
 
 export const ms = (value) => `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`;
 

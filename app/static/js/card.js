@@ -87,9 +87,10 @@ export class Card {
       { detail: { photo, answer, actions: this.#actions, place: this.#more } }));
   }
 
-  /** A comparison fills the place under the photo by itself. */
-  compared() {
-    this.#set("answered", [], [this.#button("again"), this.#button("remove")]);
+  /** A comparison fills the place under the photo by itself; its verdict stands beside the photo. */
+  compared(verdict) {
+    this.#more.querySelector(".verdict").remove();
+    this.#set("answered", [h("h3", { class: "verdict" }, verdict)], [this.#button("again"), this.#button("remove")]);
   }
 
   close() {

@@ -3,7 +3,7 @@ import { classify, models } from "./api.js";
 import { bytes, h, icon, ms, percent, t } from "./base.js";
 import { meter } from "./charts.js";
 
-/** Fill `place` with a panel a model; asked one after another, so that none slows another's time. */
+/** Fill `place` with a panel a model, asked one after another so that none slows another; tell the verdict. */
 export async function compare(place, photo, name, signal) {
   const listed = await models(signal);
   const verdict = h("p", { class: "verdict" }, t("comparing", { count: listed.models.length }));
@@ -18,26 +18,26 @@ export async function compare(place, photo, name, signal) {
       panels[index].replaceChildren(...answered(answer, model, listed.default));
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      panels[index].replaceChildren(heading(model, listed.default), h("p", { class: "doubt" }, error.message));
+      panels[index].replaceChildren(heading(model), h("p", { class: "doubt" }, error.message));
     }
     panels[index].setAttribute("aria-busy", "false");
   }
   verdict.textContent = agreement(answers, listed.models.length);
   mark(panels, answers);
-  return answers;
+  return verdict.textContent;
 }
 
-const heading = (model, usual) => h("h4", {}, h("code", {}, model.name),
-  model.name === usual ? h("span", { class: "tag" }, t("default")) : null);
+const heading = (model) => h("h4", {}, h("code", {}, model.name));
 
 function answered(answer, model, usual) {
   const fact = (word, value) => h("div", {}, h("dt", {}, t(word)), h("dd", {}, value));
   return [
-    heading(model, usual),
+    heading(model),
     h("p", { class: "says" }, icon(answer.label), h("b", {}, answer.label),
       h("span", { class: "share" }, percent(answer.probability, 1))),
     meter(answer.probability),
-    h("p", { class: "note" }, answer.sure ? t("sure") : t("unsure_short", { threshold: percent(answer.threshold) })),
+    h("p", { class: "note" }, answer.sure ? t("sure") : t("unsure_short", { threshold: percent(answer.threshold) }),
+      model.name === usual ? h("span", { class: "tag" }, t("default")) : null),
     h("dl", { class: "figures" },
       fact("fact_time", ms(answer.timings_ms.total)),
       fact("fact_triton", ms(answer.timings_ms.triton)),

@@ -98,9 +98,9 @@ class Job {
     const photo = this.#sent.blob;
     this.card.busy(t("asking"));
     if (comparing) {
-      await compare(this.card.place, photo, this.file.name, signal);
-      this.card.compared();
-      say(`${this.file.name}: ${this.card.place.querySelector(".verdict").textContent}`);
+      const verdict = await compare(this.card.place, photo, this.file.name, signal);
+      this.card.compared(verdict);
+      say(`${this.file.name}: ${verdict}`);
       return;
     }
     const answer = await classify(photo, this.file.name, chosen(), signal);
@@ -130,6 +130,7 @@ function take(files) {
 }
 
 document.documentElement.classList.add("with-script");
+document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
 intake(take);
 samples(take);
 history();

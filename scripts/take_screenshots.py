@@ -1,0 +1,62 @@
+"""Take the README's screenshots again, of a product that is running: take_screenshots.py [address].
+
+Needs requirements-dev.txt and Chromium; the photos are this project's own drawings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+COLOURS = 256  # a page is mostly flat: a palette makes the file a third as large
+WAIT_MS = 60_000
+
+
+def food(page: Page, url: str) -> None:
+    page.goto(url)
+    expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 400)
+    for dish in ("Eggs", "Soup"):
+        page.locator(".sample", has_text=dish).click()
+        expect(page.locator(".card[data-state=answered]").first).to_contain_text(dish.lower(), timeout=WAIT_MS)
+    page.locator(".time summary").first.click()
+
+
+def compare(page: Page, url: str) -> None:
+    page.goto(f"{url}/compare")
+    page.locator(".sample", has_text="Noodles").click()
+    expect(page.locator(".card .verdict")).to_contain_text("model", timeout=WAIT_MS)
+
+
+def take(browser: Browser, url: str) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for scene, dark, size in ((food, False, (1280, 860)), (compare, True, (390, 844))):
+        page = browser.new_page(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        scene(page, url)
+        page.evaluate("window.scrollTo(0, document.querySelector('.card').offsetTop > 800 ? 640 : 0)")
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(300)
+        path = FOLDER / f"{scene.__name__}.png"
+        page.screenshot(path=path)
+        Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        page.close()
+
+
+def main(url: str = "http://127.0.0.1:5000") -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        take(browser, url.rstrip("/"))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
