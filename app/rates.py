@@ -34,7 +34,7 @@ FILE_ENV: Final = "WEB_RATE_LIMIT_FILE"
 _PLACES: Final = 65_536
 _NUMBER: Final = struct.Struct("d")
 _FREE: Final = frozenset({f"{API}health", f"{API}openapi.json"})
-_COUNTED: Final = frozenset({"/predict", "/test"})
+_COUNTED: Final = frozenset({"POST /predict", "POST /compare", "GET /test"})
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def init_app(app: Flask, settings: Settings) -> None:
 
     @app.before_request
     def count_request() -> None:
-        is_counted = request.path in _COUNTED or request.path.startswith(API)
+        is_counted = f"{request.method} {request.path}" in _COUNTED or request.path.startswith(API)
         if is_counted and request.path not in _FREE and request.method != "OPTIONS":
             try:
                 _take(limiter, 1)

@@ -59,16 +59,18 @@ def test_the_page_is_a_form_that_works_without_a_script_and_names_the_model() ->
     assert reply.mimetype == "text/html"
     assert re.search(r'<form[^>]*method="post"[^>]*action="/predict"[^>]*multipart/form-data', reply.text)
     assert 'name="viewport"' in reply.text
-    assert 'aria-live="polite"' in reply.text
+    assert 'role="status"' in reply.text
     assert "food_classifier_onnx" in reply.text
-    assert 'data-max-bytes="7000000"' in reply.text
+    assert "7000000" in reply.text
 
 
 def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> None:
     browser = client()
     for reply in (browser.get("/", headers=PAGE), post(browser, **PAGE), browser.get("/none", headers=PAGE)):
-        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", reply.text)
-        for address in re.findall(r'(?:src|href)="([^"]+)"', reply.text):
+        # A block of JSON is data, which no policy keeps from being there.
+        text = reply.text.replace('<script type="application/json"', "<data")
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text)
+        for address in re.findall(r'(?:src|href)="([^"#]+)', reply.text):
             with browser.get(address) as linked:
                 assert linked.status_code == 200, address
 
