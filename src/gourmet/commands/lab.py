@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gourmet.commands.port_options import port_options
+from gourmet.commands.stack_options import port_options
 from gourmet.lab.opening import OpenLab, Ports
 from gourmet.serving.readable_logs import LogPrinter
 

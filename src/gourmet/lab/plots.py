@@ -68,7 +68,9 @@ def rates_and_latencies(
     runs: Mapping[Any, Measurement],
     title: str,
     names: str,
+    *,
     latencies: Mapping[Any, Measurement] | None = None,
+    latencies_title: str = "where a request's time goes",
 ) -> Picture:
     """Throughput beside the parts of the mean latency: of the same runs, or of others."""
     with _canvas(3.0) as (figure, out):
@@ -77,7 +79,7 @@ def rates_and_latencies(
         left.bar_label(left.containers[0], fmt="%.0f", padding=2)
         left.set(title=title, xlabel=names, ylabel="rows per second")
         _stack(right, latencies or runs)
-        right.set(title="where a request's time goes", xlabel=names, ylabel="ms, mean")
+        right.set(title=latencies_title, xlabel=names, ylabel="ms, mean")
         for axis in (left, right):
             axis.margins(y=0.15)
             axis.grid(axis="y")

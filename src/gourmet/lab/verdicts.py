@@ -25,6 +25,10 @@ class Verdict:
     def word(self) -> str:
         return "seen here" if self.holds else "NOT seen here"
 
+    def text(self) -> str:
+        said = f"{self.word}: {self.claim} ({self.figures})."
+        return said if self.holds else f"{said}\n  What to make of it: {self.otherwise}"
+
     def markdown(self) -> str:
         said = f"> {'✔' if self.holds else '✘'} **{self.word}:** {self.claim} ({self.figures})."
         return said if self.holds else f"{said}  \n> *What to make of it:* {self.otherwise}"
@@ -43,9 +47,7 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
 
     def __repr__(self) -> str:
-        lines = [f"{verdict.word}: {verdict.claim} ({verdict.figures})." for verdict in self.verdicts]
-        lines += [f"  What to make of it: {v.otherwise}" for v in self.verdicts if not v.holds]
-        return "\n".join(lines)
+        return "\n".join(verdict.text() for verdict in self.verdicts)
 
     def _repr_markdown_(self) -> str:
         return "\n>\n".join(verdict.markdown() for verdict in self.verdicts)
