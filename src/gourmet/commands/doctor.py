@@ -9,8 +9,7 @@ from typing import Final
 
 import click
 
-from gourmet import repository
-from gourmet.commands.port_options import port_options
+from gourmet.commands.stack_options import port_options, repositories_option
 from gourmet.doctor.examination import CHECKS, examine
 from gourmet.doctor.findings import Subject
 from gourmet.errors import UsageError
@@ -42,14 +41,7 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
 @click.option(
     "--weights", type=click.Path(path_type=Path), help="Also look at these weights of a training run."
 )
-@click.option(
-    "--model-repository",
-    "repositories",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    default=(repository.DEFAULT,),
-    help="Folder of models; may be given several times.  [default: triton/models]",
-)
+@repositories_option
 @click.option(
     "--url",
     envvar="TRITON_SERVER_URL",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from gourmet import repository
-from gourmet.commands.port_options import port_options
+from gourmet.commands.stack_options import port_options, repositories_option
 from gourmet.errors import UsageError
 from gourmet.serving import preflight
 from gourmet.serving.readable_logs import LogPrinter
@@ -26,14 +25,7 @@ _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
 @click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="Threads of each.")
 @click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
-@click.option(
-    "--model-repository",
-    "repositories",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    default=(repository.DEFAULT,),
-    help="Folder of models; may be given several times.  [default: triton/models]",
-)
+@repositories_option
 @click.option(
     "--model-control",
     type=_MODEL_CONTROLS,
