@@ -159,7 +159,8 @@ def _encode(served: Served, names: Sequence[str], blobs: list[bytes]) -> npt.NDA
             rows.append(served.contract.encode(data, served.datatype))
         except PictureError as exc:
             return Failure(names, f"{name} cannot be read: {exc} [{exc.code}]")
-    return np.concatenate(rows)
+    values: npt.NDArray[Any] = np.concatenate(rows)
+    return values
 
 
 def _send(
