@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from gourmet.deploying.version import staged
 from gourmet.repository import versions
 from gourmet.serving.asking import ModelUnavailable
 from gourmet.serving.waiting import wait_until
+from gourmet.systems import manifest
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -74,7 +76,10 @@ class Asking:
 
 def next_version(model: Path, content: bytes) -> None:
     with staged(model, "model.onnx") as (aside, _):
-        (aside / "model.onnx").write_bytes(content)
+        file = aside / "model.onnx"
+        file.write_bytes(content)
+        says = {"file": file.name, "sha256": manifest.sha256(file)}
+        (aside / manifest.MANIFEST).write_text(json.dumps(says))
 
 
 def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton: Any, model: Path) -> None:
