@@ -23,31 +23,34 @@ def food(page: Page, url: str) -> None:
     expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 400)
     for dish in ("Eggs", "Soup"):
         page.locator(".sample", has_text=dish).click()
-        expect(page.locator(".card[data-state=answered]").first).to_contain_text(dish.lower(), timeout=WAIT_MS)
+        expect(page.locator(".card[data-state=answered]").first).to_contain_text(
+            dish.lower(), timeout=WAIT_MS
+        )
     page.locator(".time summary").first.click()
 
 
 def compare(page: Page, url: str) -> None:
     page.goto(f"{url}/compare")
-    page.locator(".sample", has_text="Noodles").click()
-    expect(page.locator(".card .verdict")).to_contain_text("model", timeout=WAIT_MS)
+    page.locator(".sample", has_text="Soup").click()
+    expect(page.locator(".card[data-state=answered] .verdict")).to_be_visible(timeout=WAIT_MS)
 
 
 def take(browser: Browser, url: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for scene, dark, size in ((food, False, (1280, 860)), (compare, True, (390, 844))):
+    for scene, dark, size in ((food, False, (1280, 1000)), (compare, True, (1280, 900))):
         page = browser.new_page(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
         )
         scene(page, url)
-        page.evaluate("window.scrollTo(0, document.querySelector('.card').offsetTop > 800 ? 640 : 0)")
+        page.evaluate("window.scrollTo(0, 0)")
         page.mouse.move(0, 0)
         page.wait_for_timeout(300)
         path = FOLDER / f"{scene.__name__}.png"
         page.screenshot(path=path)
-        Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        shot = Image.open(path).convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, kmeans=2)
+        shot.save(path, optimize=True)
         page.close()
 
 
