@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab test test-unit test-containers check format bench clean
+.PHONY: help setup setup-dev setup-lab up lab test test-unit test-hard test-containers check format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: setup-dev ## Run all tests but the containers' (options: make test ARGS="-
 
 test-unit: setup-dev ## Run the tests that start no server
 	$(PYTEST) tests/unit $(ARGS)
+
+test-hard: setup-dev ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
+	$(PYTEST) tests/hard --timeout 3600 --hard-page docs/reliability.md $(ARGS)
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)

@@ -22,7 +22,7 @@ from gourmet.serving.triton_server import TritonOptions, TritonServer
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-TIERS = {"unit", "served", "web", "containers"}
+TIERS = {"unit", "served", "web", "hard", "containers"}
 HERE = Path(__file__).parent
 MODELS = HERE.parent / "triton" / "models"
 

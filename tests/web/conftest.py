@@ -98,9 +98,10 @@ StartWeb = Callable[..., WebApp]
 def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
     command = [
         *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
-        *("--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "4", "app:create_app()"),
+        *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
     ]
-    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **settings}
+    few = {"WEB_CONCURRENCY": "2", "WEB_THREADS": "4"}
+    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **few, **settings}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
     web = WebApp(port, process, log)

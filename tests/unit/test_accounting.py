@@ -1,0 +1,123 @@
+"""The client of the hard tier: it loses no request, whatever a server does with it."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hard import table
+from hard.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Load, Photo, learn
+
+RIGHT = {"label": "Soup", "probability": 0.5}
+NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Answers in whatever way the photo asks for, which is its text."""
+
+    daemon_threads = True
+
+
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.rfile.readline()
+        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
+        body = self.rfile.read(int(headers["Content-Length"]))
+        how = body.split(b"\r\n\r\n")[1].split(b"\r\n")[0].decode()
+        name = headers["X-Request-ID"]
+        if how == "silence":
+            time.sleep(1)
+        elif how == "half":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        elif how != "close":
+            self.answer(how, name)
+
+    def answer(self, how: str, name: str) -> None:
+        served = {"soup": RIGHT, "other": {**RIGHT, "label": "Bread"}, "id": RIGHT, "garbage": "oops"}
+        text = json.dumps(served.get(how, NO))
+        status = "200 OK" if how in ("soup", "other", "id") else "503 Busy"
+        more = "Retry-After: 2\r\n" if how == "busy" else ""
+        given = "somebody-else" if how == "id" else name
+        head = f"HTTP/1.1 {status}\r\nX-Request-ID: {given}\r\n{more}Content-Length: {len(text)}\r\n\r\n"
+        self.wfile.write(head.encode() + text.encode())
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "reason"),
+    [
+        ("soup", ANSWERED, "200"),
+        ("busy", REFUSED, "503 overloaded"),
+        ("other", WRONG, "Bread 0.500 for Soup 0.500"),
+        ("id", WRONG, "200 with the id 'somebody-else'"),
+        ("garbage", WRONG, "503 without a reason"),
+        ("hopeless", WRONG, "503 overloaded without Retry-After"),
+        ("close", SILENT, "the connection was closed without an answer"),
+        ("half", SILENT, "the connection was closed in the middle of an answer"),
+        ("silence", SILENT, "no answer within 0.3 s"),
+    ],
+)
+def test_each_way_to_end_is_told_from_the_others(url: str, how: str, outcome: Any, reason: str) -> None:
+    with Load(url, [Photo(how.encode(), "Soup", 0.5)], per_s=40, silent_after_s=0.3) as load:
+        load.run_for(0.3)
+    account = load.account()
+    assert account.count(outcome) == len(account.attempts) >= 5
+    assert set(account.reasons(outcome)) == {reason}
+
+
+def test_nobody_there_counts_as_lost() -> None:
+    with Load("http://127.0.0.1:9", [Photo(b"x", "Soup", 0.5)], per_s=20) as load:
+        load.run_for(0.2)
+    assert load.account().count(SILENT) == len(load.account().attempts) > 0
+
+
+def test_the_same_answer_for_every_photo_would_hide_a_mix_up(url: str) -> None:
+    with pytest.raises(AssertionError, match="too much alike"):
+        learn(url, [b"soup", b"soup"])
+
+
+def attempt(at: float, outcome: Any) -> Attempt:
+    return Attempt(at, at, at + 0.01, outcome, outcome)
+
+
+def test_recovery_counts_until_every_request_is_answered_again() -> None:
+    fault = Account((attempt(0, ANSWERED), attempt(1, SILENT), attempt(2, REFUSED), attempt(3, ANSWERED)))
+    assert fault.recovery_s(since=1.5) == 1.5
+    assert fault.recovery_s(since=2.5) == 0
+    assert Account((*fault.attempts, attempt(4, WRONG))).recovery_s(since=1.5) is None
+    assert [second.outcomes for second in fault.seconds()][:2] == [{ANSWERED: 1}, {SILENT: 1}]
+
+
+def test_a_row_is_written_read_and_put_into_the_page(tmp_path: Path) -> None:
+    account = Account((attempt(0, ANSWERED), attempt(1, REFUSED), attempt(2, SILENT)))
+    row = account.row("a fault", seen="a 503", survived=False, recovery_s=1.26, planned="mend it")
+    table.save(row, tmp_path / "rows")
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    table.write(table.rows(tmp_path / "rows"), page)
+    text = page.read_text()
+    assert "| **not survived:** a fault | 1 | 3 | 1 | 1 × refused | 0 | 1 × silent | 1.3 s |" in text
+    assert "- **a fault**: mend it" in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+
+
+def test_the_page_in_the_checkout_has_a_place_for_the_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+    assert text.count(table.BEGIN) == text.count(table.END) == 1
