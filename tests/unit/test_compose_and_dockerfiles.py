@@ -161,6 +161,7 @@ def test_mounted_folders_exist_and_the_models_are_mounted_read_only() -> None:
         for mount in service.get("volumes", []):
             assert (ROOT / mount.split(":")[0]).is_dir(), mount
     assert SERVICES["triton"]["volumes"] == ["./triton/models:/models:ro"]
+    assert "./triton/models:/opt/gourmet/triton/models:ro" in SERVICES["jupyter"]["volumes"]
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert "/models" in instructions(path, "CMD")[0]
 

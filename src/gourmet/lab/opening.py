@@ -24,7 +24,7 @@ NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ip
 _POLL_S: Final = 0.1
 _ADDRESS: Final = re.compile(r"http://127\S+")
 # What Jupyter says before it heard which level to say, and around its address.
-_TELLS_NOTHING: Final = re.compile(r"\[[IC] |To access the server|Or copy and paste|file://")
+_TELLS_NOTHING: Final = re.compile(r"\[[IC] |To access|Or copy and paste|file://|\[W .* is not trusted$")
 # `gourmet up` takes less than ten seconds to end, and Jupyter little to end its kernels.
 _JUPYTER_TIMEOUT_S: Final = 5.0
 _STACK_TIMEOUT_S: Final = 10.0
@@ -113,6 +113,8 @@ class OpenLab:
             *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={NOTEBOOK.parent}"),
             *("--ip=127.0.0.1", f"--port={self._ports.lab}", "--ServerApp.port_retries=0"),
             *(f"--LabApp.default_url=/lab/tree/{NOTEBOOK.name}", "--log-level=WARN"),
+            # It would ask PyPI for news of itself.
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
             # Jupyter refuses root unless told; here it is on loopback, behind its token.
             *(("--allow-root",) if os.geteuid() == 0 else ()),
             *self._arguments,
