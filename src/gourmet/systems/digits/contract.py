@@ -32,6 +32,7 @@ from gourmet.systems.pictures import (
 from gourmet.systems.scores import Floats
 
 __all__ = [
+    "DATATYPES",
     "DEFAULT_MODEL",
     "INPUT_SIZE",
     "LABELS",
@@ -59,6 +60,7 @@ DEFAULT_MODEL: Final = "digits"
 LABELS: Final = tuple("0123456789")
 
 INPUT_SIZE: Final = 28
+DATATYPES: Final = ("FP32",)  # what the input of a digits model may be
 _INK_SIZE: Final = 20
 # Ink of about the right size is moved and not resampled, which would only blur it.
 _RIGHT_SIZES: Final = range(17, 24)

@@ -6,12 +6,14 @@ module; none of them repeats a line of it.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from gourmet.systems import scores
 from gourmet.systems.pictures import (
@@ -25,6 +27,7 @@ from gourmet.systems.pictures import (
 from gourmet.systems.scores import Floats, softmax
 
 __all__ = [
+    "DATATYPES",
     "DEFAULT_MODEL",
     "INPUT_SIZE",
     "LABELS",
@@ -65,6 +68,8 @@ LABELS: Final = (
 )
 
 INPUT_SIZE: Final = 224
+# What the input of a food model may be: a picture as bytes, pixels, or the normalised tensor.
+DATATYPES: Final = ("BYTES", "UINT8", "FP32")
 # The channel statistics of ImageNet, which clients of `food_classifier_onnx` apply themselves.
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
@@ -100,12 +105,21 @@ def encode(data: bytes, datatype: str) -> npt.NDArray[Any]:
 
 
 def arrange(image: Pixels, datatype: str) -> npt.NDArray[Any]:
-    """Decoded `pixels` as the one-row input tensor that a model with an input of `datatype` takes."""
+    """Decoded `pixels` as the one-row input tensor that a model with an input of `datatype` takes.
+
+    BYTES: as a BMP, which is made and read at once and keeps every pixel as it is.
+    """
+    if datatype == "BYTES":
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "BMP")
+        return np.array([[buffer.getvalue()]], dtype=np.object_)
     if datatype == "UINT8":
         return image[np.newaxis]
     if datatype == "FP32":
         return normalise(image)[np.newaxis]
-    raise ValueError(f"an input of type {datatype} is none of BYTES, UINT8, FP32, which food11 models take")
+    raise ValueError(
+        f"an input of type {datatype} is none of {', '.join(DATATYPES)}, which food11 models take"
+    )
 
 
 def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 1.0) -> Floats:
