@@ -53,4 +53,4 @@ def test_without_a_script_the_form_compares_and_the_other_form_takes_a_model(
     page.set_input_files("#file", photo)
     page.click("form button")
     expect(page.locator(".panel")).to_have_count(3)
-    expect(page.locator(".compared h2")).to_contain_text("models")
+    expect(page.locator(".compared h1")).to_contain_text("models")
