@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from gourmet.bench.drawing import (
 from gourmet.bench.results import Point
 
 _WIDTH: Final = 880.0
+_NUMBER: Final = re.compile(r"\d+(?: µs)?")
 _ROW: Final = 24.0
 _PHASES: Final[Mapping[str, str]] = {
     "queue": "#d55e00",
@@ -44,13 +46,12 @@ def throughput(points: Sequence[Point]) -> str:
     x = Scale(0, marks[-1], left, _WIDTH - 60)
     bottom = 10 + _ROW * len(points)
     shapes = [across(x, marks, 6, bottom, "rows per second, with 95 % interval")]
-    colours = _by_arm(points)
+    colours = _by_series(points)
+    grouped = _grouped(points)
     for place, (point, name) in enumerate(zip(points, names, strict=True)):
-        y, rate = 10 + _ROW * place, point.rows_per_s
+        y, rate, colour = 10 + _ROW * place, point.rows_per_s, colours[grouped[place][0]]
         shapes.append(text(left - 8, y + 15, name, anchor="end"))
-        shapes.append(
-            box(left, y + 4, x(rate.value) - left, _ROW - 8, colours[_series(point)], f"{rate:.1f}")
-        )
+        shapes.append(box(left, y + 4, x(rate.value) - left, _ROW - 8, colour, f"{rate:.1f}"))
         shapes.append(whisker(x, y + _ROW / 2, rate.low, rate.high))
         end = x(max(rate.value, rate.high or 0.0))
         shapes.append(text(end + 6, y + 16, f"{rate.value:.4g}"))
@@ -61,22 +62,24 @@ def latency_against_throughput(points: Sequence[Point]) -> str:
     """One line an arm: right is faster, down is sooner."""
     marks = ticks(0, max(point.rows_per_s.high or point.rows_per_s.value for point in points))
     rises = ticks(0, max(point.latency_ms.p95 for point in points))
-    colours = _by_arm(points)
+    colours = _by_series(points)
     named, deep = legend(56, 14, list(colours.items()), _WIDTH - 70)
     x = Scale(0, marks[-1], 56, _WIDTH - 40)
     y = Scale(0, rises[-1], 350 + deep, 34 + deep)
     shapes = [named, across(x, marks, y.end, y.start, "rows per second")]
     shapes.append(up(y, rises, x.start, x.end, "p95 latency, ms (dots; p50 below, small)"))
+    grouped = _grouped(points)
     for series, colour in colours.items():
-        mine = [point for point in points if _series(point) == series]
+        mine = [point for point, (name, _) in zip(points, grouped, strict=True) if name == series]
         shapes.append(path([(x(p.rows_per_s.value), y(p.latency_ms.p95)) for p in mine], colour))
-        for point in mine:
+        marks_of = [mark for name, mark in grouped if name == series]
+        for point, mark in zip(mine, marks_of, strict=True):
             at, high, low = (x(point.rows_per_s.value), y(point.latency_ms.p95), y(point.latency_ms.p50))
             shapes.append(line(at, high, at, low, colour, 1, "stroke-dasharray='2 3'"))
             shapes.append(whisker(x, high, point.rows_per_s.low, point.rows_per_s.high, colour))
             shapes.append(dot(at, low, colour, f"p50 {point.latency_ms.p50:.2f} ms", 2.5))
             shapes.append(dot(at, high, colour, f"{point.name}: p95 {point.latency_ms.p95:.2f} ms"))
-            shapes.append(text(at + 7, high - 7, _level(point), colour=colour))
+            shapes.append(text(at + 7, high - 7, mark, colour=colour))
     return svg(_WIDTH, y.start + 46, "p95 latency against throughput", shapes)
 
 
@@ -145,6 +148,17 @@ def ratios(pairs: Sequence[Pair]) -> str:
     return svg(_WIDTH, bottom + 44, "throughput of every pair, now over before", shapes)
 
 
+def _grouped(points: Sequence[Point]) -> list[tuple[str, str]]:
+    """For every point, the line it belongs to and what tells it apart there.
+
+    Where there are more arms than colours, arms whose names differ in a number alone are one line.
+    """
+    plain = [(_series(point), _level(point)) for point in points]
+    if len({series for series, _ in plain}) <= len(COLOURS):
+        return plain
+    return [(_NUMBER.sub("…", series), " ".join(_NUMBER.findall(series)) or level) for series, level in plain]
+
+
 def _series(point: Point) -> str:
     demand = point.demand
     parts = [point.arm]
@@ -155,8 +169,8 @@ def _series(point: Point) -> str:
     return " ".join(parts)
 
 
-def _by_arm(points: Sequence[Point]) -> dict[str, str]:
-    names = list(dict.fromkeys(_series(point) for point in points))
+def _by_series(points: Sequence[Point]) -> dict[str, str]:
+    names = list(dict.fromkeys(series for series, _ in _grouped(points)))
     return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
 
 

@@ -12,12 +12,13 @@ from gourmet.bench.results import Bench, Point
 from gourmet.config_change import as_pbtxt, summary
 
 _STYLE: Final = """
-body{font:15px/1.55 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1.2rem;color:#222}
+body{font:15px/1.55 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1.2rem;color:#222}
 h1{font-size:1.7rem;margin:0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}.when{color:#666;margin:.2rem 0 1rem}
 table{border-collapse:collapse;margin:.8rem 0;font-variant-numeric:tabular-nums}
-td,th{padding:.28rem .7rem;text-align:right;vertical-align:top}th{color:#555;font-weight:600;font-size:13px}
+td,th{padding:.25rem .5rem;white-space:nowrap;text-align:right;vertical-align:top;font-size:13.5px}
+th{color:#555;font-weight:600;font-size:13px}
 th:first-child,td:first-child{text-align:left}tr+tr{border-top:1px solid #e3e3e3}
-.facts td{text-align:left}.wide{overflow-x:auto}
+.facts td{text-align:left;white-space:normal}.wide{overflow-x:auto}
 figure{margin:1.2rem 0}figcaption{font-weight:600;margin-bottom:.3rem}
 figcaption small{display:block;font-weight:400;color:#666}svg{max-width:100%;height:auto}
 .findings li{margin:.35rem 0}

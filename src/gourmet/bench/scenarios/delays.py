@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from gourmet.bench.compare import NOISE
 from gourmet.bench.results import Finding, Point
 from gourmet.bench.scenario import finding, not_measured, over, ratio
 
@@ -42,7 +43,7 @@ def batches_and_waits(points: Sequence[Point], model: str) -> list[Finding]:
     at = f"at c={first.demand.level:g}"
     best = max(points, key=lambda point: point.rows_per_s.value)
     gained = ratio(best, first)
-    better = gained.low is not None and gained.low > 1
+    better = gained.low is not None and gained.low > 1 + NOISE
     return [
         finding(
             last.split_ms.queue > first.split_ms.queue,
