@@ -161,6 +161,15 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
         compare.refuse_slower([pair])
 
 
+def test_where_the_rate_is_given_the_latency_decides() -> None:
+    def at_a_rate(mean_ms: float) -> Bench:
+        windows = tuple(Window(50.0, mean_ms + more) for more in (0.0, 0.1, 0.2))
+        return a_bench(a_point(demand=Demand("m", 50, "poisson"), windows=windows))
+
+    (pair,) = compare.compare(at_a_rate(20.0), at_a_rate(30.0))
+    assert (pair.verdict, round(pair.speed.value, 2)) == ("slower", 0.67)
+
+
 def test_runs_of_other_things_are_not_compared() -> None:
     with pytest.raises(compare.NothingInCommon, match="one has arm c=2, the other else c=2"):
         compare.compare(a_bench(a_point()), a_bench(a_point("else")))

@@ -132,20 +132,20 @@ def batch_sizes(points: Sequence[Point]) -> str:
 def ratios(pairs: Sequence[Pair]) -> str:
     """Every pair's ratio with its interval, around the line where nothing changed."""
     left = min(330.0, 30 + 6.6 * max(len(pair.name) for pair in pairs))
-    ends = [value for pair in pairs for value in (pair.rate.low, pair.rate.high, pair.rate.value) if value]
+    ends = [value for pair in pairs for value in (pair.speed.low, pair.speed.high, pair.speed.value) if value]
     marks = ticks(min(0.9, *ends), max(1.1, *ends))
     x = Scale(marks[0], marks[-1], left, _WIDTH - 60)
     bottom = 10 + _ROW * len(pairs)
-    shapes = [across(x, marks, 6, bottom, "throughput now ÷ before, with 95 % interval")]
+    shapes = [across(x, marks, 6, bottom, "speed now ÷ before, with 95 % interval")]
     shapes.append(line(x(1), 6, x(1), bottom, INK, 1.5))
     for place, pair in enumerate(pairs):
         y = 10 + _ROW * (place + 0.5)
         colour = {"slower": COLOURS[6], "faster": COLOURS[2]}.get(pair.verdict, FAINT)
         shapes.append(text(left - 8, y + 4, pair.name, anchor="end"))
-        shapes.append(whisker(x, y, pair.rate.low, pair.rate.high, colour))
-        shapes.append(dot(x(pair.rate.value), y, colour, f"{pair.rate:.3f}", 5))
+        shapes.append(whisker(x, y, pair.speed.low, pair.speed.high, colour))
+        shapes.append(dot(x(pair.speed.value), y, colour, f"{pair.speed:.3f}", 5))
         shapes.append(text(_WIDTH - 54, y + 4, pair.verdict, colour=colour))
-    return svg(_WIDTH, bottom + 44, "throughput of every pair, now over before", shapes)
+    return svg(_WIDTH, bottom + 44, "speed of every pair, now over before", shapes)
 
 
 def _grouped(points: Sequence[Point]) -> list[tuple[str, str]]:

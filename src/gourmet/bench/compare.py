@@ -33,6 +33,7 @@ class Pair:
     now: Point
     rate: Estimate
     latency: Estimate
+    speed: Estimate
     verdict: Verdict
 
     @property
@@ -64,7 +65,7 @@ def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
     """Raise Slower where any pair got slower beyond noise."""
     worse = [pair for pair in pairs if pair.verdict == "slower"]
     if worse:
-        worst = min(worse, key=lambda pair: pair.rate.value / pair.latency.value)
+        worst = min(worse, key=lambda pair: pair.speed.value)
         raise Slower(
             f"{len(worse)} of {len(pairs)} points got slower by more than {noise:.0%} of noise, most "
             f"{worst.name}: throughput × {worst.rate:.2f}, mean latency × {worst.latency:.2f}"
@@ -79,15 +80,18 @@ def _pair(before: Point, now: Point, noise: float) -> Pair:
     latency = figures.ratio(
         [window.mean_ms for window in now.windows], [window.mean_ms for window in before.windows]
     )
-    return Pair(now.name, before, now, rate, latency, _verdict(now, rate, latency, noise))
+    speed = _speed(now, rate, latency)
+    return Pair(now.name, before, now, rate, latency, speed, _verdict(speed, noise))
 
 
-def _verdict(point: Point, rate: Estimate, latency: Estimate, noise: float) -> Verdict:
-    """Throughput decides, and the latency where the rate of requests was given."""
-    speed = rate
-    if point.demand.arrivals != "closed":
-        low, high = latency.low, latency.high
-        speed = Estimate(1 / latency.value, high and 1 / high, low and 1 / low)
+def _speed(point: Point, rate: Estimate, latency: Estimate) -> Estimate:
+    """The throughput, or the latency turned over where the rate of requests was given."""
+    if point.demand.arrivals == "closed":
+        return rate
+    return Estimate(1 / latency.value, latency.high and 1 / latency.high, latency.low and 1 / latency.low)
+
+
+def _verdict(speed: Estimate, noise: float) -> Verdict:
     low = speed.value if speed.low is None else speed.low
     high = speed.value if speed.high is None else speed.high
     if high < 1 - noise:

@@ -30,6 +30,7 @@ code{background:#f3f3f3;padding:.1rem .3rem}
 """
 
 
+_SPEED: Final = "Throughput; where the rate of requests was given, the mean latency turned over."
 _CLIENTS: Final = {"gourmet": "our client", "perf_analyzer": "perf_analyzer"}
 
 
@@ -83,7 +84,7 @@ def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -
             f"<p>What else differs:</p><ul>{changed}</ul>"
             if changed
             else "<p>Same machine, versions, data.</p>",
-            _figure("Throughput, now ÷ before", "", charts.ratios(pairs)),
+            _figure("Speed, now ÷ before", _SPEED, charts.ratios(pairs)),
             _table(tables.PAIR_HEADINGS, (tables.pair_row(pair) for pair in pairs)),
         ],
     )
