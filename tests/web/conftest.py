@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
@@ -30,6 +30,7 @@ QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
+expect.set_options(timeout=60_000)
 DESKTOP = {"width": 1280, "height": 900}
 
 

@@ -15,8 +15,6 @@ from playwright.sync_api import Page, expect
 
 from gourmet.systems.food11 import contract
 
-expect.set_options(timeout=60_000)
-
 LABELS = re.compile("|".join(map(re.escape, contract.LABELS)))
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 

@@ -86,7 +86,7 @@ def bread() -> Image.Image:
         crust = canvas.blob(x, y, radius, 0.05, 1.12) + 2 * canvas.noise(14, 14)
         canvas.paint((40, 24, 12), 0.5 * edge(np.roll(crust, (9, 8), axis=(0, 1)), 18))
         canvas.paint((146, 84, 34), edge(crust, 2), 1.0 + 0.14 * canvas.noise(9, 9))
-        crumb: Field = crust - 9
+        crumb: Field = crust - 9.0
         canvas.paint((240, 212, 164), edge(crumb, 4), 1.0 + 0.05 * canvas.noise(22, 22))
         holes = edge(canvas.noise(6, 6) + 0.5 * canvas.noise(13, 13) - 0.62, 0.25) * edge(crumb - 6, 6)
         canvas.paint((196, 154, 98), 0.7 * holes)
