@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flask import Flask
 
-    from app.food import Classifier
+    from app.classifier import Classifier
     from app.settings import Settings
 
 
-def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> Flask:
-    """The app, set up from the environment and asking a real Triton unless told otherwise."""
+def create_app(
+    settings: Settings | None = None,
+    classifier: Classifier | None = None,
+    digits: Classifier | None = None,
+) -> Flask:
+    """The app, set up from the environment and asking a real Triton unless told otherwise.
+
+    Where only the food `classifier` is given, the app has no digits.
+    """
     from flask import Flask
 
     from app import (
         access,
         delivery,
+        digits_page,
         errors,
         food_routes,
         health,
@@ -31,16 +39,19 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
         uploads,
         web,
     )
-    from app.api import docs
+    from app.api import docs, explain
     from app.api import routes as api_routes
     from app.api.several import Several
-    from app.food import FoodClassifier
+    from app.classifier import TritonClassifier
     from app.settings import Settings
+    from gourmet.systems.digits import contract as digits_contract
+    from gourmet.systems.food11 import contract as food_contract
 
     settings = settings or Settings.from_env(os.environ)
     if classifier is None:
         triton = inference.Triton(settings.triton_url, settings.connect_timeout_s)
-        classifier = FoodClassifier(triton, settings.food_model)
+        classifier = TritonClassifier(triton, settings.food_model, food_contract)
+        digits = digits or TritonClassifier(triton, settings.digits_model, digits_contract)
 
     app = Flask(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -55,14 +66,24 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     errors.init_app(app)
     app.register_blueprint(food_routes.blueprint(classifier, settings))
     pages.init_app(app, classifier, settings)
-    readiness = health.Readiness(classifier, settings)
+    classifiers = {food_contract.NAME: classifier}
+    wait_s = min(health.DEADLINE_S, settings.request_deadline_s)
+    readiness = {food_contract.NAME: health.Readiness(classifier, settings.food_model, wait_s)}
+    if digits is not None:
+        classifiers[digits_contract.NAME] = digits
+        ready = health.Readiness(digits, settings.digits_model, pages.LIST_DEADLINE_S)
+        readiness[digits_contract.NAME] = ready
+        digits_page.init_app(app, digits, ready, settings)
     several = Several()
-    app.register_blueprint(health.blueprint(readiness))
-    app.register_blueprint(api_routes.blueprint(classifier, settings, readiness, several))
+    app.register_blueprint(health.blueprint(readiness[food_contract.NAME]))
+    api = api_routes.blueprint(classifiers, settings, readiness, several)
+    explain.add_to(api, classifier, settings)
+    app.register_blueprint(api)
 
     def close() -> None:
         several.close()
-        classifier.close()
+        for each in classifiers.values():
+            each.close()
 
     app.register_blueprint(docs.blueprint(settings))
     app.extensions["close"] = close

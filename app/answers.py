@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from flask import Response, current_app, g
 
-from app.api.shapes import Classified, Guess, ModelName, Predicted, Timings
-from app.food import Prediction
+from app.api.shapes import Classified, Digit, Guess, ModelName, Predicted, Timings
+from app.classifier import Prediction
 from app.metrics import Metrics
 from app.web import request_id
 
@@ -28,26 +28,38 @@ def timings_ms(
     total = ((done_at or time.perf_counter()) - float(g.started)) * 1000
     timings = {"receive": float(g.get("receive_ms", 0.0)), **waited, **prediction.timings_ms, "total": total}
     metrics: Metrics = current_app.extensions["metrics"]
-    metrics.observe_prediction(prediction.model, prediction.label, timings)
+    metrics.observe_prediction(prediction, timings)
     return timings
 
 
 def classified(
     prediction: Prediction, timings: Mapping[str, float], filename: str | None = None
 ) -> dict[str, Any]:
-    return Classified(
-        filename=filename,
-        label=prediction.label,
-        class_id=prediction.class_id,
-        probability=prediction.probability,
-        sure=prediction.sure,
-        threshold=prediction.threshold,
-        top=[Guess(label=label, probability=probability) for label, probability in prediction.top],
-        model=ModelName(name=prediction.model, version=prediction.version),
-        bytes_sent=prediction.bytes_sent,
-        timings_ms=Timings(**{phase: round(ms, 2) for phase, ms in timings.items()}),
-        request_id=request_id(),
+    return Classified(**_facts(prediction, timings, filename)).as_dict()
+
+
+def digit(
+    prediction: Prediction, timings: Mapping[str, float], filename: str | None = None
+) -> dict[str, Any]:
+    return Digit(
+        **_facts(prediction, timings, filename), probabilities=list(prediction.probabilities)
     ).as_dict()
+
+
+def _facts(prediction: Prediction, timings: Mapping[str, float], filename: str | None) -> dict[str, Any]:
+    return {
+        "filename": filename,
+        "label": prediction.label,
+        "class_id": prediction.class_id,
+        "probability": prediction.probability,
+        "sure": prediction.sure,
+        "threshold": prediction.threshold,
+        "top": [Guess(label=label, probability=probability) for label, probability in prediction.top],
+        "model": ModelName(name=prediction.model, version=prediction.version),
+        "bytes_sent": prediction.bytes_sent,
+        "timings_ms": Timings(**{phase: round(ms, 2) for phase, ms in timings.items()}),
+        "request_id": request_id(),
+    }
 
 
 def add_server_timing(response: Response, timings: Mapping[str, float]) -> None:

@@ -7,7 +7,7 @@
       BadRequest               400  bad_request: a body that cannot be read as what it says it is
       WrongHost                400  wrong_host: asked for by a name that the app does not go by
       KeyNeeded                401  key_needed: the API is for those with a key, and this is none
-      UnknownModel             404  unknown_model: none of the food models that are ready
+      UnknownModel             404  unknown_model: none of the system's models that are ready
       TooManyPhotos            413  too_many_photos: more in one call than allowed
       TooManyRequests          429  too_many_requests: more in a time than allowed
       UploadTooLarge           413  upload_too_large: more bytes than allowed
@@ -16,6 +16,7 @@
       TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
       ModelNotReady            503  model_not_ready: Triton is there, the model is not, or not yet
       TritonBusy               503  triton_busy: its queue is full
+      HeatMapsBusy             503  heat_maps_busy: as many are being made as are made at once
       TritonTooSlow            504  triton_too_slow: no answer before the deadline
 
 Every one is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the
@@ -41,6 +42,7 @@ _PICTURE_STATUS: Final = {
     "empty": 400,
     "not_a_picture": 400,
     "broken_picture": 400,
+    "blank": 400,
     "too_many_pixels": 413,
     "too_complex": 413,
     "unsupported_format": 415,
@@ -89,7 +91,7 @@ class UnknownModel(ServingError):
     code = "unknown_model"
 
     def __init__(self, model: str, served: Sequence[str]) -> None:
-        super().__init__(f"{model!r} is no food model that is ready; ready are: {_listed(served)}")
+        super().__init__(f"{model!r} is no model for this that is ready; ready are: {_listed(served)}")
 
 
 class WrongHost(ServingError):
@@ -156,6 +158,12 @@ class ModelNotReady(ServingError):
 class TritonBusy(ServingError):
     status = 503
     code = "triton_busy"
+    retry_after_s = RETRY_AFTER_S
+
+
+class HeatMapsBusy(ServingError):
+    status = 503
+    code = "heat_maps_busy"
     retry_after_s = RETRY_AFTER_S
 
 

@@ -10,7 +10,7 @@ from app.answers import PREDICT_KEYS, add_server_timing, classified, timings_ms
 from app.api.openapi import Operation, documented, form
 from app.api.routes import MODEL_PARAMETER
 from app.api.shapes import Predicted
-from app.food import Classifier
+from app.classifier import Classifier
 from app.inference import Deadline
 from app.settings import Settings
 from app.uploads import photo

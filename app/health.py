@@ -9,29 +9,27 @@ from typing import Final, Literal
 from flask import Blueprint, Response, current_app, jsonify
 
 from app.api.shapes import Health, HealthModel
+from app.classifier import Classifier, Prediction
 from app.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavailable, as_dict
-from app.food import Classifier, Prediction
 from app.inference import Deadline
 from app.metrics import Metrics
-from app.settings import Settings
-from gourmet.systems.food11 import contract
 
 _READY_AGE_S: Final = 1.0
-_READY_DEADLINE_S: Final = 5.0
+DEADLINE_S: Final = 5.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
 
 
 class Readiness:
-    """Whether the model answers its sample, asked at most once a second however many want to know.
+    """Whether `model` answers its sample, asked at most once a second however many want to know.
 
     While somebody asks, which may take seconds, the others are told what was so before.
     """
 
-    def __init__(self, classifier: Classifier, settings: Settings) -> None:
+    def __init__(self, classifier: Classifier, model: str, deadline_s: float) -> None:
         self._classifier = classifier
-        self._model = settings.food_model
-        self._deadline_s = min(_READY_DEADLINE_S, settings.request_deadline_s)
+        self._model = model
+        self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._checked_at = float("-inf")
         self._state: Prediction | ServingError | None = None
@@ -79,7 +77,8 @@ class Readiness:
 
     def _ask(self) -> Prediction | ServingError:
         try:
-            answer = self._classifier.classify(contract.sample(), Deadline(self._deadline_s), "readyz")
+            sample = self._classifier.system.sample()
+            answer = self._classifier.classify(sample, Deadline(self._deadline_s), "readyz")
         except ServingError as error:
             self._seen = self._seen or not isinstance(error, TritonUnavailable)
             return error

@@ -50,6 +50,7 @@ class ModelInfo:
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, str]
     version: str = ""  # the newest of those that are ready, which is the one that answers
+    max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,7 @@ def _info(model: str, metadata: dict[str, Any], config: dict[str, Any]) -> Model
         outputs=specs(metadata["outputs"]),
         parameters={key: value.get("string_value", "") for key, value in parameters.items()},
         version=max(map(str, metadata.get("versions") or [""]), key=lambda text: (len(text), text)),
+        max_batch_size=int(config.get("max_batch_size", 0)),
     )
 
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.web import since_start_ms
+from gourmet.systems.digits import contract as digits
+from gourmet.systems.food11 import contract as food11
+
+if TYPE_CHECKING:
+    from app.classifier import Prediction
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
+# What the counters of each system begin with.
+_SYSTEMS: Final = {food11.NAME: "food", digits.NAME: "digits"}
 _BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -34,24 +41,31 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        self.phase_seconds = Histogram(
-            "food_phase_seconds",
-            "Where the time of a classified photo went",
-            ["phase"],
-            buckets=_BUCKETS_S,
-            registry=self._registry,
-        )
-        self.predictions = Counter(
-            "food_predictions_total",
-            "Photos classified, by model and label",
-            ["model", "label"],
-            registry=self._registry,
-        )
+        self.phase_seconds = {
+            system: Histogram(
+                f"{name}_phase_seconds",
+                "Where the time of a classified photo went",
+                ["phase"],
+                buckets=_BUCKETS_S,
+                registry=self._registry,
+            )
+            for system, name in _SYSTEMS.items()
+        }
+        self.predictions = {
+            system: Counter(
+                f"{name}_predictions_total",
+                "Photos classified, by model and label",
+                ["model", "label"],
+                registry=self._registry,
+            )
+            for system, name in _SYSTEMS.items()
+        }
 
-    def observe_prediction(self, model: str, label: str, timings_ms: Mapping[str, float]) -> None:
-        self.predictions.labels(model, label).inc()
+    def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
+        system = prediction.system.NAME
+        self.predictions[system].labels(prediction.model, prediction.label).inc()
         for phase, ms in timings_ms.items():
-            self.phase_seconds.labels(phase).observe(ms / 1000)
+            self.phase_seconds[system].labels(phase).observe(ms / 1000)
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"

@@ -10,8 +10,8 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, current_app, render_template, request
 
 from app.answers import classified, timings_ms
+from app.classifier import Classifier
 from app.errors import ModelNotReady, ServingError
-from app.food import Classifier
 from app.inference import Deadline
 from app.settings import Settings
 from app.texts import TEXTS, t
@@ -20,7 +20,7 @@ from app.web import render, request_id
 from gourmet.systems.food11 import contract
 
 # A page is shown without its list of models rather than late.
-_LIST_DEADLINE_S: Final = 1.0
+LIST_DEADLINE_S: Final = 1.0
 _FOR_SCRIPTS: Final = "js."
 
 
@@ -28,7 +28,7 @@ def init_app(app: Flask, classifier: Classifier, settings: Settings) -> None:
     def model_names(default: str) -> list[str]:
         """The default and what else is ready, to choose from; the default alone while Triton is away."""
         try:
-            ready = [food.name for food in classifier.models(Deadline(_LIST_DEADLINE_S))]
+            ready = [food.name for food in classifier.models(Deadline(LIST_DEADLINE_S))]
         except ServingError:
             ready = []
         return ready if default in ready else [default, *ready]

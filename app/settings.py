@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gourmet.systems.food11 import contract
+from gourmet.systems.digits import contract as digits
+from gourmet.systems.food11 import contract as food11
 
 _MIN_KEY_CHARACTERS: Final = 16
 _HOST: Final = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\]")
@@ -38,12 +39,14 @@ class Settings:
     """`VARIABLES` has the environment's name of each."""
 
     triton_url: str = "localhost:8000"
-    food_model: str = contract.DEFAULT_MODEL
+    food_model: str = food11.DEFAULT_MODEL
+    digits_model: str = digits.DEFAULT_MODEL
     max_upload_mb: float = 10.0
     max_photos: int = 16
     max_call_mb: float = 32.0
     upload_deadline_s: float = 30.0
     request_deadline_s: float = 10.0
+    explain_deadline_s: float = 30.0
     connect_timeout_s: float = 2.0
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     rate_limit: Rate | None = None
@@ -58,11 +61,12 @@ class Settings:
                 f"TRITON_SERVER_URL is {self.triton_url!r}: give Triton's HTTP address as host:port, "
                 "such as localhost:8000, without http://"
             )
-        if not re.fullmatch(r"[\w.-]+", self.food_model):
-            raise SettingsError(
-                f"{contract.MODEL_ENV} is {self.food_model!r}: give the name of a served model, "
-                f"such as {contract.DEFAULT_MODEL}"
-            )
+        for system, model in ((food11, self.food_model), (digits, self.digits_model)):
+            if not re.fullmatch(r"[\w.-]+", model):
+                raise SettingsError(
+                    f"{system.MODEL_ENV} is {model!r}: give the name of a served model, "
+                    f"such as {system.DEFAULT_MODEL}"
+                )
         for name, lowest, highest in _RANGES:
             value = getattr(self, name)
             if not lowest <= value <= highest:
@@ -103,12 +107,14 @@ def _words(text: str) -> tuple[str, ...]:
 # Each setting's variable in the environment, and what reads its text.
 VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "triton_url": ("TRITON_SERVER_URL", str),
-    "food_model": (contract.MODEL_ENV, str),
+    "food_model": (food11.MODEL_ENV, str),
+    "digits_model": (digits.MODEL_ENV, str),
     "max_upload_mb": ("MAX_UPLOAD_MB", float),
     "max_photos": ("MAX_PHOTOS", int),
     "max_call_mb": ("MAX_CALL_MB", float),
     "upload_deadline_s": ("UPLOAD_DEADLINE_S", float),
     "request_deadline_s": ("REQUEST_DEADLINE_S", float),
+    "explain_deadline_s": ("EXPLAIN_DEADLINE_S", float),
     "connect_timeout_s": ("CONNECT_TIMEOUT_S", float),
     "api_keys": ("API_KEYS", _words),
     "rate_limit": ("RATE_LIMIT", Rate.parse),
@@ -123,6 +129,7 @@ _RANGES: Final = (
     ("max_call_mb", 0.01, 500.0),
     ("upload_deadline_s", 0.1, 600.0),
     ("request_deadline_s", 0.1, 300.0),
+    ("explain_deadline_s", 0.1, 300.0),
     ("connect_timeout_s", 0.05, 60.0),
     ("trusted_proxies", 0, 10),
 )

@@ -12,7 +12,9 @@ from flask import Flask, Response, g, jsonify, render_template, request
 
 API: Final = "/api/v1/"
 
-_READ_BODIES: Final = frozenset({"food.predict", "pages.compare_photo", "api.classify"})
+_READ_BODIES: Final = frozenset(
+    {"food.predict", "pages.compare_photo", "digits.read", "api.classify", "api.explain", "api.digits"}
+)
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.

@@ -20,6 +20,8 @@ from app.settings import Settings
 
 VERSION: Final = "1.0.0"
 JSON: Final = "application/json"
+# One JSON text a line, each sent as soon as it is there.
+LINES: Final = "application/x-ndjson"
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
@@ -33,6 +35,8 @@ class Operation:
 
     answer: type[Shape]
     description: str
+    # What else a line may be, of an answer of many.
+    other_lines: tuple[type[Shape], ...] = ()
     errors: tuple[int, ...] = ()
     # Statuses that a photo which failed alone may have too, in the shape of the answer.
     fails_as_answer: tuple[int, ...] = ()
@@ -69,7 +73,11 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
         if known is None:
             continue
         summary, operation = known
-        shapes |= {operation.answer, *(s for s in operation.bodies.values() if isinstance(s, type))}
+        shapes |= {
+            operation.answer,
+            *operation.other_lines,
+            *(s for s in operation.bodies.values() if isinstance(s, type)),
+        }
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
             described = _described(summary, operation, settings)
             described["operationId"] = rule.endpoint.replace(".", "_")
@@ -97,7 +105,7 @@ def _described(summary: str, operation: Operation, settings: Settings) -> dict[s
         "summary": summary,
         "description": operation.description,
         "security": _KEYS if operation.guarded and settings.api_keys else [],
-        "responses": {"200": _response("The answer", [operation.answer])}
+        "responses": {"200": _answer(operation)}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
     }
     if operation.example:
@@ -118,6 +126,13 @@ def _described(summary: str, operation: Operation, settings: Settings) -> dict[s
     return described
 
 
+def _answer(operation: Operation) -> dict[str, Any]:
+    if not operation.other_lines:
+        return _response("The answer", [operation.answer])
+    lines = [*operation.other_lines, operation.answer]
+    return _response("The answer, of many lines; each is one of these", lines, LINES)
+
+
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
     shapes: list[type[Shape]] = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
     refused = _response(", ".join(f"`{code}`" for code in codes()[status]), shapes)
@@ -128,10 +143,10 @@ def _refusal(status: int, operation: Operation) -> dict[str, Any]:
     return refused
 
 
-def _response(description: str, shapes: list[type[Shape]]) -> dict[str, Any]:
+def _response(description: str, shapes: list[type[Shape]], kind: str = JSON) -> dict[str, Any]:
     schemas = [_schema(shape) for shape in shapes]
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    return {"description": description, "content": {JSON: {"schema": schema}}}
+    return {"description": description, "content": {kind: {"schema": schema}}}
 
 
 def _schema(shape: Any) -> dict[str, Any]:

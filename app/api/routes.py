@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
-from app.answers import add_server_timing, classified, timings_ms
+from app.answers import add_server_timing, classified, digit, timings_ms
 from app.api import intake, shapes
 from app.api.openapi import PHOTO, Operation, documented, form
 from app.api.sample_answer import RESULTS
 from app.api.several import Outcome, Several
-from app.errors import ServingError, UnknownModel, as_dict, for_visitor
-from app.food import Classifier, FoodModel, Prediction
+from app.classifier import Classifier, Prediction, ServedModel
+from app.errors import BadRequest, ServingError, UnknownModel, as_dict, for_visitor
 from app.health import Readiness
 from app.inference import Deadline
 from app.rates import count_photos
 from app.settings import Settings
 from app.web import request_id
-from gourmet.systems.food11 import contract
+from gourmet.systems.digits import contract as digits
+from gourmet.systems.food11 import contract as food11
 
+_WAYS: Final = {
+    "multipart/form-data": form(several=True),
+    "image/*": PHOTO,
+    "application/octet-stream": PHOTO,
+    "application/json": shapes.Base64Photos,
+}
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 
 _MODELS: Final = Operation(
@@ -35,54 +43,79 @@ _CLASSIFY: Final = Operation(
     errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
     fails_as_answer=(400, 413, 415, 500, 502, 503, 504),
     example=RESULTS,
-    bodies={
-        "multipart/form-data": form(several=True),
-        "image/*": PHOTO,
-        "application/octet-stream": PHOTO,
-        "application/json": shapes.Base64Photos,
-    },
+    bodies=_WAYS,
+    query=MODEL_PARAMETER,
+)
+_DIGITS: Final = Operation(
+    shapes.Digits,
+    "Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or "
+    "dark on light. A picture of one colour is refused as `blank`.",
+    errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
+    fails_as_answer=(400, 413, 415, 500, 502, 503, 504),
+    bodies=_WAYS,
     query=MODEL_PARAMETER,
 )
 _HEALTH: Final = Operation(
     shapes.Health,
     "Asks the model its sample, at most once a second. Always 200, so that a page may ask again and again.",
+    errors=(400,),
+    query={"system": f"{food11.NAME}, which is meant unless given, or {digits.NAME}"},
     guarded=False,
 )
 
+Described = Callable[[Prediction, Mapping[str, float], str | None], dict[str, Any]]
+
 
 def blueprint(
-    classifier: Classifier, settings: Settings, readiness: Readiness, several: Several
+    classifiers: Mapping[str, Classifier],
+    settings: Settings,
+    readiness: Mapping[str, Readiness],
+    several: Several,
 ) -> Blueprint:
+    """The routes of the systems in `classifiers`, by their names; that of food photos is always there."""
     routes = Blueprint("api", __name__, url_prefix="/api/v1")
 
-    @routes.get("/models")
-    @documented("The models to choose from", _MODELS)
-    def models() -> Response:
-        found = classifier.models(Deadline(settings.request_deadline_s))
-        listed = shapes.Models(default=settings.food_model, models=[_model(food) for food in found])
-        return _answer(listed.as_dict())
-
-    @routes.post("/classify")
-    @documented("What food is on these photos", _CLASSIFY)
-    def classify() -> Response:
+    def answered(system: str, described: Described) -> Response:
         call = intake.call(request, settings)
         count_photos(current_app, len(call.photos))
         deadline = Deadline(settings.request_deadline_s)
         asked_as = request_id()
 
         def ask(photo: bytes) -> Prediction:
-            return classifier.classify(photo, deadline, asked_as, call.model)
+            return classifiers[system].classify(photo, deadline, asked_as, call.model)
 
         outcomes = several.classify(call.photos, ask, deadline)
         for outcome in outcomes:
             if isinstance(outcome.result, UnknownModel):  # the fault of the call and of no photo
                 raise outcome.result
-        return _results(outcomes)
+        return _results(outcomes, described)
+
+    @routes.get("/models")
+    @documented("The models to choose from", _MODELS)
+    def models() -> Response:
+        found = classifiers[food11.NAME].models(Deadline(settings.request_deadline_s))
+        listed = shapes.Models(default=settings.food_model, models=[_model(food) for food in found])
+        return _answer(listed.as_dict())
+
+    @routes.post("/classify")
+    @documented("What food is on these photos", _CLASSIFY)
+    def classify() -> Response:
+        return answered(food11.NAME, classified)
+
+    if digits.NAME in classifiers:
+
+        @routes.post("/digits", endpoint="digits")
+        @documented("Which digits these pictures show", _DIGITS)
+        def read_digits() -> Response:
+            return answered(digits.NAME, digit)
 
     @routes.get("/health")
     @documented("Whether a photo would be answered now", _HEALTH)
     def health() -> Response:
-        return _answer(readiness.health().as_dict())
+        system = request.args.get("system") or food11.NAME
+        if system not in readiness:
+            raise BadRequest(f"there is no system {system!r} here; there is {', '.join(readiness)}")
+        return _answer(readiness[system].health().as_dict())
 
     return routes
 
@@ -93,14 +126,14 @@ def _answer(body: dict[str, Any]) -> Response:
     return response
 
 
-def _results(outcomes: list[Outcome]) -> Response:
+def _results(outcomes: list[Outcome], described: Described) -> Response:
     """One photo has the status of its own error; of several, only a server that answered none tells by it."""
     results, errors, timings = [], [], {}
     for outcome in outcomes:
         name = outcome.photo.filename
         if isinstance(outcome.result, Prediction):
             timings = timings_ms(outcome.result, done_at=outcome.done_at, wait_ms=outcome.wait_ms)
-            results.append(classified(outcome.result, timings, name))
+            results.append(described(outcome.result, timings, name))
         else:
             errors.append(for_visitor(outcome.result))
             problem = shapes.Problem(**as_dict(errors[-1])["error"])
@@ -119,12 +152,12 @@ def _blame(response: Response, error: ServingError) -> None:
         response.headers["Retry-After"] = str(error.retry_after_s)
 
 
-def _model(food: FoodModel) -> shapes.FoodModel:
+def _model(food: ServedModel) -> shapes.FoodModel:
     return shapes.FoodModel.model_validate(
         {
             "name": food.name,
             "version": food.version,
-            "system": contract.NAME,
+            "system": food11.NAME,
             "input": {**asdict(food.input), "shape": list(food.input.shape)},
             "threshold": food.threshold,
             "bytes_kind": food.bytes_kind,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.api.intake import Photo
+from app.classifier import Prediction
 from app.errors import TritonTooSlow
-from app.food import Prediction
 from app.inference import Deadline
 
 # Threads of a process for all calls of several photos together, so that one such call leaves the

@@ -104,6 +104,49 @@ class Results(Shape):
     results: list[Classified | Failed]
 
 
+class Digit(Classified):
+    """Which digit one picture shows."""
+
+    probabilities: list[Probability] = Field(
+        description="Of the digits 0 to 9, in this order", min_length=10, max_length=10
+    )
+
+
+class Digits(Shape):
+    """One result for each picture, in the order in which they were sent."""
+
+    results: list[Digit | Failed]
+
+
+class Progress(Shape):
+    """A line of the answer that says how far a heat map has come."""
+
+    kind: Literal["progress"] = "progress"
+    done: int = Field(ge=0, description="Questions that the model has answered")
+    total: int = Field(ge=1, description="Questions there are in all")
+
+
+class HeatMap(Shape):
+    """A line of the answer that says on which regions of the upright photo's central square it rests.
+
+    Only that square reaches the model. The grid has as many rows as columns.
+    """
+
+    kind: Literal["map"] = "map"
+    final: bool = Field(description="Whether no finer map follows")
+    label: str
+    class_id: int = Field(ge=0)
+    probability: Probability = Field(description="Of the label, for the whole photo")
+    grid: int = Field(ge=1, description="Cells a side", examples=[14])
+    cover: Probability = Field(description="What of the square's side was covered around a cell's middle")
+    falls: list[list[float]] = Field(
+        description="Row by row from the top, by how much the probability falls when the cell and what is "
+        "around it is covered; below nought where it rises"
+    )
+    model: ModelName
+    request_id: str
+
+
 class TensorInput(Shape):
     name: str = Field(examples=["INPUT_IMAGE"])
     datatype: Literal["BYTES", "UINT8", "FP32"]

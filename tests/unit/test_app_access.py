@@ -15,14 +15,14 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import create_app
-from app.food import FakeClassifier, FoodModel, Prediction
+from app.classifier import FakeClassifier, Prediction, ServedModel
 from app.inference import TensorSpec
 from app.rates import Limiter
 from app.settings import Rate, Settings
 from gourmet.systems.food11 import contract
 
 EGG = Prediction((0.1,) * 10 + (0.0,), "food_classifier", "1", timings_ms={"decode": 1.0, "triton": 2.0})
-READY = [FoodModel("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
+READY = [ServedModel("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
 KEYS = ("k" * 20, "another-key-of-the-tests")
 PHOTO = contract.sample()
 MODELS = "/api/v1/models"

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 
 from app import create_app, errors
 from app.api.several import THREADS
-from app.food import FakeClassifier, FoodModel, Prediction
+from app.classifier import FakeClassifier, Prediction, ServedModel
 from app.inference import Deadline, TensorSpec
 from app.settings import Settings
 from gourmet.systems.food11 import contract
@@ -28,8 +28,8 @@ EGG = Prediction(
     bytes_sent=600_000,
 )
 READY = (
-    FoodModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
-    FoodModel("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
+    ServedModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    ServedModel("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
 )
 PHOTO = contract.sample()
 CLASSIFY = "/api/v1/classify"

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from app.classifier import TritonClassifier
 from app.errors import (
     InferenceFailed,
     ModelNotReady,
@@ -21,7 +22,6 @@ from app.errors import (
     TritonTooSlow,
     TritonUnavailable,
 )
-from app.food import FoodClassifier
 from app.inference import Deadline, Refused, Triton
 from gourmet.systems.food11 import contract
 
@@ -131,7 +131,7 @@ GOOD = {
 
 
 def classify(url: str, deadline_s: float = 3.0) -> object:
-    return FoodClassifier(Triton(url, 1.0), "m").classify(contract.sample(), Deadline(deadline_s))
+    return TritonClassifier(Triton(url, 1.0), "m", contract).classify(contract.sample(), Deadline(deadline_s))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,9 @@ def test_an_answer_that_is_none_is_an_error_at_once_and_not_asked_for_again(
 
 
 def test_a_good_answer_comes_with_the_threshold_and_the_version(listen: Listen) -> None:
-    prediction = FoodClassifier(Triton(listen(GOOD).url), "m").classify(contract.sample(), Deadline(5))
+    prediction = TritonClassifier(Triton(listen(GOOD).url), "m", contract).classify(
+        contract.sample(), Deadline(5)
+    )
     assert (prediction.label, prediction.probability) == ("Vegetable/Fruit", 1.0)
     assert (prediction.threshold, prediction.version) == (0.5, "1")
     assert prediction.timings_ms.keys() == {"decode", "triton"}
@@ -218,7 +220,7 @@ def test_a_bad_request_to_a_model_that_takes_tensors_is_not_the_picture_s_fault(
 
 def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = FoodClassifier(Triton(listener.url), "m")
+    classifier = TritonClassifier(Triton(listener.url), "m", contract)
     assert classifier.classify(contract.sample(), Deadline(5)).version == "1"
     pixels = {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [-1, 224, 224, 3]}], "outputs": []}
     listener.script |= {"/m": http(pixels), "/infer": http({"error": "unexpected input"}, "400 Bad Request")}
@@ -230,7 +232,7 @@ def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> No
 
 def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = FoodClassifier(Triton(listener.url), "m")
+    classifier = TritonClassifier(Triton(listener.url), "m", contract)
     assert classifier.classify(contract.sample(), Deadline(5)).threshold == 0.5
     config = {"parameters": {"threshold": {"string_value": "0.75"}}}
     listener.script |= {"/config": http(config), "/infer": answered([1.0] + [0.0] * 10, "2")}
@@ -240,7 +242,7 @@ def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
 
 def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Listen) -> None:
     listener = listen(GOOD)
-    classifier = FoodClassifier(Triton(listener.url), "m")
+    classifier = TritonClassifier(Triton(listener.url), "m", contract)
     for _ in range(5):
         classifier.classify(contract.sample(), Deadline(5))
     infers = [path for path in listener.asked if path.endswith("/infer")]
@@ -252,7 +254,7 @@ def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Lis
 def test_a_kept_connection_found_closed_is_renewed_without_an_error(listen: Listen) -> None:
     listener = listen(GOOD)
     triton = Triton(listener.url)
-    classifier = FoodClassifier(triton, "m")
+    classifier = TritonClassifier(triton, "m", contract)
     classifier.classify(contract.sample(), Deadline(5))
     listener.hang_up()
     assert classifier.classify(contract.sample(), Deadline(5)).label == "Vegetable/Fruit"
@@ -260,7 +262,7 @@ def test_a_kept_connection_found_closed_is_renewed_without_an_error(listen: List
 
 def test_a_request_that_ends_the_server_is_sent_at_most_twice(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = FoodClassifier(Triton(listener.url), "m")
+    classifier = TritonClassifier(Triton(listener.url), "m", contract)
     classifier.classify(contract.sample(), Deadline(5))
     listener.asked.clear()
     listener.script["/infer"] = b""  # closes the connection instead of answering
@@ -271,7 +273,7 @@ def test_a_request_that_ends_the_server_is_sent_at_most_twice(listen: Listen) ->
 
 def test_a_server_that_never_answers_is_left_at_the_deadline_and_can_be_asked_again(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = FoodClassifier(Triton(listener.url), "m")
+    classifier = TritonClassifier(Triton(listener.url), "m", contract)
     classifier.classify(contract.sample(), Deadline(5))
     listener.script["/infer"] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
     started = time.monotonic()

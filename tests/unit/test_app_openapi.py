@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 from app import create_app, errors
 from app.api import openapi
 from app.api.shapes import Error, Health, Models, Predicted, Results, Shape
-from app.food import FakeClassifier, FoodModel, Prediction
+from app.classifier import FakeClassifier, Prediction, ServedModel
 from app.inference import TensorSpec
 from app.settings import VARIABLES, Rate, Settings
 from gourmet.systems.food11 import contract
@@ -28,8 +28,8 @@ EGG = Prediction(
     timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
 )
 READY = [
-    FoodModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
-    FoodModel("food_classifier_onnx", "1", TensorSpec("input", "FP32", (-1, 3, 224, 224)), 0.4),
+    ServedModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    ServedModel("food_classifier_onnx", "1", TensorSpec("input", "FP32", (-1, 3, 224, 224)), 0.4),
 ]
 PHOTO = contract.sample()
 CLASSIFY = "/api/v1/classify"
@@ -130,7 +130,7 @@ def _fresh(options: dict[str, Any]) -> dict[str, Any]:
 def test_every_code_of_an_error_is_documented_for_the_addresses_that_have_it() -> None:
     known = openapi.codes()
     assert known[413] == ["too_complex", "too_many_photos", "too_many_pixels", "upload_too_large"]
-    assert known[503] == ["model_not_ready", "triton_busy", "triton_unavailable"]
+    assert known[503] == ["heat_maps_busy", "model_not_ready", "triton_busy", "triton_unavailable"]
     described = document()["paths"][CLASSIFY]["post"]["responses"]["400"]["description"]
     assert "`broken_picture`" in described
 

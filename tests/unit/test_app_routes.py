@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from app import create_app, errors
-from app.food import FakeClassifier, Prediction
+from app.classifier import FakeClassifier, Prediction
 from app.settings import Settings
 from gourmet.systems.food11 import contract
 

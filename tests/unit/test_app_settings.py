@@ -20,15 +20,19 @@ def test_every_variable_is_read() -> None:
         {
             "TRITON_SERVER_URL": "triton_server:9000",
             "FOOD11_MODEL_NAME": "food_classifier_onnx",
+            "DIGITS_MODEL_NAME": "mnist",
             "MAX_UPLOAD_MB": "2.5",
             "MAX_PHOTOS": "3",
             "MAX_CALL_MB": "9",
             "UPLOAD_DEADLINE_S": "7",
             "REQUEST_DEADLINE_S": "1.5",
+            "EXPLAIN_DEADLINE_S": "9.5",
             "CONNECT_TIMEOUT_S": "0.5",
         }
     )
-    assert settings == Settings("triton_server:9000", "food_classifier_onnx", 2.5, 3, 9, 7, 1.5, 0.5)
+    assert settings == Settings(
+        "triton_server:9000", "food_classifier_onnx", "mnist", 2.5, 3, 9, 7, 1.5, 9.5, 0.5
+    )
 
 
 @pytest.mark.parametrize("url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535"])
@@ -48,6 +52,7 @@ def test_addresses_of_host_and_port_are_taken(url: str) -> None:
         ("TRITON_SERVER_URL", "triton:8000/x"),
         ("FOOD11_MODEL_NAME", "a/../b"),
         ("FOOD11_MODEL_NAME", "two words"),
+        ("DIGITS_MODEL_NAME", "two words"),
         ("MAX_UPLOAD_MB", "0"),
         ("MAX_UPLOAD_MB", "-1"),
         ("MAX_UPLOAD_MB", "ten"),

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import create_app
-from app.food import FakeClassifier, Prediction
+from app.classifier import FakeClassifier, Prediction
 from app.settings import Settings
 from gourmet.systems.food11 import contract
 

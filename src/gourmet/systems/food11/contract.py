@@ -33,6 +33,7 @@ __all__ = [
     "LABELS",
     "MEAN",
     "MODEL_ENV",
+    "NAME",
     "STD",
     "Floats",
     "PictureError",
