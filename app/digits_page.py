@@ -18,7 +18,7 @@ from app.uploads import photo
 from app.web import render, request_id
 
 # The texts for scripts that say something else on this page.
-_OWN_TEXTS: Final = ("state_again", "title_model_not_ready")
+_OWN_TEXTS: Final = ("state_again",)
 
 
 def init_app(app: Flask, classifier: Classifier, readiness: Readiness, settings: Settings) -> None:
@@ -53,7 +53,7 @@ def _blueprint(classifier: Classifier, readiness: Readiness, settings: Settings)
         prediction = classifier.classify(data, Deadline(settings.request_deadline_s), request_id())
         timings = timings_ms(prediction)
         answer = digit(prediction, timings)
-        response = render("digits_result.html", answer, prediction=prediction, timings=timings)
+        response = render("food_result.html", answer, prediction=prediction, timings=timings, digit=True)
         add_server_timing(response, timings)
         return response
 

@@ -1,17 +1,21 @@
 """Digits drawn with a round brush, as somebody draws them on a page: the sample, and what tests send.
 
-`python src/gourmet/systems/digits/drawn_digits.py` writes sample.png anew.
+`python src/gourmet/systems/digits/drawn_digits.py` writes sample.png anew, and those that the page offers
+to whoever cannot draw there into its folder (or into the folder named as the argument).
 """
 
 from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from PIL import Image, ImageDraw
+
+FOLDER: Final = Path(__file__).parents[4] / "app" / "static" / "digits"
 
 Point = tuple[float, float]
 Stroke = Sequence[Point]
@@ -67,5 +71,12 @@ def sample() -> bytes:
     return png(3)
 
 
-if __name__ == "__main__":
+def main(folder: Path = FOLDER) -> None:
     Path(__file__).with_name("sample.png").write_bytes(sample())
+    folder.mkdir(parents=True, exist_ok=True)
+    for digit in range(len(STROKES)):
+        (folder / f"{digit}.png").write_bytes(png(digit))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

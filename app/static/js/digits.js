@@ -1,0 +1,182 @@
+// A board to draw a digit on. It is asked about while it is drawn: one question at a time, always about
+// the latest drawing, and a question that nobody waits for any more is called off.
+import { classify } from "./api.js";
+import { byId, h, ms, percent, say, settings, t } from "./base.js";
+import * as health from "./health.js";
+
+const BRUSH = 22; // of the board's 280: as the digits were drawn that the model learned
+const EVERY_MS = 150;
+const SAID_AFTER_MS = 800;
+
+const board = byId("board");
+const chalk = board.getContext("2d");
+const card = byId("answer");
+const rows = [...card.querySelectorAll(".ten li")];
+
+let empty = true;
+let drawing = 0; // counts the changes
+let asked = 0; // the one that was asked about last
+let question = null;
+let timer = 0;
+let startedAt = -EVERY_MS;
+let speech = 0;
+
+/** The drawing is another one; a stroke that is complete does not wait for the answer to half of it. */
+function changed({ complete = false } = {}) {
+  drawing += 1;
+  byId("here").hidden = !empty;
+  if (complete) callOff();
+  plan();
+}
+
+function callOff() {
+  question?.abort();
+  question = null;
+}
+
+function plan() {
+  if (question || timer || empty || asked === drawing) return;
+  timer = setTimeout(() => { timer = 0; ask(); }, Math.max(0, startedAt + EVERY_MS - performance.now()));
+}
+
+async function ask() {
+  if (empty) return;
+  const mine = new AbortController();
+  question = mine;
+  asked = drawing;
+  startedAt = performance.now();
+  try {
+    const picture = await new Promise((done) => { board.toBlob(done, "image/png"); });
+    const answer = await classify(picture, "digit.png", "", mine.signal);
+    if (!mine.signal.aborted) show(answer);
+  } catch (error) {
+    if (mine.signal.aborted) return;
+    fail(error);
+    if (error.passes) {
+      await health.recovered(mine.signal).catch(() => {});
+      asked = -1; // it still waits for its answer
+    }
+  } finally {
+    if (question === mine) question = null;
+    plan();
+  }
+}
+
+function show(answer) {
+  const best = answer.class_id;
+  card.dataset.read = "";
+  delete card.dataset.old;
+  card.classList.toggle("unsure", !answer.sure);
+  byId("problem").hidden = true;
+  byId("label").textContent = answer.sure ? answer.label : t("perhaps", { label: answer.label });
+  byId("share").textContent = percent(answer.probability);
+  byId("doubt").hidden = answer.sure;
+  byId("doubt").textContent = t("digit_unsure", { threshold: percent(answer.threshold) });
+  bars(answer.probabilities, best);
+  const all = answer.phases.reduce((sum, [, value]) => sum + value, 0);
+  byId("facts").replaceChildren(
+    h("span", {}, t("by"), " ", h("code", {}, answer.model.name), " ", t("version", { version: answer.model.version })),
+    h("span", {}, t("digit_time", { time: ms(all), triton: ms(answer.timings_ms.triton) })));
+  // Whoever listens hears what it came to, and not every step on the way.
+  clearTimeout(speech);
+  speech = setTimeout(() => say(t(answer.sure ? "digit_spoken" : "digit_spoken_unsure",
+    { label: answer.label, share: percent(answer.probability) })), SAID_AFTER_MS);
+}
+
+function bars(probabilities, best = -1) {
+  rows.forEach((row, digit) => {
+    const share = probabilities?.[digit];
+    row.classList.toggle("best", digit === best);
+    row.querySelector("rect").setAttribute("width", (100 * (share ?? 0)).toFixed(2));
+    row.querySelector(".share").textContent = share === undefined ? "–" : percent(share, 1);
+  });
+}
+
+function fail(error) {
+  card.dataset.old = "";
+  const title = settings.texts[`title_${error.code}`] ? `title_${error.code}` : "title_other";
+  byId("problem").replaceChildren(h("h3", {}, t(title)), h("p", {}, error.message));
+  byId("problem").hidden = false;
+  say(`${t(title)}: ${error.message}`);
+}
+
+function wipe() {
+  chalk.fillStyle = "#000";
+  chalk.fillRect(0, 0, board.width, board.height);
+  empty = true;
+}
+
+function reset() {
+  wipe();
+  clearTimeout(speech);
+  delete card.dataset.read;
+  delete card.dataset.old;
+  card.classList.remove("unsure");
+  byId("label").textContent = t("digit_none");
+  byId("share").textContent = "";
+  byId("doubt").hidden = byId("problem").hidden = true;
+  byId("facts").replaceChildren();
+  bars();
+}
+
+/** Where on the board an event is, in the board's own pixels. */
+const at = (event) => {
+  const box = board.getBoundingClientRect();
+  return [(event.clientX - box.left) * (board.width / box.width), (event.clientY - box.top) * (board.height / box.height)];
+};
+
+function pens() {
+  let pen = null;
+  let last = null;
+  const line = (to) => {
+    chalk.beginPath();
+    chalk.moveTo(...last);
+    chalk.lineTo(...to);
+    chalk.stroke();
+    last = to;
+  };
+  board.addEventListener("pointerdown", (event) => {
+    if (pen !== null || event.button !== 0) return;
+    event.preventDefault();
+    pen = event.pointerId;
+    board.setPointerCapture(pen);
+    Object.assign(chalk, { lineWidth: BRUSH, lineCap: "round", lineJoin: "round", strokeStyle: "#fff" });
+    last = at(event);
+    line(last);
+    empty = false;
+    changed();
+  });
+  board.addEventListener("pointermove", (event) => {
+    if (event.pointerId !== pen) return;
+    const passed = event.getCoalescedEvents?.() ?? [];
+    for (const point of passed.length ? passed : [event]) line(at(point));
+    changed();
+  });
+  for (const kind of ["pointerup", "pointercancel"]) {
+    board.addEventListener(kind, (event) => {
+      if (event.pointerId !== pen) return;
+      pen = null;
+      changed({ complete: true });
+    });
+  }
+}
+
+document.documentElement.classList.add("with-script");
+reset();
+pens();
+byId("wipe").addEventListener("click", () => {
+  reset();
+  changed({ complete: true });
+  say(t("digit_wiped"));
+});
+for (const button of document.querySelectorAll(".drawn button")) {
+  button.addEventListener("click", async () => {
+    const picture = button.querySelector("img");
+    await picture.decode();
+    wipe();
+    chalk.drawImage(picture, 0, 0, board.width, board.height);
+    empty = false;
+    changed({ complete: true });
+  });
+}
+health.watch();
