@@ -49,7 +49,7 @@ def create_app(
 
     settings = settings or Settings.from_env(os.environ)
     if classifier is None:
-        triton = inference.Triton(settings.triton_url, settings.connect_timeout_s)
+        triton = inference.Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
         classifier = TritonClassifier(triton, settings.food_model, food_contract)
         digits = digits or TritonClassifier(triton, settings.digits_model, digits_contract)
 

@@ -2,6 +2,7 @@
 
 Each thread has one client of its own, as tritonclient demands, whose connection is kept alive.
 Every call has a deadline for all of it: resolving, connecting, sending, waiting and reading.
+Large tensors go to a Triton of the same machine in shared memory, a piece of it for each thread.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from app.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
+from app.shared_tensors import LEAST_BYTES, SharedInput, is_about_region, may_share
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 T = TypeVar("T")
@@ -87,9 +89,10 @@ class _Connection:
 class Triton:
     """A Triton server over HTTP, for any number of threads."""
 
-    def __init__(self, url: str, connect_timeout_s: float = 2.0) -> None:
+    def __init__(self, url: str, connect_timeout_s: float = 2.0, *, shares_memory: bool = False) -> None:
         self.url = url
         self._connect_timeout_s = connect_timeout_s
+        self._shares_memory = shares_memory and may_share(url)
         self._mine = threading.local()
         self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()
         self._described: dict[str, tuple[float, ModelInfo]] = {}
@@ -110,13 +113,8 @@ class Triton:
 
     def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
         """Run `model` once; raise Refused where Triton says that the request is at fault."""
-        tensors = []
-        for name, values in inputs.items():
-            tensor = triton_http.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
-            tensor.set_data_from_numpy(values)
-            tensors.append(tensor)
         result = self._ask_model(
-            model, deadline, lambda client: client.infer(model, tensors, request_id=request_id)
+            model, deadline, lambda client: self._infer(client, model, inputs, request_id)
         )
         response = result.get_response()
         try:
@@ -124,6 +122,39 @@ class Triton:
         except (KeyError, TypeError, ValueError) as exc:
             raise InferenceFailed(f"the answer of {model} cannot be read: {exc!r}") from exc
         return Answer(outputs, response.get("model_version", ""), sum(map(_bytes, inputs.values())))
+
+    def _infer(self, client: Any, model: str, inputs: Tensors, request_id: str) -> Any:
+        tensors = [
+            triton_http.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
+            for name, values in inputs.items()
+        ]
+        if len(tensors) == 1 and self._shared(client, tensors[0], *inputs.values()):
+            try:
+                return client.infer(model, tensors, request_id=request_id)
+            except InferenceServerException as exc:
+                if not is_about_region(str(exc.message())):
+                    raise
+                self._mine.shared = None  # a Triton that was started again knows of none
+        for tensor, values in zip(tensors, inputs.values(), strict=True):
+            tensor.set_data_from_numpy(values)
+        return client.infer(model, tensors, request_id=request_id)
+
+    def _shared(self, client: Any, tensor: Any, values: npt.NDArray[Any]) -> bool:
+        """Put `values` where Triton sees them and point `tensor` there, if that can be done."""
+        if not self._shares_memory or values.dtype == np.object_ or values.nbytes < LEAST_BYTES:
+            return False
+        shared: SharedInput | None = getattr(self._mine, "shared", None)
+        if shared is None or shared.nbytes < values.nbytes:
+            try:
+                shared = SharedInput(values.nbytes)
+                shared.register(client)
+            except (InferenceServerException, OSError):  # it runs elsewhere, or as another user
+                self._shares_memory = False
+                return False
+            self._mine.shared = shared
+        shared.put(values)
+        tensor.set_shared_memory(shared.name, values.nbytes)
+        return True
 
     def served(self, deadline: Deadline) -> list[str]:
         """The names of all models that are ready."""

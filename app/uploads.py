@@ -14,6 +14,7 @@ from flask import Flask, Request, current_app, g
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from app.errors import NoFile, UploadTooLarge, UploadTooSlow
+from app.patience import Patience
 from app.settings import Settings
 
 FIELD: Final = "file"
@@ -23,6 +24,7 @@ MAX_OTHER_PARTS: Final = 16
 # A client that is still sending does not read the answer, so a little more than allowed is read
 # and forgotten first; whoever sends even more may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
+_slow: Final = Patience()
 
 
 class UploadRequest(Request):
@@ -119,16 +121,12 @@ def _patience(request: Request, seconds: float) -> Iterator[None]:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RD)
 
-    timer = threading.Timer(seconds, hang_up)
-    timer.daemon = True
-    timer.start()
     try:
-        yield
+        with _slow.within(seconds, hang_up):
+            yield
     except ClientDisconnected:
         current_app.logger.info("the client ended its upload early")
         if not timed_out.is_set():
             raise
-    finally:
-        timer.cancel()
     if timed_out.is_set():
         raise UploadTooSlow(f"the photo did not arrive within {seconds:g} s: send a smaller one")

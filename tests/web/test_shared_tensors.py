@@ -1,0 +1,56 @@
+"""Tensors reach a Triton of the same machine in shared memory, any other one as bytes."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from app.inference import Deadline, Triton
+from gourmet.systems.food11 import contract
+
+MODEL, INPUT = "food_classifier_onnx", "input"
+
+
+def _regions(url: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"http://{url}/v2/systemsharedmemory/status", timeout=10) as answer:
+        return [region for region in json.load(answer) if region["name"].startswith("web-")]
+
+
+def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of(
+    triton: Any, onnx_web: Any, sample: bytes
+) -> None:
+    assert onnx_web.predict(sample).status == 200
+    tensor = contract.encode(sample, "FP32")
+    assert tensor.nbytes in [region["byte_size"] for region in _regions(triton.http_url)]
+
+
+def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_memory(
+    triton: Any, sample: bytes
+) -> None:
+    tensor = contract.encode(sample, "FP32")
+    sharing, sending = Triton(triton.http_url, shares_memory=True), Triton(triton.http_url)
+    sent = sending.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
+    for forgotten in (False, True, False):
+        if forgotten:
+            request = urllib.request.Request(
+                f"http://{triton.http_url}/v2/systemsharedmemory/unregister", b"", method="POST"
+            )
+            urllib.request.urlopen(request, timeout=10).close()
+        shared = sharing.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
+        assert shared.tolist() == sent.tolist()
+    sharing.close()
+    sending.close()
+
+
+def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
+    triton: Any, sample: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr("app.shared_tensors._FOLDER", tmp_path)
+    client = Triton(triton.http_url, shares_memory=True)
+    answer = client.infer(MODEL, {INPUT: contract.encode(sample, "FP32")}, Deadline(60))
+    assert answer.outputs["output"].shape == (1, len(contract.LABELS))
+    assert not list(tmp_path.iterdir())
+    client.close()
