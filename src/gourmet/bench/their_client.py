@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.bench import figures, perf_analyzer, trust
-from gourmet.bench.generator import Pace
+from gourmet.bench.generator import Pace, Traffic
 from gourmet.bench.our_client import checked_traffic
 from gourmet.bench.perf_analyzer import Measurement, PerfAnalyzerError, Profile
 from gourmet.bench.results import Latency, Point, Split, Window
@@ -18,16 +18,21 @@ from gourmet.bench.task import Task, Watch
 _DISTURBED: Final = ("Failed to obtain stable measurement", "No valid requests recorded")
 
 
+# A window holds at least so many latencies, unless that takes too long.
+_LATENCIES: Final = 10
+_LONGEST_S: Final = 10.0
+
+
 def measure(task: Task) -> Point:
     """The point that perf_analyzer measures; raises Untrusted."""
     demand, effort = task.demand, task.effort
     # perf_analyzer looks at no answer, so the same load comes from us first, every answer checked.
     pace = Pace(0.0, max(0.5, effort.warm_up_s))
-    _, checks = checked_traffic(task, pace, Watch(task.target, demand))
+    traffic, checks = checked_traffic(task, pace, Watch(task.target, demand))
     watch = Watch(task.target, demand)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
         data = for_perf_analyzer(task.rows, Path(folder) / "rows.json")
-        got = _profile(task, data, watch)
+        got = _profile(task, data, watch, _window_s(task, traffic))
     counted = watch.counted
     if counted.failed:
         checks_failed = {"an error counted by Triton": counted.failed}
@@ -71,7 +76,15 @@ def _split(measured: Measurement, mean_ms: float) -> Split:
     return Split(*inside, max(0.0, mean_ms - sum(inside)))
 
 
-def _profile(task: Task, data: Path, watch: Watch) -> Profile:
+def _window_s(task: Task, traffic: Traffic) -> float:
+    """A window's seconds: as asked, and long enough that the requests it cuts through do not matter."""
+    due, _, done = traffic.arrays()
+    latency_s = float((done - due).mean()) if done.size else 0.0
+    asked_s = task.effort.measure_s / perf_analyzer.WINDOWS
+    return max(asked_s, min(_LONGEST_S, _LATENCIES * latency_s))
+
+
+def _profile(task: Task, data: Path, watch: Watch, window_s: float) -> Profile:
     demand, target, effort = task.demand, task.target, task.effort
     most = 2 * perf_analyzer.WINDOWS + 2
     passed = 0
@@ -94,7 +107,7 @@ def _profile(task: Task, data: Path, watch: Watch) -> Profile:
         demand.batch,
         input_data=data,
         shared_memory=demand.shared_memory,
-        window_ms=round(1000 * effort.measure_s / perf_analyzer.WINDOWS),
+        window_ms=round(1000 * window_s),
         max_windows=most,
         stability_percent=100 * effort.steadiness,
     )
