@@ -32,6 +32,7 @@ def create_app(
         health,
         inference,
         keys,
+        limits,
         metrics,
         pages,
         rates,
@@ -59,6 +60,7 @@ def create_app(
     metrics.init_app(app)
     web.init_app(app)
     access.init_app(app, settings)
+    limits.init_app(app, settings)
     keys.init_app(app, settings)
     rates.init_app(app, settings)
     delivery.init_app(app)

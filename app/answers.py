@@ -24,7 +24,8 @@ def timings_ms(
 
     `done_at` is time.perf_counter() when the answer was there, now unless given.
     """
-    waited = {} if wait_ms is None else {"wait": wait_ms}
+    in_line_ms = float(g.get("line_ms", 0.0))
+    waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
     total = ((done_at or time.perf_counter()) - float(g.started)) * 1000
     timings = {"receive": float(g.get("receive_ms", 0.0)), **waited, **prediction.timings_ms, "total": total}
     metrics: Metrics = current_app.extensions["metrics"]

@@ -13,6 +13,8 @@
       UploadTooLarge           413  upload_too_large: more bytes than allowed
       UploadTooSlow            408  upload_too_slow
       InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
+      Overloaded               503  overloaded: more is asked at a time than the app takes in
+      Stopping                 503  stopping: the app is being stopped
       TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
       ModelNotReady            503  model_not_ready: Triton is there, the model is not, or not yet
       TritonBusy               503  triton_busy: its queue is full
@@ -131,6 +133,28 @@ class UploadTooSlow(ServingError):
     status = 408
     code = "upload_too_slow"
     closes_connection = True
+
+
+class Overloaded(ServingError):
+    """`at` says what there is too much of, for whoever counts refusals."""
+
+    status = 503
+    code = "overloaded"
+    retry_after_s = RETRY_AFTER_S
+
+    def __init__(self, at: str) -> None:
+        super().__init__("too many photos are coming in at the moment: send yours again in a few seconds")
+        self.at = at
+
+
+class Stopping(ServingError):
+    status = 503
+    code = "stopping"
+    retry_after_s = RETRY_AFTER_S
+    closes_connection = True
+
+    def __init__(self) -> None:
+        super().__init__("this server is being stopped: send it again in a few seconds")
 
 
 class InferenceFailed(ServingError):

@@ -12,6 +12,7 @@ from app.api.routes import MODEL_PARAMETER
 from app.api.shapes import Predicted
 from app.classifier import Classifier
 from app.inference import Deadline
+from app.limits import take_turn
 from app.settings import Settings
 from app.uploads import photo
 from app.web import render, request_id
@@ -42,6 +43,7 @@ def blueprint(classifier: Classifier, settings: Settings) -> Blueprint:
 
     @routes.get("/test")
     def test() -> Response:
+        take_turn()
         return _answer(contract.sample())
 
     @routes.get("/sample.jpg")

@@ -15,10 +15,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+
+def _threads() -> int:
+    """As many as the app's limits need; settings that are refused are so in `on_starting`."""
+    from app.settings import Settings, SettingsError
+
+    with contextlib.suppress(SettingsError):
+        return Settings.from_env(os.environ).threads
+    return 1
+
+
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
-worker_class = "gthread"
+worker_class = "app.gunicorn_worker.Worker"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
-threads = int(os.environ.get("WEB_THREADS", "8"))
+threads = _threads()
 timeout = 60
 graceful_timeout = 5
 keepalive = 5

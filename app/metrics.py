@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from flask import Flask, Response, request
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.web import since_start_ms
@@ -60,6 +67,20 @@ class Metrics:
             )
             for system, name in _SYSTEMS.items()
         }
+
+        self.in_flight = Gauge(
+            "web_photos_in_flight",
+            "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
+            ["stage"],
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
+        self.refusals = Counter(
+            "web_refusals_total",
+            "Requests refused since there was too much to do, by what there was too much of",
+            ["at"],
+            registry=self._registry,
+        )
 
     def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
         system = prediction.system.NAME

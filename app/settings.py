@@ -11,6 +11,8 @@ from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract as food11
 
 _MIN_KEY_CHARACTERS: Final = 16
+# For refusals, pages, health and metrics, whatever else there is to do.
+_SPARE_THREADS: Final = 8
 _HOST: Final = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\]")
 _ORIGIN: Final = re.compile(r"\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?")
 
@@ -48,6 +50,10 @@ class Settings:
     request_deadline_s: float = 10.0
     explain_deadline_s: float = 30.0
     connect_timeout_s: float = 2.0
+    max_at_work: int = 8
+    max_waiting: int = 32
+    max_wait_s: float = 5.0
+    max_uploads: int = 32
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     rate_limit: Rate | None = None
     cors_origins: tuple[str, ...] = ()
@@ -90,6 +96,11 @@ class Settings:
     def max_call_bytes(self) -> int:
         return int(self.max_call_mb * 1_000_000)
 
+    @property
+    def threads(self) -> int:
+        """What a process of gunicorn needs, so that one is always free; see app/limits.py."""
+        return self.max_uploads + self.max_at_work + self.max_waiting + _SPARE_THREADS
+
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """The settings in `env`; a variable that is missing or empty leaves the default."""
@@ -116,6 +127,10 @@ VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "request_deadline_s": ("REQUEST_DEADLINE_S", float),
     "explain_deadline_s": ("EXPLAIN_DEADLINE_S", float),
     "connect_timeout_s": ("CONNECT_TIMEOUT_S", float),
+    "max_at_work": ("MAX_AT_WORK", int),
+    "max_waiting": ("MAX_WAITING", int),
+    "max_wait_s": ("MAX_WAIT_S", float),
+    "max_uploads": ("MAX_UPLOADS", int),
     "api_keys": ("API_KEYS", _words),
     "rate_limit": ("RATE_LIMIT", Rate.parse),
     "cors_origins": ("CORS_ORIGINS", _words),
@@ -131,6 +146,10 @@ _RANGES: Final = (
     ("request_deadline_s", 0.1, 300.0),
     ("explain_deadline_s", 0.1, 300.0),
     ("connect_timeout_s", 0.05, 60.0),
+    ("max_at_work", 1, 256),
+    ("max_waiting", 0, 1024),
+    ("max_wait_s", 0.05, 60.0),
+    ("max_uploads", 1, 1024),
     ("trusted_proxies", 0, 10),
 )
 

@@ -14,6 +14,7 @@ from flask import Flask, Request, current_app, g
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from app.errors import NoFile, UploadTooLarge, UploadTooSlow
+from app.limits import take_turn
 from app.patience import Patience
 from app.settings import Settings
 
@@ -67,7 +68,10 @@ def photo(request: Request, settings: Settings) -> bytes:
 
 @contextlib.contextmanager
 def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -> Iterator[None]:
-    """Around whatever reads the body: not for ever, not more than allowed, and the time it took is kept."""
+    """Around whatever reads the body: not for ever, not more than allowed, and the time it took is kept.
+
+    What comes after it is the work on the photos, for which this waits until it is the request's turn.
+    """
     started = time.perf_counter()
     with _patience(request, settings.upload_deadline_s):
         try:
@@ -76,6 +80,7 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
             _drain(request)
             raise too_large from None
     g.receive_ms = (time.perf_counter() - started) * 1000
+    take_turn()
 
 
 def discard(request: Request, settings: Settings) -> None:

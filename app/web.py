@@ -12,7 +12,7 @@ from flask import Flask, Response, g, jsonify, render_template, request
 
 API: Final = "/api/v1/"
 
-_READ_BODIES: Final = frozenset(
+READ_BODIES: Final = frozenset(
     {"food.predict", "pages.compare_photo", "digits.read", "api.classify", "api.explain", "api.digits"}
 )
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -82,7 +82,7 @@ def _finish(response: Response) -> Response:
         response.headers.setdefault(name, value)
     response.headers.setdefault("Cache-Control", "no-cache")
     # A body where none is looked for would be read to its end, however long, before the next request.
-    if request.endpoint not in _READ_BODIES and (
+    if request.endpoint not in READ_BODIES and (
         request.content_length or "Transfer-Encoding" in request.headers
     ):
         response.headers["Connection"] = "close"

@@ -53,7 +53,8 @@ class Timings(Shape):
     receive: Milliseconds = Field(description="Reading the request's body, until its last byte was here")
     wait: Milliseconds | Maybe = Field(
         default=None,
-        description="Only of several photos: waiting for a free thread, behind others of the call",
+        description="Only where there was a wait: for its turn where much is asked at a time, and of "
+        "several photos behind others of the call",
     )
     decode: Milliseconds = Field(
         description="Checking the photo; and where the model takes pixels or tensors, decoding it"

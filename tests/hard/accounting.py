@@ -91,6 +91,11 @@ class Account:
     def reasons(self, outcome: Outcome) -> Counter[str]:
         return Counter(attempt.reason for attempt in self.attempts if attempt.outcome == outcome)
 
+    @property
+    def lost(self) -> Counter[str]:
+        """What may never be: wrong answers and none at all, by reason."""
+        return self.reasons(WRONG) + self.reasons(SILENT)
+
     def quantile_s(self, outcome: Outcome, share: float) -> float:
         """The time within which that share of these requests was over; nan where there are none."""
         return quantile([attempt.seconds for attempt in self.attempts if attempt.outcome == outcome], share)

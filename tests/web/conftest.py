@@ -101,7 +101,7 @@ def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
         *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
         *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
     ]
-    few = {"WEB_CONCURRENCY": "2", "WEB_THREADS": "4"}
+    few = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4"}
     env = {**os.environ, "TRITON_SERVER_URL": triton_url, **few, **settings}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)

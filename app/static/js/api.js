@@ -11,7 +11,7 @@ export class Failure extends Error {
   }
 }
 
-const PASSING = new Set(["triton_unavailable", "model_not_ready", "triton_busy"]);
+const PASSING = new Set(["triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping"]);
 
 async function ask(address, options) {
   let response, text;

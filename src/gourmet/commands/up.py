@@ -23,7 +23,9 @@ _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
 @port_options
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
-@click.option("--threads", default=4, show_default=True, type=click.IntRange(1), help="Threads of each.")
+@click.option(
+    "--threads", default=4, show_default=True, type=click.IntRange(1), help="Photos each works on at once."
+)
 @click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
 @repositories_option
 @click.option(

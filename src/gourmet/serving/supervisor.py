@@ -168,11 +168,12 @@ class Supervisor:
         command = [
             *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
             *("--bind", f"{options.host}:{options.port}"),
-            *("--workers", str(options.workers), "--threads", str(options.threads)),
+            *("--workers", str(options.workers)),
             *("--graceful-timeout", str(int(_WEB_DRAIN_TIMEOUT_S))),
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
+        env["MAX_AT_WORK"] = str(options.threads)
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
 
