@@ -11,17 +11,31 @@ export class Failure extends Error {
   }
 }
 
+const failure = (problem) => new Failure(problem.code, problem.message,
+  { requestId: problem.request_id, passes: PASSING.has(problem.code) });
+
 const PASSING = new Set(["triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping"]);
 
-async function ask(address, options) {
-  let response, text;
+/** What `work` gives, where a network that fails is a Failure too. */
+async function reaching(work) {
   try {
-    response = await fetch(address, { ...options, headers: { Accept: "application/json" } });
-    text = await response.text();
+    return await work();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure("unreachable", t("unreachable"), { passes: true });
   }
+}
+
+const request = (address, options) =>
+  reaching(() => fetch(address, { ...options, headers: { Accept: "application/json" } }));
+
+async function ask(address, options) {
+  const response = await request(address, options);
+  return told(response, await reaching(() => response.text()));
+}
+
+/** What a whole answer says, or the Failure that it is. */
+function told(response, text) {
   let body = null;
   try {
     body = JSON.parse(text);
@@ -29,10 +43,7 @@ async function ask(address, options) {
     // Not from the app but from something between it and here.
   }
   const problem = body?.error ?? (response.ok ? null : body?.results?.[0]?.error);
-  if (problem) {
-    throw new Failure(problem.code, problem.message,
-      { requestId: problem.request_id, passes: PASSING.has(problem.code) });
-  }
+  if (problem) throw failure(problem);
   if (body === null || !response.ok) {
     if (response.status === 413) throw new Failure("upload_too_large", t("too_large"));
     throw new Failure("unreachable", t("unreachable"), { passes: true });
@@ -73,6 +84,29 @@ export async function classify(photo, name, model, signal) {
   const { results: [result] } = await ask(address, { method: "POST", body: form, signal });
   const ended = performance.now();
   return { ...result, phases: phases(result.timings_ms, started, ended, noted(address.href, started)) };
+}
+
+/** The lines of a heat map, as they come: how far it is, and maps that become finer. */
+export async function* explain(photo, name, answer, signal) {
+  const address = new URL(settings.urls.explain, location.href);
+  address.searchParams.set("model", answer.model.name);
+  address.searchParams.set("label", answer.label);
+  const form = new FormData();
+  form.append("file", photo, name);
+  const response = await request(address, { method: "POST", body: form, signal });
+  if (!response.ok) told(response, await reaching(() => response.text()));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reaching(() => reader.read());
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines.map((text) => JSON.parse(text))) {
+      if (line.error) throw failure(line.error);
+      yield line;
+    }
+  }
 }
 
 export const models = (signal) => ask(settings.urls.models, { signal });

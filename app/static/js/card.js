@@ -1,7 +1,7 @@
 // One photo's card: its picture, what is being done, and then the answer or what went wrong.
 //
 // Other modules may add to a card that has its answer: listen for `gourmet:answered` on the document
-// and put a button into `event.detail.actions`; `event.detail` also has photo, answer and place.
+// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer and place.
 import { bytes, h, icon, percent, t } from "./base.js";
 import { ranking, waterfall } from "./charts.js";
 
@@ -84,7 +84,7 @@ export class Card {
         t("version", { version: answer.model.version })), h("span", {}, saved)))],
     [this.#button("compare"), this.#button("again"), this.#button("remove")]);
     document.dispatchEvent(new CustomEvent("gourmet:answered",
-      { detail: { photo, answer, actions: this.#actions, place: this.#more } }));
+      { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more } }));
   }
 
   /** A comparison fills the place under the photo by itself; its verdict stands beside the photo. */

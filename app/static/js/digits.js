@@ -128,6 +128,11 @@ const at = (event) => {
 function pens() {
   let pen = null;
   let last = null;
+  const dot = () => {
+    chalk.beginPath();
+    chalk.arc(...last, BRUSH / 2, 0, 2 * Math.PI);
+    chalk.fill();
+  };
   const line = (to) => {
     chalk.beginPath();
     chalk.moveTo(...last);
@@ -140,9 +145,9 @@ function pens() {
     event.preventDefault();
     pen = event.pointerId;
     board.setPointerCapture(pen);
-    Object.assign(chalk, { lineWidth: BRUSH, lineCap: "round", lineJoin: "round", strokeStyle: "#fff" });
+    Object.assign(chalk, { lineWidth: BRUSH, lineCap: "round", strokeStyle: "#fff", fillStyle: "#fff" });
     last = at(event);
-    line(last);
+    dot();
     empty = false;
     changed();
   });
