@@ -7,6 +7,7 @@ import * as health from "./health.js";
 const BRUSH = 22; // of the board's 280: as the digits were drawn that the model learned
 const EVERY_MS = 150;
 const SAID_AFTER_MS = 800;
+const PAUSE_MS = 1000;
 
 const board = byId("board");
 const chalk = board.getContext("2d");
@@ -53,6 +54,7 @@ async function ask() {
     if (mine.signal.aborted) return;
     fail(error);
     if (error.passes) {
+      await new Promise((done) => { setTimeout(done, PAUSE_MS); });
       await health.recovered(mine.signal).catch(() => {});
       asked = -1; // it still waits for its answer
     }

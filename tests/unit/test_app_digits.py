@@ -1,0 +1,105 @@
+"""Digits: the page, its form and POST /api/v1/digits with fake classifiers behind them."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from flask.testing import FlaskClient
+from openapi_spec_validator import validate
+
+from app import create_app, errors
+from app.api.shapes import Digits
+from app.classifier import FakeClassifier, Prediction
+from app.settings import Settings
+from gourmet.systems.digits import contract
+
+EGG = Prediction(probabilities=(0.0, 0.0, 0.0, 1.0, *[0.0] * 7), model="food_classifier", version="1")
+THREE = Prediction(
+    probabilities=(0.01, 0.02, 0.03, 0.85, 0.01, 0.01, 0.02, 0.02, 0.02, 0.01),
+    model="digits",
+    version="4",
+    threshold=0.76,
+    timings_ms={"decode": 1.5, "preprocess": 0.1, "triton": 1.25},
+    system=contract,
+)
+AWAY = errors.TritonUnavailable("no Triton answers")
+PAGE = {"Accept": "text/html"}
+
+
+def client(digits: Any = THREE, **settings: Any) -> FlaskClient:
+    fake = None if digits is None else FakeClassifier(digits)
+    return create_app(Settings(**settings), FakeClassifier(EGG), fake).test_client()
+
+
+def form(data: bytes = contract.sample()) -> dict[str, Any]:
+    return {"file": (io.BytesIO(data), "digit.png")}
+
+
+def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_says() -> None:
+    browser = client()
+    reply = browser.post("/api/v1/digits", data=form())
+    assert reply.status_code == 200
+    (result,) = reply.get_json()["results"]
+    assert (result["label"], result["sure"], result["threshold"]) == ("3", True, 0.76)
+    assert result["probabilities"] == list(THREE.probabilities)
+    assert result["model"] == {"name": "digits", "version": "4"}
+    made = browser.get("/api/v1/openapi.json").get_json()
+    validate(made)
+    content = made["paths"]["/api/v1/digits"]["post"]["responses"]["200"]["content"]
+    schema = {**content["application/json"]["schema"], "components": made["components"]}
+    jsonschema.Draft202012Validator(schema).validate(reply.get_json())
+    Digits.model_validate(reply.get_json())
+    assert "digits_predictions_total" in browser.get("/metrics").text
+
+
+def test_several_digits_at_once_and_one_that_is_none() -> None:
+    files = [(io.BytesIO(data), "x.png") for data in (contract.sample(), b"text")]
+    three, none = client().post("/api/v1/digits", data={"file": files}).get_json()["results"]
+    assert (three["label"], none["error"]["code"]) == ("3", "not_a_picture")
+
+
+def test_a_blank_picture_is_the_client_s_fault() -> None:
+    error = errors.for_visitor(contract.PictureError("blank", "nothing is drawn"))
+    assert (error.status, error.code) == (400, "blank")
+
+
+def test_the_page_has_a_board_and_a_form_that_works_without_a_script() -> None:
+    reply = client().get("/digits", headers=PAGE)
+    assert reply.status_code == 200
+    assert '<canvas id="board"' in reply.text
+    assert re.search(r'<form[^>]*method="post"[^>]*action="/digits"[^>]*multipart/form-data', reply.text)
+    assert len(re.findall(r'<img src="/static/digits/\d\.png', reply.text)) == 10
+    assert not re.search(r"<style|\sstyle=|\son\w+=", reply.text)
+    answer = client().post("/digits", data=form(), headers=PAGE)
+    assert answer.status_code == 200
+    assert re.search(r'<span class="label">3</span>', answer.text)
+    assert "Another digit" in answer.text
+    told = client().post("/digits", data=form(), headers={"Accept": "application/json"}).get_json()
+    assert (told["label"], len(told["probabilities"])) == ("3", 10)
+
+
+@pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False), (None, False)])
+def test_the_link_is_there_where_digits_are_read(digits: Any, is_linked: bool) -> None:
+    assert ('href="/digits"' in client(digits).get("/", headers=PAGE).text) is is_linked
+
+
+def test_without_its_model_the_page_says_so_and_without_the_system_there_is_none() -> None:
+    reply = client(AWAY).get("/digits", headers=PAGE)
+    assert reply.status_code == 200
+    assert re.search(r"<noscript>.*no Triton answers.*</noscript>", reply.text)
+    assert client(AWAY).post("/digits", data=form()).status_code == 503
+    for path in ("/digits", "/api/v1/digits"):
+        assert client(None).get(path).status_code == 404
+
+
+def test_health_is_told_for_each_system() -> None:
+    browser = client(AWAY)
+    assert browser.get("/api/v1/health").get_json()["ready"] is True
+    assert browser.get("/api/v1/health?system=digits").get_json()["ready"] is False
+    refused = browser.get("/api/v1/health?system=stones")
+    assert refused.status_code == 400
+    assert "food11, digits" in refused.get_json()["error"]["message"]

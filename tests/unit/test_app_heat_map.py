@@ -1,0 +1,202 @@
+"""Heat maps: what is covered, what is found, and POST /api/v1/explain with a fake classifier behind it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app, errors
+from app.api.openapi import LINES
+from app.classifier import FakeClassifier, Prediction, Rows
+from app.heat_map import STEPS, HeatMap, Progress, Step, covered, heat_maps
+from app.inference import Deadline
+from app.settings import Rate, Settings
+from gourmet.systems.food11 import contract
+from gourmet.systems.pictures import Pixels
+from gourmet.systems.scores import Floats
+
+EGG = Prediction(
+    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
+    model="food_classifier",
+    version="3",
+)
+PHOTO = contract.sample()
+EXPLAIN = "/api/v1/explain"
+COARSE, FINE = STEPS
+
+
+# What is covered, and what is found
+
+
+@pytest.mark.parametrize(
+    ("step", "cell", "rows", "columns"),
+    [
+        (COARSE, 0, (0, 32), (0, 32)),
+        (COARSE, 7 * 3 + 6, (96, 128), (192, 224)),
+        (FINE, 0, (0, 32), (0, 32)),
+        (FINE, 14 * 7 + 6, (96, 144), (80, 128)),
+        (FINE, 195, (192, 224), (192, 224)),
+    ],
+)
+def test_a_cover_hides_its_cell_and_nothing_else(step: Step, cell: int, rows: Any, columns: Any) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (224, 224, 3)).astype(np.uint8)
+    (hidden,) = covered(image, step, [cell])
+    there = np.zeros((224, 224), bool)
+    there[slice(*rows), slice(*columns)] = True
+    assert (hidden[~there] == image[~there]).all()
+    assert (hidden[there] == image.mean(axis=(0, 1)).round()).all()
+
+
+def test_a_planted_thing_is_found_where_it_is_and_nowhere_else() -> None:
+    image = np.full((224, 224, 3), 90, np.uint8)
+    image[40:60, 150:170] = (255, 0, 0)
+
+    def redness(images: Pixels) -> Floats:
+        red = (images[..., 0] > 200).mean(axis=(1, 2)) / (20 * 20 / 224**2)
+        return np.stack([1 - red, red], axis=1).astype(np.float32)
+
+    parts = list(heat_maps(image, 1.0, 1, redness, 16, STEPS, Deadline(60)))
+    coarse, fine = (part for part in parts if isinstance(part, HeatMap))
+    assert (coarse.final, fine.final) == (False, True)
+    assert np.unravel_index(coarse.falls.argmax(), coarse.falls.shape) == (1, 4)
+    row, column = np.unravel_index(fine.falls.argmax(), fine.falls.shape)
+    assert (row, column) in [(2, 9), (3, 9), (2, 10), (3, 10)]
+    assert fine.falls.max() == pytest.approx(1.0)
+    assert (fine.falls[6:] == 0).all()
+    assert (fine.falls[:, :7] == 0).all()
+    steps = [part for part in parts if isinstance(part, Progress)]
+    assert [step.done for step in steps] == sorted(step.done for step in steps)
+    assert steps[-1] == Progress(49 + 196, 49 + 196)
+
+
+def test_the_finer_map_is_left_out_where_there_is_no_time_for_it() -> None:
+    def slow(images: Pixels) -> Floats:
+        time.sleep(0.02)
+        return np.ones((len(images), 1), np.float32)
+
+    image = np.zeros((224, 224, 3), np.uint8)
+    *_, last = heat_maps(image, 1.0, 0, slow, 16, STEPS, Deadline(0.2))
+    assert isinstance(last, HeatMap)
+    assert (last.step, last.final) == (COARSE, True)
+
+
+# The address
+
+
+def client(classifier: FakeClassifier | None = None, **settings: Any) -> FlaskClient:
+    return create_app(Settings(**settings), classifier or FakeClassifier(EGG)).test_client()
+
+
+def send(browser: FlaskClient, *photos: bytes, query: str = "", **options: Any) -> Any:
+    files = [(io.BytesIO(photo), "x.jpg") for photo in photos or (PHOTO,)]
+    return browser.post(EXPLAIN + query, data={"file": files}, **options)
+
+
+def lines(reply: Any) -> list[Any]:
+    assert reply.status_code == 200, reply.text
+    assert reply.mimetype == LINES
+    return [json.loads(line) for line in reply.text.splitlines()]
+
+
+def test_the_answer_is_how_far_it_is_and_two_maps_as_the_document_says() -> None:
+    browser = client()
+    told = lines(send(browser))
+    maps = [line for line in told if line["kind"] == "map"]
+    assert [(line["grid"], line["final"]) for line in maps] == [(7, False), (14, True)]
+    assert told[-1] is maps[-1]
+    assert (maps[0]["label"], maps[0]["class_id"], maps[0]["probability"]) == ("Egg", 3, pytest.approx(0.8))
+    assert maps[0]["model"] == {"name": "food_classifier", "version": "3"}
+    assert [line["done"] for line in told if line["kind"] == "progress"][-1] == 245
+    # The fake looks at the middle alone.
+    falls = np.array(maps[0]["falls"])
+    assert falls[3, 3] == pytest.approx(0.8)
+    assert np.count_nonzero(falls) == 1
+    made = browser.get("/api/v1/openapi.json").get_json()
+    schema = made["paths"][EXPLAIN]["post"]["responses"]["200"]["content"][LINES]["schema"]
+    for line in told:
+        jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(line)
+
+
+def test_another_label_and_the_coarse_map_alone_can_be_asked_for() -> None:
+    *progress, only = lines(send(client(), query="?label=Rice&grid=7"))
+    assert (only["label"], only["class_id"], only["grid"], only["final"]) == ("Rice", 7, 7, True)
+    assert progress[-1] == {"kind": "progress", "done": 49, "total": 49}
+    text = base64.b64encode(PHOTO).decode()
+    assert lines(client().post(f"{EXPLAIN}?grid=7", json={"images": [text]}))[-1]["label"] == "Egg"
+
+
+@pytest.mark.parametrize(
+    ("photos", "query", "status", "code"),
+    [
+        ([PHOTO], "?grid=8", 400, "bad_request"),
+        ([PHOTO], "?label=Stone", 400, "bad_request"),
+        ([PHOTO, PHOTO], "", 400, "bad_request"),
+        ([b"text"], "", 400, "not_a_picture"),
+        ([PHOTO[:900]], "", 400, "broken_picture"),
+        ([PHOTO], "?model=nobody", 404, "unknown_model"),
+    ],
+)
+def test_what_cannot_be_explained_has_the_status_of_its_error(
+    photos: list[bytes], query: str, status: int, code: str
+) -> None:
+    reply = send(client(), *photos, query=query)
+    assert (reply.status_code, reply.get_json()["error"]["code"]) == (status, code)
+
+
+def test_without_a_triton_there_is_no_stream_but_the_usual_error() -> None:
+    browser = client(FakeClassifier(errors.TritonUnavailable("away")))
+    for _ in range(2):  # the turn was given back
+        reply = send(browser)
+        assert (reply.status_code, reply.get_json()["error"]["code"]) == (503, "triton_unavailable")
+
+
+class Ending(FakeClassifier):
+    """Is away after a few answers."""
+
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
+        whole = super().rows(deadline, request_id, model)
+        answers: Iterator[None] = iter([None] * 3)
+
+        def ask(images: Pixels) -> Floats:
+            for _ in answers:
+                return whole.ask(images)
+            raise errors.TritonUnavailable("gone")
+
+        return Rows(whole.model, whole.version, whole.at_once, ask)
+
+
+def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
+    *progress, last = lines(send(client(Ending(EGG))))
+    assert len(progress) == 2
+    assert last["error"]["code"] == "triton_unavailable"
+    assert last["error"]["request_id"]
+
+
+def test_one_is_made_at_a_time_and_whoever_goes_away_ends_theirs() -> None:
+    browser = client()
+    first = send(browser, buffered=False)
+    refused = send(browser)
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, "heat_maps_busy")
+    assert refused.headers["Retry-After"]
+    first.close()
+    assert lines(send(browser))[-1]["final"]
+    assert lines(send(browser))[-1]["final"]
+
+
+@pytest.mark.parametrize(("allowed", "left"), [(20, 4), (5, 0)])
+def test_it_counts_as_sixteen_photos_or_as_all_that_a_client_has(allowed: int, left: int) -> None:
+    browser = client(rate_limit=Rate(allowed, 3600))
+    reply = send(browser, query="?grid=7")
+    assert reply.status_code == 200
+    assert f"r={left};" in reply.headers["RateLimit"]
+    lines(reply)
+    assert send(browser).status_code == 429
