@@ -157,15 +157,22 @@ class Triton:
         return True
 
     def served(self, deadline: Deadline) -> list[str]:
-        """The names of all models that are ready."""
-        return self._in_state("READY", deadline)
-
-    def _in_state(self, state: str, deadline: Deadline) -> list[str]:
+        """The names of all models that are ready: those that have statistics, which need no key."""
         try:
-            index = self._call(deadline, lambda client: client.get_model_repository_index())
-            return sorted({entry["name"] for entry in index if entry.get("state") == state})
+            found = self._call(deadline, lambda client: client.get_inference_statistics())
+            return sorted({entry["name"] for entry in found["model_stats"]})
         except (AttributeError, KeyError, TypeError, InferenceServerException) as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
+
+    def _is_loading(self, model: str, deadline: Deadline) -> bool:
+        """Whether `model` is on its way; a Triton whose list of models is locked does not tell."""
+        try:
+            index = self._call(deadline, lambda client: client.get_model_repository_index())
+            return any(entry["name"] == model and entry.get("state") == "LOADING" for entry in index)
+        except InferenceServerException:
+            return False
+        except (AttributeError, KeyError, TypeError) as exc:
+            raise InferenceFailed(f"what answers at {self.url} is no Triton: {exc!r}") from exc
 
     def close(self) -> None:
         """Close the clients of all threads; for a process that is about to end."""
@@ -179,7 +186,7 @@ class Triton:
             reason, status = str(exc.message()), str(exc.status())
             if not self._call(deadline, lambda client: client.is_model_ready(model)):
                 self._described.pop(model, None)
-                loading = model in self._in_state("LOADING", deadline)
+                loading = self._is_loading(model, deadline)
                 raise ModelNotReady(model, self.served(deadline), loading=loading) from exc
             if status == "400":
                 raise Refused(reason) from exc

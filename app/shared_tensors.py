@@ -20,6 +20,9 @@ _FOLDER: Final = Path("/dev/shm")
 # Below this, sending costs less than looking after a piece of memory.
 LEAST_BYTES: Final = 65_536
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+# `gourmet up` locks Triton's shared memory and hands the app this key to it (gourmet.serving.locks).
+KEY_ENV: Final = "TRITON_MEMORY_KEY"
+KEY_HEADER: Final = "gourmet-memory-key"
 # What Triton says of a region that it was never told of, as after a restart.
 _UNKNOWN_REGION: Final = "shared memory region"
 
@@ -54,7 +57,9 @@ class SharedInput:
     def register(self, client: Any) -> None:
         """Have Triton open it; raises what the client raises where Triton cannot."""
         try:
-            client.register_system_shared_memory(self.name, f"/{self.name}", self.nbytes)
+            key = os.environ.get(KEY_ENV)
+            locked = {"headers": {KEY_HEADER: key}} if key else {}
+            client.register_system_shared_memory(self.name, f"/{self.name}", self.nbytes, **locked)
         finally:
             self._path.unlink()
 

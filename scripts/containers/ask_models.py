@@ -28,17 +28,26 @@ class Unhealthy(Exception):
 
 
 def main() -> None:
-    index = json.loads(ask("/v2/repository/index", b"{}"))
-    states = {model["name"]: model.get("state") for model in index}
+    # Those that are ready have statistics; Triton's list of all models takes a key.
+    ready = {model["name"] for model in json.loads(ask("/v2/models/stats"))["model_stats"]}
     for system in registry.names():
         contract = registry.room(system, "contract")
         chosen = os.environ.get(contract.MODEL_ENV)
         model = chosen or contract.DEFAULT_MODEL
+        if model not in ready and (chosen or knows(model)):
+            raise Unhealthy(f"{model} is not ready")
         # A repository of somebody's own need not hold the usual model of every system.
-        if chosen or model in states:
-            if states.get(model) != "READY":
-                raise Unhealthy(f"{model} is {states.get(model) or 'unknown to Triton'}")
+        if model in ready:
             ask_sample(contract, model)
+
+
+def knows(model: str) -> bool:
+    """Whether Triton has `model`, ready or not."""
+    try:
+        ask(f"/v2/models/{model}")
+    except Unhealthy as exc:
+        return "has no available versions" in str(exc)
+    return True
 
 
 def ask_sample(contract: ModuleType, model: str) -> None:

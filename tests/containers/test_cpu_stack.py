@@ -67,6 +67,7 @@ class Stack:
     metrics_port: int
     jupyter_port: int
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    admin_key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         settings = {
@@ -79,6 +80,7 @@ class Stack:
             "TRITON_METRICS_PORT": str(self.metrics_port),
             "JUPYTER_PORT": str(self.jupyter_port),
             "JUPYTER_TOKEN": self.token,
+            "TRITON_ADMIN_KEY": self.admin_key,
         }
         return run(str(SCRIPT), *arguments, **settings)
 
@@ -247,7 +249,8 @@ def test_the_lab_changes_a_served_models_config(stack: Stack) -> None:
 def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: Stack) -> None:
     models = f"http://127.0.0.1:{stack.http_port}/v2/repository/models/{stack.model}"
     assert stack.script("health", "triton").returncode == 0
-    assert ask(f"{models}/unload", b"{}").status == 200
+    assert ask(f"{models}/unload", b"{}").status == 403
+    assert ask(f"{models}/unload", b"{}", gourmet_admin_key=stack.admin_key).status == 200
     try:
         asked = stack.inside("triton", "python3", "/opt/gourmet/ask_models.py")
         assert asked.returncode == 1
@@ -256,7 +259,7 @@ def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: 
         time.sleep(1.1)  # an answer of /readyz is kept for a second
         assert ask(f"http://127.0.0.1:{stack.web_port}/readyz").status == 503
     finally:
-        assert ask(f"{models}/load", b"{}").status == 200
+        assert ask(f"{models}/load", b"{}", gourmet_admin_key=stack.admin_key).status == 200
     time.sleep(1.1)
     for service in ("triton", "flask"):
         assert stack.script("health", service).returncode == 0

@@ -315,13 +315,11 @@ def test_an_address_that_swallows_packets_is_given_up_after_the_connect_timeout(
 
 
 def test_a_model_that_is_not_ready_is_said_with_those_that_are(listen: Listen) -> None:
-    index = [
-        {"name": "b", "state": "READY"},
-        {"name": "a", "state": "READY"},
-        {"name": "m", "state": "UNAVAILABLE"},
-    ]
+    stats = {"model_stats": [{"name": "b"}, {"name": "a"}]}
+    locked = http({"error": "This API is restricted"}, "403 Forbidden")
     unknown = http({"error": "unknown model"}, "404 Not Found")
-    listener = listen({"/index": http(index), "/ready": http({}, "400 Bad Request"), "": unknown})
+    refused = http({}, "400 Bad Request")
+    listener = listen({"/index": locked, "/stats": http(stats), "/ready": refused, "": unknown})
     with pytest.raises(ModelNotReady, match=r"'m'.*served are: a, b"):
         classify(listener.url)
 

@@ -159,8 +159,10 @@ def test_the_web_image_listens_where_compose_publishes_and_is_asked(monkeypatch:
 def test_mounted_folders_exist_and_the_models_are_mounted_read_only() -> None:
     for service in SERVICES.values():
         for mount in service.get("volumes", []):
+            if mount.split(":")[0] in BASE["volumes"]:
+                continue
             assert (ROOT / mount.split(":")[0]).is_dir(), mount
-    assert SERVICES["triton"]["volumes"] == ["./triton/models:/models:ro"]
+    assert "./triton/models:/models:ro" in SERVICES["triton"]["volumes"]
     assert "./triton/models:/opt/gourmet/triton/models:ro" in SERVICES["jupyter"]["volumes"]
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert "/models" in instructions(path, "CMD")[0]
@@ -226,7 +228,10 @@ def test_nvidias_triton_is_started_like_the_launchers() -> None:
         launched = set(with_wheel.command()[1:])
     finally:
         with_wheel.close()
-    program, *flags = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
+    command = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
+    *locked, program = command[:4]
+    flags = command[4:]
+    assert locked == ["python3", "-m", "gourmet.serving.locks"]
     assert program == "tritonserver"
     assert set(flags) <= launched, "a flag that `gourmet up` does not give"
     # The rest says where things are on this machine.
@@ -262,3 +267,13 @@ def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
     variables = set(re.findall(r"\$\{(\w+)", text))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "containers.md").read_text()))
     assert variables <= documented, f"undocumented: {sorted(variables - documented)}"
+
+
+def test_tritons_keys_reach_the_lab_and_not_the_web_app() -> None:
+    assert f"keys:{SERVICES['triton']['environment']['GOURMET_KEYS']}" in SERVICES["triton"]["volumes"]
+    assert f"keys:{SERVICES['jupyter']['environment']['GOURMET_KEYS']}:ro" in SERVICES["jupyter"]["volumes"]
+    assert "volumes" not in SERVICES["flask"]
+    assert not {"TRITON_ADMIN_KEY", "GOURMET_KEYS"} & set(SERVICES["flask"]["environment"])
+    for path in DOCKERFILES:
+        if path.name != "Dockerfile.flask":
+            assert "install -d -m 0700 -o 1000 -g 1000 /run/gourmet" in path.read_text()

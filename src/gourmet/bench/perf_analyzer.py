@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
+from gourmet.serving import locks
 from gourmet.serving.wheel import find_wheel
 
 # The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
@@ -170,6 +172,7 @@ def arguments(load: Load) -> list[str]:
         *("--concurrency-range", str(load.concurrency), "--input-data", str(load.input_data)),
         *(argument for shape in shapes for argument in ("--shape", shape)),
         *(("--shared-memory", "system") if load.shared_memory else ()),
+        *(_keys(load.url, load.protocol) if load.shared_memory else ()),
         *window,
         *("--max-trials", str(load.max_windows), "--stability-percentage", str(load.stability_percent)),
     ]
@@ -179,7 +182,23 @@ def run_as_is(arguments: Sequence[str]) -> int:
     """Run perf_analyzer with somebody's own arguments in their terminal; its exit status."""
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
         env = {**os.environ, "LD_LIBRARY_PATH": str(_libraries(Path(folder)))}
-        return subprocess.run([str(_binary()), *arguments], env=env, check=False).returncode
+        command = [str(_binary()), *arguments, *_keys_for(arguments)]
+        return subprocess.run(command, env=env, check=False).returncode
+
+
+def _keys_for(arguments: Sequence[str]) -> list[str]:
+    """The keys that somebody's own arguments need, where they go to a Triton that we have them for."""
+    if not any(word.startswith("--shared-memory") for word in arguments):
+        return []
+    given = dict(pairwise(arguments))
+    protocol = given.get("-i", "http").lower()
+    default = "localhost:8001" if protocol == "grpc" else "localhost:8000"
+    return _keys(given.get("-u", default), protocol)
+
+
+def _keys(url: str, protocol: str) -> list[str]:
+    headers = locks.headers_for(url, grpc=protocol == "grpc")
+    return [word for name, key in headers.items() for word in ("-H", f"{name}:{key}")]
 
 
 def parse(report: str, load: Load) -> Measurement:

@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
-import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
 from gourmet.bench.connections import TIMEOUT_S, HttpConnections, Reply, RequestFailed
 from gourmet.bench.rows import Array, Input, Rows, raw
+from gourmet.serving.asking import triton
 
 Answer = dict[str, Array]
 
@@ -198,7 +198,7 @@ def in_shared_memory(url: str, rows: Rows, batch: int) -> Iterator[Regions]:
     path = Path("/dev/shm") / _REGION
     try:
         path.write_bytes(b"".join(blob for *_, blob in blobs))
-        with triton_http.InferenceServerClient(url) as client:
+        with triton(url) as client:
             client.register_system_shared_memory(_REGION, f"/{_REGION}", offset)
             try:
                 yield places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 
 from gourmet.commands.stack_options import port_options, repositories_option
 from gourmet.errors import UsageError
-from gourmet.serving import preflight
+from gourmet.serving import locks, preflight
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
@@ -44,6 +45,11 @@ _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
     metavar="MB",
     help="Remember answers, for models whose config asks for it.",
 )
+@click.option(
+    "--unlocked",
+    is_flag=True,
+    help="Let whoever reaches Triton's ports load models and use shared memory, without a key.",
+)
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
 @click.option("--web-only", is_flag=True, help="Start the web app for the Triton at TRITON_SERVER_URL.")
 @click.option("-v", "--verbose", is_flag=True, help="Every line of Triton's log, with where it comes from.")
@@ -59,6 +65,7 @@ def up(
     repositories: tuple[Path, ...],
     model_control: ModelControl,
     cache_mb: int,
+    unlocked: bool,
     triton_only: bool,
     web_only: bool,
     verbose: bool,
@@ -68,6 +75,9 @@ def up(
     FOOD11_MODEL_NAME says which served model answers the page (food_classifier unless set),
     DIGITS_MODEL_NAME which one reads digits (digits unless set), and TRITON_SERVER_URL where Triton
     is, if it is not this command that starts it.
+
+    What changes the running Triton (loading models, shared memory, its logging and traces) takes a
+    key that is made at each start, which the other commands of the same user find by themselves.
     """
     if triton_only and web_only:
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
@@ -80,12 +90,14 @@ def up(
         metrics_port=metrics_port,
         model_control=model_control,
         response_cache_bytes=cache_mb << 20,
+        keys=None if unlocked else locks.Keys.made(os.environ),
     )
     log = LogPrinter(verbose=verbose)
     web = None
     if not triton_only:
         url = os.environ.get("TRITON_SERVER_URL", "localhost:8000") if web_only else options.http_url
-        web = WebOptions(host, port, workers, threads, url)
+        memory_key = options.keys.memory if options.keys and not web_only else ""
+        web = WebOptions(host, port, workers, threads, url, memory_key)
         preflight.check_ports(host, {"--port": port})
     models: list[preflight.ConfiguredModel] = []
     server = None
@@ -106,5 +118,8 @@ def up(
         if web:
             log.say("gourmet", f"the page {web.url}", "green")
 
-    Supervisor(log, models, server, web).run(announce)
+    with contextlib.ExitStack() as kept:
+        if server and options.keys:
+            kept.enter_context(locks.kept(options.keys, http_port, grpc_port))
+        Supervisor(log, models, server, web).run(announce)
     log.say("gourmet", "stopped")

@@ -12,6 +12,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from gourmet.errors import GourmetError
+from gourmet.serving import locks
 from gourmet.systems import registry
 from gourmet.systems.instances import parameter
 
@@ -24,13 +25,33 @@ class ModelUnavailable(GourmetError):
     """The server is there and the model is not, or it does not answer as it should."""
 
 
+class Locked(GourmetError):
+    """The call changes the server, and we have not its key."""
+
+
+class _WithKeys(triton_http.InferenceServerClientPlugin):  # type: ignore[misc]
+    """Sends the keys of the Triton at `url` along, where they are known."""
+
+    def __init__(self, url: str) -> None:
+        self._headers = locks.headers_for(url)
+
+    def __call__(self, request: Any) -> None:
+        request.headers.update(self._headers)
+
+
 @contextmanager
 def triton(url: str, timeout_s: float = 30.0) -> Iterator[triton_http.InferenceServerClient]:
     """A client for `url` (host:port) that is closed afterwards and whose errors are ours."""
     client = triton_http.InferenceServerClient(url, connection_timeout=2.0, network_timeout=timeout_s)
+    client.register_plugin(_WithKeys(url))
     try:
         yield client
     except InferenceServerException as exc:
+        if "This API is restricted" in str(exc.message()):
+            raise Locked(
+                f"Triton at {url} does this for those with its key only: run it as the user who started that "
+                f"Triton, on the same machine, or set {locks.ADMIN_ENV} and {locks.MEMORY_ENV} to its keys"
+            ) from exc
         raise ModelUnavailable(str(exc.message())) from exc
     except (OSError, gevent.Timeout) as exc:
         raise TritonUnreachable(f"no Triton answers at {url} ({exc}): start one with `gourmet up`") from exc

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.serving import locks
 from gourmet.serving.asking import ask_sample, model_index, triton
 from gourmet.serving.preflight import ConfiguredModel
 from gourmet.serving.processes import Child, DiedWhileStarting
@@ -54,6 +55,7 @@ class WebOptions:
     workers: int
     threads: int
     triton_url: str
+    memory_key: str = field(default="", repr=False)
 
     @property
     def url(self) -> str:
@@ -174,6 +176,9 @@ class Supervisor:
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         env["MAX_AT_WORK"] = str(options.threads)
+        env.pop(locks.ADMIN_ENV, None)  # what faces the world needs no more than this:
+        if options.memory_key:
+            env[locks.MEMORY_ENV] = options.memory_key
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
 

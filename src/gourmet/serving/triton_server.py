@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gourmet.serving import locks
 from gourmet.serving.processes import Child, DiedWhileStarting, LineSink
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.serving.wheel import TritonWheel, find_wheel
 
 ModelControl = Literal["explicit", "poll", "none"]
 
+# A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
+_LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
 # Triton drains for this long when asked to end; the rest of the ten seconds is the web app's.
 _DRAIN_TIMEOUT_S: Final = 5
@@ -31,6 +35,7 @@ class TritonOptions:
     model_control: ModelControl = "explicit"
     response_cache_bytes: int = 0
     verbose: int = 0
+    keys: locks.Keys | None = None  # None: whoever reaches the ports may load models
     extra: tuple[str, ...] = ()
 
     @property
@@ -78,9 +83,21 @@ class TritonServer:
 
     def start(self) -> None:
         """Start the process; it answers a while later, see `wait_until_live`."""
-        self._child = Child(
-            self.command(), env=self._wheel.environment(), cwd=self._folder, on_line=self._on_line
-        )
+        on_line = self._hiding_keys(self._on_line) if self.options.keys else self._on_line
+        self._child = Child(self.command(), env=self._wheel.environment(), cwd=self._folder, on_line=on_line)
+
+    def _hiding_keys(self, on_line: LineSink) -> LineSink:
+        """Like `on_line`; at Triton's first line of log, when it has read its arguments, hides the keys."""
+        hidden = False
+
+        def look(line: str) -> None:
+            nonlocal hidden
+            if not hidden and _LOG_LINE.match(line) and self._child and self.options.keys:
+                hidden = True
+                locks.hide(self._child.pid, self.options.keys)
+            on_line(line)
+
+        return look
 
     def exit_status(self) -> int | None:
         return self._child.exit_status() if self._child else None
@@ -140,4 +157,6 @@ class TritonServer:
                 f"--cache-directory={self._wheel.caches}",
                 f"--cache-config=local,size={options.response_cache_bytes}",
             ]
+        if options.keys:
+            command += options.keys.arguments()
         return [*command, *options.extra]

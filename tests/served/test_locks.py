@@ -1,0 +1,185 @@
+"""A real Triton with its locks on: what is refused without a key, and what works with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from click.testing import CliRunner
+from tritonclient.utils import InferenceServerException
+
+from app.inference import Deadline, Triton
+from gourmet.bench.perf_analyzer import Load, measure
+from gourmet.commands.config import config
+from gourmet.serving import locks
+from gourmet.serving.asking import Locked, ask_sample, model_index, triton
+from gourmet.serving.ports import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.systems.digits import contract
+
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+KEYS = locks.Keys.made({})
+CLOSED = [
+    ("/v2/repository/index", b"{}"),
+    ("/v2/repository/models/digits/load", b"{}"),
+    ("/v2/repository/models/digits/unload", b"{}"),
+    ("/v2/systemsharedmemory/status", None),
+    ("/v2/systemsharedmemory/region/stolen/register", b'{"key":"/psm","offset":0,"byte_size":64}'),
+    ("/v2/cudasharedmemory/status", None),
+    ("/v2/logging", b'{"log_file":"/tmp/anywhere"}'),
+    ("/v2/trace/setting", b'{"trace_file":"/tmp/anywhere"}'),
+    ("/v2/models/digits/trace/setting", b"{}"),
+]
+OPEN = ["/v2", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/config", "/v2/models/stats"]
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    folder = tmp_path_factory.mktemp("locked")
+    for name in ("digits", "food_classifier_onnx"):
+        shutil.copytree(MODELS / name, folder / "models" / name)
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions(
+        (folder / "models",), http_port=http, grpc_port=grpc, metrics_port=metrics, keys=KEYS
+    )
+    log: list[str] = []
+    with TritonServer(options, log.append) as server:
+        server.wait_until_live(180)
+        assert not any(KEYS.admin in line or KEYS.memory in line for line in log)
+        yield server
+
+
+@pytest.fixture
+def with_keys(locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the locked Triton, whose keys this user has."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with locks.kept(KEYS, locked.options.http_port, locked.options.grpc_port):
+        yield locked.options.http_url
+
+
+def status(server: TritonServer, path: str, body: bytes | None = None, **headers: str) -> int:
+    request = urllib.request.Request(f"http://{server.options.http_url}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.parametrize(("path", "body"), CLOSED, ids=[path for path, _ in CLOSED])
+def test_what_changes_the_server_is_refused_without_its_key(
+    locked: TritonServer, path: str, body: bytes | None
+) -> None:
+    for headers in ({}, {locks.ADMIN_HEADER: "guessed"}, {locks.ADMIN_HEADER: KEYS.memory}):
+        assert status(locked, path, body, **headers) == 403
+
+
+def test_each_key_opens_its_own_calls_and_no_others(locked: TritonServer) -> None:
+    assert status(locked, "/v2/repository/index", b"{}", **{locks.ADMIN_HEADER: KEYS.admin}) == 200
+    assert status(locked, "/v2/repository/index", b"{}", **{locks.MEMORY_HEADER: KEYS.memory}) == 403
+    assert status(locked, "/v2/systemsharedmemory/status", **{locks.MEMORY_HEADER: KEYS.memory}) == 200
+    assert status(locked, "/v2/systemsharedmemory/status", **{locks.ADMIN_HEADER: KEYS.admin}) == 403
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
+    assert status(locked, path) == 200
+
+
+def test_grpc_is_locked_alike(locked: TritonServer) -> None:
+    with triton_grpc.InferenceServerClient(locked.options.grpc_url) as client:
+        for call in (client.get_model_repository_index, client.get_system_shared_memory_status):
+            with pytest.raises(InferenceServerException, match="restricted"):
+                call()
+            call(headers=KEYS.headers(grpc=True))
+        assert client.is_model_ready("digits")
+
+
+def test_the_keys_are_not_in_the_list_of_processes(locked: TritonServer) -> None:
+    line = Path(f"/proc/{locked.pid}/cmdline").read_text()
+    assert f"{locks.ADMIN_HEADER}=***" in line
+    assert KEYS.admin not in line
+    assert KEYS.memory not in line
+
+
+def test_our_own_commands_find_the_key(with_keys: str) -> None:
+    done = CliRunner().invoke(config, ["digits", "--instances", "1", "--url", with_keys])
+    assert done.exit_code == 0, done.output
+    with triton(with_keys) as client:
+        assert model_index(client)["digits"]["state"] == "READY"
+        assert ask_sample(client, "digits", "digits")[0] in contract.LABELS
+
+
+def test_a_command_without_the_key_says_what_it_lacks(
+    locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(Locked, match="TRITON_ADMIN_KEY"), triton(locked.options.http_url) as client:
+        model_index(client)
+
+
+def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(
+    locked: TritonServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = np.zeros((1, 3, 224, 224), np.float32)
+    asked = Triton(locked.options.http_url, shares_memory=True)
+    assert asked.served(Deadline(30)) == ["digits", "food_classifier_onnx"]
+    sent = asked.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
+    assert not regions(locked)
+    asked.close()
+    monkeypatch.setenv(locks.MEMORY_ENV, KEYS.memory)
+    sharing = Triton(locked.options.http_url, shares_memory=True)
+    shared = sharing.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
+    sharing.close()
+    assert regions(locked) == [tensor.nbytes]
+    assert shared.outputs["output"].tolist() == sent.outputs["output"].tolist()
+
+
+def regions(server: TritonServer) -> list[int]:
+    """The sizes of the shared memory that Triton was told of."""
+    request = urllib.request.Request(
+        f"http://{server.options.http_url}/v2/systemsharedmemory/status", headers=KEYS.headers()
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return [region["byte_size"] for region in json.load(answer)]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_uses_shared_memory_with_the_key(
+    with_keys: str, locked: TritonServer, protocol: Any
+) -> None:
+    url = with_keys if protocol == "http" else locked.options.grpc_url
+    load = Load("digits", url, protocol, shared_memory=True, window_ms=400, stability_percent=999)
+    assert measure(load).rows_per_s > 0
+
+
+def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:
+
+    open_to_all = tmp_path / "keys"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    http, grpc, metrics, web = map(str, free_ports(4))
+    ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics, "--port", web)
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("gourmet")), "up", "--triton-only", *ports],
+        env={**os.environ, locks.FOLDER_ENV: str(open_to_all)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "others can write to it" in done.stderr
+    assert "Traceback" not in done.stderr

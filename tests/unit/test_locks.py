@@ -1,0 +1,136 @@
+"""The keys of Triton's locked calls: how they are made, kept, found and kept out of sight."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app import shared_tensors
+from gourmet.bench.perf_analyzer import Load, _keys_for, arguments
+from gourmet.serving import locks
+from gourmet.serving.locks import Keys, NoSafePlace, headers_for, kept
+
+KEYS = Keys("a" * 16, "m" * 16)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No keys but the test's own."""
+    for name in (locks.ADMIN_ENV, locks.MEMORY_ENV, locks.FOLDER_ENV):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "gourmet"
+
+
+def test_each_start_makes_keys_of_its_own_unless_they_are_given() -> None:
+    assert Keys.made({}) != Keys.made({})
+    given = {locks.ADMIN_ENV: "given-admin-key-1", locks.MEMORY_ENV: "given-memory-key-1"}
+    assert Keys.made(given) == Keys(*given.values())
+    with pytest.raises(NoSafePlace, match="TRITON_ADMIN_KEY is too short"):
+        Keys.made({locks.ADMIN_ENV: "short"})
+
+
+def test_the_keys_do_not_show_where_they_are_printed() -> None:
+    assert KEYS.admin not in f"{KEYS} {KEYS!r} {[KEYS]}"
+
+
+def test_a_kept_key_is_found_by_its_user_s_programs_while_triton_runs(folder: Path) -> None:
+    with kept(KEYS, 8000, 8001) as path:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        for url in ("localhost:8000", "127.0.0.1:8000", "localhost:8001"):
+            assert headers_for(url) == KEYS.headers()
+        assert headers_for("localhost:9000") == {}
+        assert headers_for("triton.example.org:8000") == {}  # what this machine's Triton wants is its secret
+        with kept(Keys("b" * 16, "n" * 16), 9000, 9001):
+            assert headers_for("localhost:9000")["gourmet-admin-key"] == "b" * 16
+    assert headers_for("localhost:8000") == {}
+    assert not folder.exists()
+
+
+def test_keys_of_the_environment_go_before_those_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(locks.ADMIN_ENV, "e" * 16)
+    with kept(KEYS, 8000, 8001):
+        assert headers_for("triton:8000")["gourmet-admin-key"] == "e" * 16
+
+
+def test_a_folder_that_was_named_tells_for_other_hosts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(locks.FOLDER_ENV, str(tmp_path / "named"))
+    with kept(KEYS, 8000, 8001):
+        assert headers_for("triton:8000") == KEYS.headers()
+
+
+def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(NoSafePlace, match="remove it"), kept(KEYS, 8000):
+        pass
+
+
+def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(mode=0o700)
+    elsewhere = tmp_path / "elsewhere"
+    (folder / "triton-8000.json").symlink_to(elsewhere)
+    with kept(KEYS, 8000):
+        assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"ports": 3}', '{"ports": [8000]}'])
+def test_a_file_that_tells_nothing_is_passed_over(folder: Path, content: str) -> None:
+    folder.mkdir(mode=0o700)
+    (folder / "triton-8000.json").write_text(content)
+    assert headers_for("localhost:8000") == {}
+
+
+def test_a_command_becomes_a_locked_one() -> None:
+    command = [sys.executable, "-m", "gourmet.serving.locks", "echo", "--here"]
+    env = {**os.environ, locks.ADMIN_ENV: KEYS.admin, locks.MEMORY_ENV: KEYS.memory}
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+    assert said == ["--here", *KEYS.arguments()]
+    assert f"--http-restricted-api=model-repository,logging,trace:gourmet-admin-key={KEYS.admin}" in said
+    assert f"--grpc-restricted-protocol=shared-memory:gourmet-memory-key={KEYS.memory}" in said
+
+
+def test_keys_in_a_child_s_command_line_are_overwritten() -> None:
+    shown = "import sys, time; print(sys.argv[1], flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", shown, f"--x={KEYS.admin}", "after"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout
+            child.stdout.readline()
+            locks.hide(child.pid, KEYS)
+            line = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        finally:
+            child.kill()
+    assert KEYS.admin.encode() not in line
+    assert line.split(b"\0")[-3:] == [b"--x=" + b"*" * 16, b"after", b""]
+
+
+def test_hiding_from_a_process_that_is_gone_is_no_error() -> None:
+    with subprocess.Popen(["true"]) as child:
+        pass
+    time.sleep(0.01)
+    locks.hide(child.pid, KEYS)
+
+
+def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
+    with kept(KEYS, 8000, 8001):
+        shared = arguments(Load("m", "localhost:8001", "grpc", shared_memory=True))
+        assert f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}" in shared
+        assert "-H" not in arguments(Load("m", "localhost:8000"))
+        own = ["-m", "m", "--shared-memory", "system"]
+        assert f"gourmet-memory-key:{KEYS.memory}" in _keys_for(own)
+        assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))
+        assert _keys_for([*own, "-u", "elsewhere:8000"]) == []
+        assert _keys_for(["-m", "m"]) == []
+
+
+def test_the_app_sends_its_key_under_the_name_that_triton_was_told() -> None:
+    assert (shared_tensors.KEY_HEADER, shared_tensors.KEY_ENV) == (locks.MEMORY_HEADER, locks.MEMORY_ENV)
