@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import gevent
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
+# What Triton says of a request that waited in its queue until its deadline.
+_TIMED_OUT: Final = "timeout expired"
 _LOST: Final = (HTTPConnectionClosed, ConnectionResetError, BrokenPipeError)
 
 
@@ -72,6 +75,10 @@ class Deadline:
     def left_s(self) -> float:
         return max(0.001, self._end - time.monotonic())
 
+    def left_us(self) -> int:
+        """In the unit in which Triton takes it."""
+        return int(self.left_s() * 1_000_000)
+
 
 class _Connection:
     """One thread's client, and whether it has been answered before."""
@@ -114,7 +121,7 @@ class Triton:
     def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
         """Run `model` once; raise Refused where Triton says that the request is at fault."""
         result = self._ask_model(
-            model, deadline, lambda client: self._infer(client, model, inputs, request_id)
+            model, deadline, lambda client: self._infer(client, model, inputs, deadline, request_id)
         )
         response = result.get_response()
         try:
@@ -123,21 +130,23 @@ class Triton:
             raise InferenceFailed(f"the answer of {model} cannot be read: {exc!r}") from exc
         return Answer(outputs, response.get("model_version", ""), sum(map(_bytes, inputs.values())))
 
-    def _infer(self, client: Any, model: str, inputs: Tensors, request_id: str) -> Any:
+    def _infer(self, client: Any, model: str, inputs: Tensors, deadline: Deadline, request_id: str) -> Any:
         tensors = [
             triton_http.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
             for name, values in inputs.items()
         ]
+        # A model with a queue policy drops what still waits when nobody waits for it any more.
+        infer = partial(client.infer, model, tensors, request_id=request_id, timeout=deadline.left_us())
         if len(tensors) == 1 and self._shared(client, tensors[0], *inputs.values()):
             try:
-                return client.infer(model, tensors, request_id=request_id)
+                return infer()
             except InferenceServerException as exc:
                 if not is_about_region(str(exc.message())):
                     raise
                 self._mine.shared = None  # a Triton that was started again knows of none
         for tensor, values in zip(tensors, inputs.values(), strict=True):
             tensor.set_data_from_numpy(values)
-        return client.infer(model, tensors, request_id=request_id)
+        return infer()
 
     def _shared(self, client: Any, tensor: Any, values: npt.NDArray[Any]) -> bool:
         """Put `values` where Triton sees them and point `tensor` there, if that can be done."""
@@ -190,6 +199,8 @@ class Triton:
                 raise ModelNotReady(model, self.served(deadline), loading=loading) from exc
             if status == "400":
                 raise Refused(reason) from exc
+            if status == "503" and _TIMED_OUT in reason:
+                raise TritonTooSlow(f"{model} did not come to it within {deadline.seconds:g} s") from exc
             if status == "503":
                 raise TritonBusy(f"{model} has too much to do: {reason}") from exc
             raise InferenceFailed(f"{model} could not answer: {reason}") from exc

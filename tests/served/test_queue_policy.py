@@ -1,0 +1,130 @@
+"""What waits in Triton's queue is bounded in number and time, and the app's deadline goes along."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from app.api.several import THREADS
+from app.errors import ServingError, TritonBusy, TritonTooSlow
+from app.inference import Answer, Deadline, Triton
+from app.settings import Settings
+
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+WORK_S = 1.5
+WAITING = 3
+MODEL = f"""
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({WORK_S})
+        given = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", values)]) for values in given]
+"""
+
+
+def policy_of(model: str) -> Any:
+    config = text_format.Parse((MODELS / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    return config.dynamic_batching.default_queue_policy
+
+
+@pytest.fixture(scope="module")
+def slow(lab_triton: Any) -> Iterator[str]:
+    """A model that takes its time, one request after the other, with the queue policy of food_classifier."""
+    policy = policy_of("food_classifier")
+    policy.max_queue_size = WAITING
+    folder = lab_triton.repository / "slow"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(MODEL)
+    (folder / "config.pbtxt").write_text(
+        'backend: "python" max_batch_size: 1 instance_group [ { kind: KIND_CPU } ]\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        f"dynamic_batching {{ default_queue_policy {{ {text_format.MessageToString(policy)} }} }}\n"
+    )
+    _control(lab_triton.http_url, "load")
+    yield lab_triton.http_url
+    _control(lab_triton.http_url, "unload")
+
+
+def _control(url: str, action: str) -> None:
+    asked = urllib.request.Request(f"http://{url}/v2/repository/models/slow/{action}", b"{}")
+    urllib.request.urlopen(asked, timeout=60).close()
+
+
+def executed(url: str) -> int:
+    with urllib.request.urlopen(f"http://{url}/v2/models/slow/stats", timeout=10) as response:
+        return int(json.load(response)["model_stats"][0]["inference_count"])
+
+
+def ask(triton: Triton, seconds: float) -> Answer | ServingError:
+    try:
+        return triton.infer("slow", {"x": np.zeros((1, 1), np.float32)}, Deadline(seconds))
+    except ServingError as error:
+        return error
+
+
+def at_the_same_time(triton: Triton, deadlines: list[float]) -> list[Answer | ServingError]:
+    """Ask with each deadline; the first is at work when the others come."""
+    with ThreadPoolExecutor(len(deadlines)) as pool:
+        first = pool.submit(ask, triton, deadlines[0])
+        time.sleep(WORK_S / 5)
+        others = [pool.submit(ask, triton, seconds) for seconds in deadlines[1:]]
+        return [first.result(), *(each.result() for each in others)]
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed(slow: str) -> None:
+    triton = Triton(slow)
+    before = executed(slow)
+    began = time.monotonic()
+    answers = at_the_same_time(triton, [10, WORK_S / 3, 10])
+    assert isinstance(answers[0], Answer)
+    assert isinstance(answers[1], TritonTooSlow)
+    assert isinstance(answers[2], Answer)
+    assert time.monotonic() - began < 2.9 * WORK_S
+    assert executed(slow) - before == 2
+
+
+def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
+    before = executed(slow)
+    began = time.monotonic()
+    refused_after: list[float] = []
+    lock = threading.Lock()
+
+    def timed(_: int) -> Answer | ServingError:
+        answer = ask(Triton(slow), 20)
+        with lock:
+            if not isinstance(answer, Answer):
+                refused_after.append(time.monotonic() - began)
+        return answer
+
+    with ThreadPoolExecutor(9) as pool:
+        answers = list(pool.map(timed, range(9)))
+    refused = [answer for answer in answers if isinstance(answer, ServingError)]
+    assert refused
+    assert {type(error) for error in refused} == {TritonBusy}
+    assert max(refused_after) < WORK_S * 2
+    assert executed(slow) - before == len(answers) - len(refused) >= 1 + WAITING
+
+
+@pytest.mark.parametrize("model", ["food_classifier", "digits"])
+def test_models_that_are_batched_have_a_policy_that_fits_the_app_s(model: str) -> None:
+    policy, settings = policy_of(model), Settings()
+    assert policy.timeout_action == policy.REJECT
+    assert policy.allow_timeout_override
+    assert policy.default_timeout_microseconds / 1e6 > settings.request_deadline_s
+    eight_workers = 8 * (settings.max_at_work + THREADS)
+    assert policy.max_queue_size > eight_workers
