@@ -50,6 +50,7 @@ CHECKS = {
 }
 # Claims about speed, which a busy machine may refute: they must be judged, either way.
 SPEEDS = {
+    "machine": ("Nothing else keeps this machine busy", "load = 99"),
     "queue": ("The queue's share", "one = {1: one[16], 8: one[8], 16: one[1]}"),
     "client-batches": ("Sixteen rows a request bring more", "batches[16] = batches[1]"),
     "dynamic-batches": ("Where many ask at a time", "dynamic = dict(one)"),
