@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flask import Flask, current_app, g, request
@@ -160,9 +161,18 @@ class Limits:
         """However the request ended."""
         self._end_upload()
         self._door.forget(g.pop("held_bytes", 0))
-        if g.pop("has_turn", False):
+        self.keep_turn()()
+
+    def keep_turn(self) -> Callable[[], None]:
+        """Have the turn outlast the request; what is returned ends it, and is to be called once."""
+        if not g.pop("has_turn", False):
+            return lambda: None
+
+        def end() -> None:
             self._line.end_turn()
             self._metrics.in_flight.labels("work").dec()
+
+        return end
 
     def close(self) -> None:
         self._line.close()
@@ -187,3 +197,9 @@ def take_turn() -> None:
     """Wait until the work on this request may begin; raise Overloaded or Stopping."""
     limits: Limits = current_app.extensions["limits"]
     limits.take_turn()
+
+
+def keep_turn() -> Callable[[], None]:
+    """For an answer that is still being made when Flask is done with its request: what ends its turn."""
+    limits: Limits = current_app.extensions["limits"]
+    return limits.keep_turn()

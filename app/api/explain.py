@@ -16,6 +16,7 @@ from app.classifier import Classifier, Rows
 from app.errors import BadRequest, HeatMapsBusy, as_dict, for_visitor
 from app.heat_map import GRIDS, STEPS, HeatMap, Progress, heat_maps
 from app.inference import Deadline
+from app.limits import keep_turn
 from app.rates import count_photos
 from app.settings import Settings
 from app.web import request_id
@@ -64,6 +65,7 @@ def add_to(routes: Blueprint, classifier: Classifier, settings: Settings) -> Non
         deadline = Deadline(settings.explain_deadline_s)
         image = classifier.system.pixels(call.photos[0].data)
         with contextlib.ExitStack() as held:
+            held.callback(keep_turn())  # for Flask the request is over before the first line is made
             held.enter_context(_turn(turns))
             _charge(settings)
             rows = classifier.rows(deadline, request_id(), call.model)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
@@ -28,6 +30,7 @@ EGG = Prediction(
     probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
     model="food_classifier",
     version="3",
+    timings_ms={"decode": 2.5, "triton": 20.25},
 )
 PHOTO = contract.sample()
 EXPLAIN = "/api/v1/explain"
@@ -98,7 +101,7 @@ def client(classifier: FakeClassifier | None = None, **settings: Any) -> FlaskCl
 
 def send(browser: FlaskClient, *photos: bytes, query: str = "", **options: Any) -> Any:
     files = [(io.BytesIO(photo), "x.jpg") for photo in photos or (PHOTO,)]
-    return browser.post(EXPLAIN + query, data={"file": files}, **options)
+    return browser.post(EXPLAIN + query, data={"file": files}, **{"buffered": True, **options})
 
 
 def lines(reply: Any) -> list[Any]:
@@ -181,14 +184,55 @@ def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
     assert last["error"]["request_id"]
 
 
-def test_one_is_made_at_a_time_and_whoever_goes_away_ends_theirs() -> None:
-    browser = client()
-    first = send(browser, buffered=False)
-    refused = send(browser)
-    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, "heat_maps_busy")
+class Held(FakeClassifier):
+    """Answers, after the first picture, only when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(EGG)
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
+        whole = super().rows(deadline, request_id, model)
+
+        def ask(images: Pixels) -> Floats:
+            if len(images) > 1:
+                self.reached.set()
+                assert self.may_go_on.wait(30)
+            return whole.ask(images)
+
+        return Rows(whole.model, whole.version, whole.at_once, ask)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "code"),
+    [
+        ({}, EXPLAIN, "heat_maps_busy"),
+        ({"max_at_work": 1, "max_waiting": 1, "max_wait_s": 0.05}, "/api/v1/classify", "overloaded"),
+    ],
+)
+def test_its_turn_among_heat_maps_and_among_all_lasts_until_its_last_line(
+    settings: Any, path: str, code: str
+) -> None:
+    held = Held()
+    app = create_app(Settings(**settings), held)
+
+    def ask() -> Any:
+        return app.test_client().post(path, data=PHOTO, content_type="image/jpeg", buffered=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: lines(send(app.test_client())))
+        assert held.reached.wait(30)
+        refused = ask()
+        held.may_go_on.set()
+        assert first.result(30)[-1]["final"]
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, code)
     assert refused.headers["Retry-After"]
-    first.close()
-    assert lines(send(browser))[-1]["final"]
+    assert ask().status_code == 200
+
+
+def test_whoever_goes_away_ends_theirs() -> None:
+    browser = client()
+    send(browser, buffered=False).close()
     assert lines(send(browser))[-1]["final"]
 
 
