@@ -187,7 +187,7 @@ def test_the_committed_outputs_are_of_one_whole_run() -> None:
     assert [cell.execution_count for cell in CODE] == list(range(1, len(CODE) + 1))
     assert not [output for cell in CODE for output in cell.outputs if output.output_type == "error"]
     about = printed(CODE[0]) + str(CODE[0].outputs)
-    for stated in ("processor", "cpus", "versions", "date", "triton 2."):
+    for stated in ("processor", "cpus", "versions", "measured", "load", "triton 2."):
         assert stated in about
 
 
