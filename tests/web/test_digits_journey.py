@@ -1,0 +1,115 @@
+"""Digits drawn in a real browser, read by a real Triton; sent by a form where there is no script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from gourmet.systems.digits import drawn_digits
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
+    box = page.locator("#board").bounding_box()
+    assert box
+    for stroke in strokes:
+        points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*points[0])
+        page.mouse.down()
+        for point in points[1:]:
+            page.mouse.move(*point, steps=2)
+        page.mouse.up()
+
+
+def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(python_web.url)
+    page.click("nav >> text=Digits")
+    expect(page.locator("#label")).to_have_text("Nothing is drawn yet")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.method))
+    draw(page, drawn_digits.STROKES[4])
+    expect(page.locator("#label")).to_have_text("4")
+    expect(page.locator("#facts")).to_contain_text("digits version 1")
+    expect(page.locator("#facts")).to_contain_text("ms from the browser and back")
+    expect(page.locator(".ten li")).to_have_count(10)
+    expect(page.locator(".ten li.best .name")).to_have_text("4")
+    expect(page.locator("#spoken")).to_contain_text("4, ")
+    # Nearly forty movements of the mouse were not as many questions, and the last answer was waited for.
+    assert 1 <= asked.count("POST") < 20
+    page.click("#wipe")
+    expect(page.locator("#label")).to_have_text("Nothing is drawn yet")
+    expect(page.locator("#here")).to_be_visible()
+    # A dot is no digit.
+    draw(page, [[(0.5, 0.5)]])
+    expect(page.locator("#doubt, #problem").locator("visible=true").first).to_be_visible()
+
+
+@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+def test_the_keyboard_is_enough_and_axe_finds_nothing(
+    visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
+) -> None:
+    page = visit(f"{python_web.url}/digits", reduced_motion="reduce", **view)
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("button", name="A drawn 7").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#label")).to_have_text("7")
+    assert Axe().run(page).response["violations"] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/digits")
+    held: list[Any] = []
+    page.route("**/api/v1/digits", lambda route: held.append(route) if not held else route.continue_())
+    page.get_by_role("button", name="A drawn 8").click()
+    deadline = time.monotonic() + 60
+    while not held and time.monotonic() < deadline:
+        page.wait_for_timeout(20)
+    page.get_by_role("button", name="A drawn 3").click()
+    expect(page.locator("#label")).to_have_text("3")
+    assert held[0].request.failure is not None  # called off
+    page.wait_for_timeout(200)
+    expect(page.locator("#label")).to_have_text("3")
+
+
+def test_when_triton_is_away_the_drawing_waits_for_it(visit: Callable[..., Page], python_web: Any) -> None:
+    away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
+    page = visit(f"{python_web.url}/digits", forgiven=("status of 503",))
+    page.route("**/api/v1/digits", lambda route: route.fulfill(status=503, json=away))
+    page.get_by_role("button", name="A drawn 2").click()
+    expect(page.locator("#problem")).to_contain_text("no Triton answers")
+    page.unroute("**/api/v1/digits")
+    expect(page.locator("#label")).to_have_text("2")
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_without_a_script_a_picture_is_sent_by_a_form(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/digits", java_script_enabled=False)
+    expect(page.locator("#board")).to_be_hidden()
+    page.set_input_files(
+        "#file", {"name": "5.png", "mimeType": "image/png", "buffer": drawn_digits.png(5, ink=20, paper=240)}
+    )
+    page.click("text=Read it")
+    expect(page.locator(".answer .label")).to_have_text("5")
+    page.click("text=Another digit")
+    blank = drawn_digits.png(5, ink=0)
+    page.set_input_files("#file", {"name": "blank.png", "mimeType": "image/png", "buffer": blank})
+    page.click("text=Read it")
+    expect(page.locator(".problem")).to_contain_text("of one colour")
+
+
+def test_the_api_refuses_what_is_blank_and_reads_several(python_web: Any) -> None:
+    reply = python_web.request("POST", "/api/v1/digits", drawn_digits.png(1, ink=0), Content_Type="image/png")
+    assert (reply.status, reply.json["results"][0]["error"]["code"]) == (400, "blank")
+    read = [
+        python_web.request("POST", "/api/v1/digits", drawn_digits.png(digit), Content_Type="image/png").json
+        for digit in (0, 9)
+    ]
+    assert [answer["results"][0]["label"] for answer in read] == ["0", "9"]
+    assert sum(read[0]["results"][0]["probabilities"]) == pytest.approx(1, abs=1e-4)

@@ -1,0 +1,139 @@
+"""Why this answer: heat maps by the served models, and on a card in a real browser."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+import app
+
+EXPLAIN = "/api/v1/explain"
+SOUP = Path(app.__file__).parent / "static" / "samples" / "soup.jpg"
+# Where the soup stands on the grey table: left, top, right and bottom of 224 pixels.
+PLATE = (120, 8, 216, 104)
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+    "color_scheme": "dark",
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> Image.Image:
+    """A small plate of soup in the upper right of an empty grey table."""
+    drawn = Image.open(SOUP).convert("RGB")
+    side = min(drawn.size)
+    left, top = (drawn.width - side) // 2, (drawn.height - side) // 2
+    plate = drawn.crop((left, top, left + side, top + side)).resize((96, 96), Image.Resampling.LANCZOS)
+    picture = Image.new("RGB", (224, 224), (128, 128, 128))
+    picture.paste(plate, PLATE[:2])
+    return picture
+
+
+def png(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_int8", "food_classifier_onnx"])
+def test_every_model_finds_the_planted_plate_and_its_falls_are_what_covering_really_does(
+    python_web: Any, table: Image.Image, model: str
+) -> None:
+    def ask(path: str, picture: Image.Image) -> Any:
+        return python_web.request("POST", f"{path}model={model}", png(picture), Content_Type="image/png")
+
+    reply = ask(f"{EXPLAIN}?grid=7&", table)
+    assert reply.headers["content-type"].startswith("application/x-ndjson")
+    *progress, told = map(json.loads, reply.body.splitlines())
+    assert [line["done"] for line in progress] == [16, 32, 48, 49]
+    assert (told["final"], told["model"]["name"]) == (True, model)
+    falls = np.array(told["falls"])
+    row, column = map(int, np.unravel_index(falls.argmax(), falls.shape))
+    left, top, right, bottom = PLATE
+    assert column * 32 < right
+    assert (column + 1) * 32 > left
+    assert row * 32 < bottom
+    assert (row + 1) * 32 > top
+    # The same cover, put on here and asked about by the ordinary way.
+    covered = table.copy()
+    colour = tuple(int(value) for value in np.asarray(table).mean(axis=(0, 1)).round())
+    covered.paste(colour, (column * 32, row * 32, column * 32 + 32, row * 32 + 32))
+    shares = [ask("/api/v1/classify?", picture).json["results"][0]["top"] for picture in (table, covered)]
+    before, after = ({guess["label"]: guess["probability"] for guess in top} for top in shares)
+    assert told["probability"] == pytest.approx(before[told["label"]], abs=2e-3)
+    if told["label"] in after:
+        assert falls.max() == pytest.approx(before[told["label"]] - after[told["label"]], abs=4e-3)
+
+
+def explained(page: Page) -> Any:
+    page.locator(".sample", has_text="Soup").click()
+    page.get_by_role("button", name="Why this answer? soup.jpg").click()
+    why = page.locator(".why")
+    expect(why.locator("progress")).to_have_js_property("max", 245)
+    expect(why.locator(".summary")).to_contain_text(re.compile("mattered most|No single region"))
+    return why
+
+
+def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    forgiven = ("willReadFrequently",)  # it is this test alone that reads the colours
+    page = visit(python_web.url, reduced_motion="reduce", forgiven=forgiven)
+    why = explained(page)
+    words = why.locator(".summary").inner_text()
+    assert why.locator("canvas").get_attribute("aria-label") == words
+    expect(page.locator("#spoken")).to_have_text(words)
+    expect(why).to_contain_text("food_classifier version 1 was asked 246 times")
+    expect(why).to_contain_text("the square in the middle only")  # as the drawing is wider than high
+    # The colours lie over the square and not beside it, as strong as the reader wants them.
+    colours = """canvas => [0.03, 0.5].map(share => {
+      const {width, height} = canvas;
+      return [...canvas.getContext('2d').getImageData(width * share, height * 0.9, 1, 1).data].join();
+    })"""
+    canvas = why.locator("canvas")
+    beside, within = canvas.evaluate(colours)
+    slider = why.get_by_role("slider", name="Strength of the colours")
+    slider.focus()
+    page.keyboard.press("Home")
+    assert slider.input_value() == "0"
+    plain_beside, plain_within = canvas.evaluate(colours)
+    assert (beside, within) != (plain_beside, plain_within)
+    assert beside == plain_beside
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(why.locator("td")).to_have_count(9)
+    assert Axe().run(page).response["violations"] == []
+
+
+def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url, reduced_motion="reduce", **PHONE)
+    page.locator(".sample", has_text="Soup").click()
+    button = page.get_by_role("button", name="Why this answer? soup.jpg")
+    page.route("**/api/v1/explain*", lambda route: None)  # the answer does not come
+    button.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".why")).to_be_focused()
+    assert Axe().run(page).response["violations"] == []
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".why")).to_contain_text("Cancelled")
+    expect(page.locator(".why")).to_be_focused()  # and not lost
+    page.unroute("**/api/v1/explain*")
+    button.click()
+    expect(page.locator(".why[aria-busy=false] .summary")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert Axe().run(page).response["violations"] == []
