@@ -8,6 +8,7 @@ mean colour; pixels are therefore counted from `_GREY`, which is near all three 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime
 import torch
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -32,6 +34,7 @@ from gourmet.deploying.target import Job, Pixels
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 
+_WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
 _GREY: Final = round(255 * sum(contract.MEAN) / 3)
 
 
@@ -87,8 +90,7 @@ def build(job: Job, path: Path) -> dict[str, Any]:
     assert isinstance(job.network, Food11Network)
     network = PixelNetwork(job.network, job.calibration.temperature).eval()
     example = torch.randn(2, 3, contract.INPUT_SIZE, contract.INPUT_SIZE)
-    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises on the root logger
-    with tempfile.TemporaryDirectory() as folder:
+    with _without_advice(), tempfile.TemporaryDirectory() as folder:
         floats, quantized = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
         onnx_form.export(network, example, floats, "pixels", "probabilities")
         quantize_static(
@@ -111,6 +113,17 @@ def build(job: Job, path: Path) -> dict[str, Any]:
         "input": "uint8 [N, 224, 224, 3]",
         "calibrated_on": f"{len(job.photos)} photos of the training part",
     }
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Silence onnxruntime, which advises on the root logger and warns of what its quantizer leaves over."""
+    logging.getLogger().setLevel(logging.ERROR)
+    onnxruntime.set_default_logger_severity(_ERRORS)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
 def _tail(model: onnx.ModelProto) -> list[str]:
