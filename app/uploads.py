@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import IO, Any, Final
 
 from flask import Flask, Request, current_app, g
+from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from app.errors import NoFile, UploadTooLarge, UploadTooSlow
+from app.errors import BrokenBody, NoFile, UploadTooLarge, UploadTooSlow
 from app.limits import take_turn
 from app.patience import Patience
 from app.settings import Settings
@@ -26,6 +27,8 @@ MAX_OTHER_PARTS: Final = 16
 # and forgotten first; whoever sends even more may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
 _slow: Final = Patience()
+# What reading a body raises whose chunks are none, or whose connection is lost.
+_BROKEN: Final = (ParseException, OSError)
 
 
 class UploadRequest(Request):
@@ -86,7 +89,7 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
 def discard(request: Request, settings: Settings) -> None:
     """Read what a client still sends and forget it, so that it reads the refusal which follows."""
     with (
-        contextlib.suppress(ClientDisconnected, UploadTooSlow),
+        contextlib.suppress(ClientDisconnected, UploadTooSlow, BrokenBody),
         _patience(request, settings.upload_deadline_s),
     ):
         _drain(request)
@@ -103,7 +106,7 @@ def _drain(request: Request) -> None:
     if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
         return
     left = min(left, request.content_length or left)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*_BROKEN):
         while left > 0 and (chunk := stream.read(min(left, 65_536))):
             left -= len(chunk)
 
@@ -133,5 +136,8 @@ def _patience(request: Request, seconds: float) -> Iterator[None]:
         current_app.logger.info("the client ended its upload early")
         if not timed_out.is_set():
             raise
+    except _BROKEN as exc:
+        if not timed_out.is_set():
+            raise BrokenBody("the request's body does not come in the pieces that it is said to") from exc
     if timed_out.is_set():
         raise UploadTooSlow(f"the photo did not arrive within {seconds:g} s: send a smaller one")

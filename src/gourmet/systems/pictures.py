@@ -36,9 +36,12 @@ from gourmet.systems.picture_guards import excess, header_excess, jpeg_scans
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 # Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as the pictures
-# of today's 48-megapixel phones; anything else is held in memory whole, up to four bytes a pixel.
+# of today's 48-megapixel phones; anything else is held in memory whole, up to eight bytes a pixel, and
+# sixteen where a library decodes into memory of its own. No picture may take more than 300 MB.
 MAX_PIXELS_JPEG: Final = 50_000_000
 MAX_PIXELS: Final = 25_000_000
+MAX_PIXELS_COPIED: Final = 16_000_000
+_LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MAX_PIXELS_COPIED}
 
 # Larger pictures, which may take half a gigabyte each to decode, are decoded one after another, so
 # that a process with many threads stays within its memory.
@@ -189,7 +192,7 @@ def _open(data: bytes) -> Image.Image:
 
 def _check(image: Image.Image, data: bytes) -> None:
     kind = _format(image)
-    limit = MAX_PIXELS_JPEG if kind == "JPEG" else MAX_PIXELS
+    limit = _LIMITS.get(kind, MAX_PIXELS)
     pixels = image.width * image.height
     if pixels > limit:
         raise PictureError(

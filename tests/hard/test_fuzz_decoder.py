@@ -1,0 +1,83 @@
+"""Tens of thousands of hostile files through the decoder: pixels or a reason, each cheap, none the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hard import decoding
+from hard.table import Row
+
+FILES = int(os.environ.get("FUZZ_FILES", "46000"))
+MOST_CPU_S = 2.0
+MOST_MB = 300.0
+
+
+def decode(*which: str) -> list[dict[str, Any]]:
+    """What decoding.py says of those files; a process that died says so in its place."""
+    ran = subprocess.run(
+        [sys.executable, "-P", decoding.__file__, *which],
+        env={**os.environ, "PYTHONPATH": str(Path(decoding.__file__).parents[1])},
+        cwd=tempfile.gettempdir(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # libtiff's complaints
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    assert ran.returncode == 0, f"ended with {ran.returncode} after {ran.stdout[-2000:]}"
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_files_that_are_dear_on_purpose(table: Callable[[Row], Row]) -> None:
+    found = decode("bombs")
+    row = _row("files made to be dear to decode, each alone", Counter(one["result"] for one in found), found)
+    table(row)
+    assert [one for one in found if _dear(one) or one["result"].startswith("BROKE")] == []
+
+
+@pytest.mark.timeout(3600)
+def test_generated_and_mutated_files(table: Callable[[Row], Row]) -> None:
+    step = 5000  # a process for each, so that growth would show in one and not in all
+    ends = [min(first + step, FILES) for first in range(0, FILES, step)]
+    runs = [decode(str(end - (end - 1) % step - 1), str(end)) for end in ends]
+    results = sum((Counter(run[-1]["results"]) for run in runs), Counter[str]())
+    bad = [one for run in runs for one in run[:-1]]
+    table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
+    assert results.total() == FILES
+    assert bad == []
+
+
+def _dear(one: dict[str, Any]) -> bool:
+    return one["cpu_s"] > MOST_CPU_S or one["peak_mb"] > MOST_MB
+
+
+def _row(
+    tried: str, results: Counter[str], costs: list[dict[str, Any]], bad: list[dict[str, Any]] | None = None
+) -> Row:
+    broke = {why: count for why, count in results.items() if why.startswith("BROKE")}
+    dear = [one for one in costs if _dear(one)]
+    return Row(
+        tried=tried,
+        times=1,
+        requests=results.total(),
+        answered=results["pixels"],
+        refused={why: count for why, count in results.items() if why != "pixels" and why not in broke},
+        wrong=broke | ({"too dear": len(dear)} if dear else {}),
+        silent={},
+        recovery_s=None,
+        seen="pixels, or the reason why not, for every file",
+        survived=not (broke or dear or bad),
+        figures={
+            "processor seconds at most": max(one["cpu_s"] for one in costs),
+            "megabytes at most": max(one["peak_mb"] for one in costs),
+        },
+    )
