@@ -110,7 +110,9 @@ def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     weights: Path, pictures: np.ndarray, tmp_path: Path
 ) -> None:
     network, _ = export.load(weights)
-    facts = export.TARGETS["int8"].build(Job(network, Calibration(1.25, 0.4), pictures[:8]), tmp_path / "model.onnx")
+    facts = export.TARGETS["int8"].build(
+        Job(network, Calibration(1.25, 0.4), pictures[:8]), tmp_path / "model.onnx"
+    )
     answers = export.open_int8(tmp_path / "model.onnx")
     expected = contract.softmax(export.eager(network)(pictures), 1.25)
     for rows in (1, 3, 16):

@@ -87,7 +87,15 @@ def train(
     if init:
         begin_with(trainee.network, init)
     out.mkdir(parents=True, exist_ok=True)
-    write_run(out, {"system": system, "data": str(data.resolve()), "init": init and str(init), "recipe": recipe.as_dict()})
+    write_run(
+        out,
+        {
+            "system": system,
+            "data": str(data.resolve()),
+            "init": init and str(init),
+            "recipe": recipe.as_dict(),
+        },
+    )
     (out / "pid").write_text(f"{os.getpgrp()}\n")
     try:
         with bar("training") as tick:
