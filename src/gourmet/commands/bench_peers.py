@@ -26,6 +26,12 @@ _PHOTOS = ("small", "phone")
     default=_PHOTOS,
     help="small: 400×300; phone: 12 megapixels.  [default: both]",
 )
+@click.option(
+    "--model-repository",
+    "models",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder of the models to serve.  [default: triton/models]",
+)
 @click.option("--arm", "keys", multiple=True, metavar="NAME", help="Only these; --list tells the names.")
 @click.option("--list", "listed", is_flag=True, help="Say who can take part, and stop.")
 @click.option(
@@ -39,6 +45,7 @@ def peers(
     window_s: float,
     concurrency: tuple[int, ...],
     photos: tuple[str, ...],
+    models: Path | None,
     keys: tuple[str, ...],
     listed: bool,
     write: Path | None,
@@ -55,6 +62,7 @@ def peers(
     from rich.console import Console
     from rich.markdown import Markdown
 
+    from gourmet import repository
     from gourmet.bench import machine
     from gourmet.bench.peers import report, run
     from gourmet.bench.peers.arms import ARMS
@@ -66,7 +74,10 @@ def peers(
         return
     if unknown := [key for key in keys if key not in ARMS]:
         raise UsageError(f"--arm {unknown[0]!r} is none of {', '.join(ARMS)}")
-    plan = run.Plan(tuple(keys) or tuple(ARMS), photos, concurrency, turns, window_s)
+    chosen = tuple(keys) or tuple(ARMS)
+    plan = run.Plan(
+        chosen, photos, concurrency, turns, window_s, models=(models or repository.DEFAULT).resolve()
+    )
     with bar("peers") as tick:
         results = run.measure(plan, tick)
     about, today = machine.about(), date.today().isoformat()

@@ -13,7 +13,7 @@ from gourmet.commands.progress import bar
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["food", "digits", "queue-delay"]))
+@click.argument("name", type=click.Choice(["food", "digits", "queue-delay", "gpu"]))
 @click.option("--turns", default=1, show_default=True, type=click.IntRange(1), help="How often all is run.")
 @click.option("--model", help="queue-delay: the model whose delay changes.  [default: food_classifier_onnx]")
 @click.option(
@@ -42,16 +42,19 @@ def scenario(
     food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
     digits       instance counts, queue delays on a model that cannot batch and on one that can
     queue-delay  how long a request may wait for company
+    gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
 
     Configs change through Triton's load API; what served before is put back at the end.
     """
     from gourmet.bench import scenario as running
-    from gourmet.bench.scenarios import SCENARIOS, queue_delay
+    from gourmet.bench.scenarios import SCENARIOS, gpu, queue_delay
     from gourmet.bench.sweep import Data
     from gourmet.errors import UsageError
 
     if model and name != "queue-delay":
         raise UsageError(f"the scenario {name} is about models of its own: drop --model")
+    if name == "gpu":
+        gpu.require()
     chosen = queue_delay.scenario(model) if model else SCENARIOS[name]()
     with bar(chosen.title) as tick:
         result = running.run(

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import psutil
 
+from gourmet import repository
 from gourmet.bench.peers import processes
 from gourmet.bench.peers.expected import PEERS, Model
 from gourmet.bench.peers.traffic import Endpoint, ask
@@ -79,12 +80,12 @@ ARMS: Final = {
 
 
 @contextlib.contextmanager
-def serving(arm: Arm, programs: Path | None, log: deque[str] | None = None) -> Iterator[Endpoint]:
+def serving(arm: Arm, programs: Path | None, models: Path = repository.DEFAULT) -> Iterator[Endpoint]:
     """Start the arm's servers, wait until they answer the sample, stop them and leave none behind."""
-    lines: deque[str] = deque(maxlen=_LOG_LINES) if log is None else log
+    lines: deque[str] = deque(maxlen=_LOG_LINES)
     with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:
         port, *others = free_ports(4)
-        command, env, cwd = _start(arm, programs, port, others, Path(home))
+        command, env, cwd = _start(arm, programs, models, port, others, Path(home))
         child = Child(command, env={**os.environ, **env}, cwd=cwd, on_line=lines.append)
         try:
             _wait_until_answering(arm, Endpoint(port, arm.path), child, lines)
@@ -94,17 +95,18 @@ def serving(arm: Arm, programs: Path | None, log: deque[str] | None = None) -> I
 
 
 def _start(
-    arm: Arm, programs: Path | None, port: int, others: list[int], home: Path
+    arm: Arm, programs: Path | None, models: Path, port: int, others: list[int], home: Path
 ) -> tuple[list[str], dict[str, str], Path]:
     """The command, what it needs of the environment, and the folder it runs in."""
     if arm.role == "ours":
         http, grpc, metrics = (str(other) for other in others)
         up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
         up += ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
+        up += ["--model-repository", str(models)]
         return up, {contract.MODEL_ENV: arm.asks or arm.model}, home
     if programs is None:
         raise DidNotStart(f"{arm.words} needs the peers' environment")
-    model = Model.served(arm.model)
+    model = Model.served(arm.model, models)
     env = {
         "MODEL": str(model.path),
         "LABELS": str(model.labels),

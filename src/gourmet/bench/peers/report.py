@@ -49,7 +49,7 @@ def as_data(results: Results, machine: dict[str, str], when: str) -> dict[str, A
         "when": when,
         "machine": machine,
         "peers": _versions(),
-        "plan": asdict(results.plan),
+        "plan": {name: value for name, value in asdict(results.plan).items() if name != "models"},
         "photos": results.photos,
         "decoding": results.decoding,
         "left_out": results.left_out,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gourmet.bench.scenario import Scenario
-from gourmet.bench.scenarios import digits, food, queue_delay
+from gourmet.bench.scenarios import digits, food, gpu, queue_delay
 
 SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
     "food": food.scenario,
     "digits": digits.scenario,
     "queue-delay": queue_delay.scenario,
+    "gpu": gpu.scenario,
 }
