@@ -15,32 +15,13 @@ import numpy.typing as npt
 
 from app.errors import BadPicture, InferenceFailed, ModelNotReady, ServingError, UnknownModel
 from app.inference import Answer, Deadline, ModelInfo, Refused, TensorSpec, Triton
+from app.system import System
 from gourmet.systems.food11 import contract as food11
-from gourmet.systems.pictures import PictureInfo, Pixels
-from gourmet.systems.scores import Floats, Outputs
+from gourmet.systems.pictures import Pixels
+from gourmet.systems.scores import Floats
 
 TOP: Final = 5
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
-
-
-class System(Protocol):
-    """What the contract of a system that looks at pictures has: gourmet.systems.<name>.contract."""
-
-    @property
-    def NAME(self) -> str: ...
-    @property
-    def MODEL_ENV(self) -> str: ...
-    @property
-    def LABELS(self) -> tuple[str, ...]: ...
-    @property
-    def DATATYPES(self) -> tuple[str, ...]: ...
-
-    def identify(self, data: bytes) -> PictureInfo: ...
-    def pixels(self, data: bytes) -> Pixels: ...
-    def encode(self, data: bytes, datatype: str) -> npt.NDArray[Any]: ...
-    def arrange(self, image: Pixels, datatype: str) -> npt.NDArray[Any]: ...
-    def probabilities(self, outputs: Outputs, temperature: float = 1.0) -> Floats: ...
-    def sample(self) -> bytes: ...
 
 
 @dataclass(frozen=True)

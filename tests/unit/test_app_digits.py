@@ -63,8 +63,8 @@ def test_several_digits_at_once_and_one_that_is_none() -> None:
 
 
 def test_a_blank_picture_is_the_client_s_fault() -> None:
-    error = errors.for_visitor(contract.PictureError("blank", "nothing is drawn"))
-    assert (error.status, error.code) == (400, "blank")
+    reply = client(contract.PictureError("blank", "nothing is drawn")).post("/api/v1/digits", data=form())
+    assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, "blank")
 
 
 def test_the_page_has_a_board_and_a_form_that_works_without_a_script() -> None:

@@ -240,6 +240,19 @@ def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
     assert (prediction.version, prediction.threshold) == ("2", 0.75)
 
 
+def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(listen: Listen) -> None:
+    listener = listen(
+        GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
+    )
+    rows = TritonClassifier(Triton(listener.url), "m", contract).rows(Deadline(5))
+    assert (rows.model, rows.version, rows.at_once) == ("m", "1", 4)
+    picture = np.zeros((1, 224, 224, 3), np.uint8)
+    assert rows.ask(picture).argmax() == 10
+    listener.script["/infer"] = answered([1.0] + [0.0] * 10, "2")
+    with pytest.raises(InferenceFailed, match="replaced"):
+        rows.ask(picture)
+
+
 def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Listen) -> None:
     listener = listen(GOOD)
     classifier = TritonClassifier(Triton(listener.url), "m", contract)
