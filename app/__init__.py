@@ -33,10 +33,12 @@ def create_app(
         inference,
         keys,
         limits,
+        logs,
         metrics,
         pages,
         rates,
         texts,
+        tracing,
         uploads,
         web,
     )
@@ -58,7 +60,9 @@ def create_app(
     app.json.sort_keys = False  # type: ignore[attr-defined]
     uploads.init_app(app, settings)
     metrics.init_app(app)
+    logs.init_app(app, settings)
     web.init_app(app)
+    tracing.init_app(app)
     access.init_app(app, settings)
     limits.init_app(app, settings)
     keys.init_app(app, settings)
@@ -86,6 +90,7 @@ def create_app(
         several.close()
         for each in classifiers.values():
             each.close()
+        tracing.close(app)
 
     app.register_blueprint(docs.blueprint(settings))
     app.extensions["close"] = close

@@ -28,6 +28,7 @@ def timings_ms(
     waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
     total = ((done_at or time.perf_counter()) - float(g.started)) * 1000
     timings = {"receive": float(g.get("receive_ms", 0.0)), **waited, **prediction.timings_ms, "total": total}
+    g.model = prediction.model
     metrics: Metrics = current_app.extensions["metrics"]
     metrics.observe_prediction(prediction, timings)
     return timings

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from app import tracing
 from app.errors import BadPicture, InferenceFailed, ModelNotReady, ServingError, UnknownModel
 from app.inference import Answer, Deadline, ModelInfo, Refused, TensorSpec, Triton
 from app.system import System
@@ -187,7 +188,8 @@ class TritonClassifier:
         return info.inputs[0].datatype
 
     def _ask(self, info: ModelInfo, photo: bytes, deadline: Deadline, request_id: str) -> Prediction:
-        tensor, phases = self._prepared(photo, self._datatype(info))
+        with tracing.span("decode", photo_bytes=len(photo)):
+            tensor, phases = self._prepared(photo, self._datatype(info))
         prepared = time.perf_counter()
         answer = self._triton.infer(info.name, {info.inputs[0].name: tensor}, deadline, request_id)
         answered = time.perf_counter()

@@ -5,6 +5,7 @@
                                   413 too many pixels, 415 a format that is not read
       NoFile                   400  no_file: the request has no photo where one is looked for
       BadRequest               400  bad_request: a body that cannot be read as what it says it is
+        BrokenBody             400  bad_request: its chunks are none, or the connection was lost
       WrongHost                400  wrong_host: asked for by a name that the app does not go by
       KeyNeeded                401  key_needed: the API is for those with a key, and this is none
       UnknownModel             404  unknown_model: none of the system's models that are ready
@@ -31,7 +32,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from flask import Flask, current_app
+from flask import Flask, current_app, g
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
@@ -86,6 +87,10 @@ class NoFile(ServingError):
 class BadRequest(ServingError):
     status = 400
     code = "bad_request"
+
+
+class BrokenBody(BadRequest):
+    closes_connection = True
 
 
 class UnknownModel(ServingError):
@@ -206,6 +211,16 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 def for_visitor(exc: BaseException) -> ServingError:
     """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
+    error = _for_visitor(exc)
+    _count(error)
+    return error
+
+
+def _count(error: ServingError) -> None:
+    current_app.extensions["metrics"].errors.labels(error.code).inc()
+
+
+def _for_visitor(exc: BaseException) -> ServingError:
     if isinstance(exc, ServingError):
         return exc
     if isinstance(exc, PictureError):
@@ -220,6 +235,7 @@ def init_app(app: Flask) -> None:
 
 
 def _serving_error(error: ServingError) -> ResponseReturnValue:
+    g.error_code = error.code
     response = render("error.html", as_dict(error), error.status, error=error)
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
@@ -236,6 +252,7 @@ def _http_exception(exc: HTTPException) -> ResponseReturnValue:
     error = ServingError(exc.description or exc.name)
     error.status = exc.code
     error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
+    _count(error)
     response = current_app.make_response(_serving_error(error))
     for name, value in exc.get_headers():
         if name not in ("Content-Type", "Content-Length"):

@@ -35,8 +35,14 @@ keepalive = 5
 # Workers touch a file to show that they are alive, which a slow disk must not delay.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
-accesslog = "-"
+accesslog: str | None = "-"
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
+
+if os.environ.get("LOG_FORMAT", "").strip() == "json":
+    from app.logs import gunicorn_config
+
+    logconfig_dict = gunicorn_config()
+    accesslog = None
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _RATES = "WEB_RATE_LIMIT_FILE"

@@ -22,6 +22,7 @@ import tritonclient.http as triton_http
 from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from app import tracing
 from app.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
 from app.shared_tensors import LEAST_BYTES, SharedInput, is_about_region, may_share
 
@@ -120,9 +121,10 @@ class Triton:
 
     def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
         """Run `model` once; raise Refused where Triton says that the request is at fault."""
-        result = self._ask_model(
-            model, deadline, lambda client: self._infer(client, model, inputs, deadline, request_id)
-        )
+        with tracing.span("triton", model=model):
+            result = self._ask_model(
+                model, deadline, lambda client: self._infer(client, model, inputs, deadline, request_id)
+            )
         response = result.get_response()
         try:
             outputs = {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]}
@@ -136,7 +138,14 @@ class Triton:
             for name, values in inputs.items()
         ]
         # A model with a queue policy drops what still waits when nobody waits for it any more.
-        infer = partial(client.infer, model, tensors, request_id=request_id, timeout=deadline.left_us())
+        infer = partial(
+            client.infer,
+            model,
+            tensors,
+            request_id=request_id,
+            timeout=deadline.left_us(),
+            headers=tracing.headers() or None,
+        )
         if len(tensors) == 1 and self._shared(client, tensors[0], *inputs.values()):
             try:
                 return infer()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # What the counters of each system begin with.
 _SYSTEMS: Final = {food11.NAME: "food", digits.NAME: "digits"}
+_SHARES: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+_BUCKETS_BYTES: Final = (1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7)
 _BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -67,7 +69,28 @@ class Metrics:
             )
             for system, name in _SYSTEMS.items()
         }
-
+        self.confidence = {
+            system: Histogram(
+                f"{name}_confidence",
+                "How sure the answers were, by label",
+                ["label"],
+                buckets=_SHARES,
+                registry=self._registry,
+            )
+            for system, name in _SYSTEMS.items()
+        }
+        self.photo_bytes = Histogram(
+            "web_photo_bytes",
+            "How large the photos were that came",
+            buckets=_BUCKETS_BYTES,
+            registry=self._registry,
+        )
+        self.errors = Counter(
+            "web_errors_total",
+            "Requests and photos refused or failed, by the code that the visitor was told",
+            ["code"],
+            registry=self._registry,
+        )
         self.in_flight = Gauge(
             "web_photos_in_flight",
             "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
@@ -85,6 +108,7 @@ class Metrics:
     def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
         system = prediction.system.NAME
         self.predictions[system].labels(prediction.model, prediction.label).inc()
+        self.confidence[system].labels(prediction.label).observe(prediction.probability)
         for phase, ms in timings_ms.items():
             self.phase_seconds[system].labels(phase).observe(ms / 1000)
 

@@ -13,6 +13,7 @@ from gourmet.systems.food11 import contract as food11
 _MIN_KEY_CHARACTERS: Final = 16
 # For refusals, pages, health and metrics, whatever else there is to do.
 _SPARE_THREADS: Final = 8
+_LOG_FORMATS: Final = ("text", "json")
 _HOST: Final = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\]")
 _ORIGIN: Final = re.compile(r"\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?")
 
@@ -59,6 +60,7 @@ class Settings:
     cors_origins: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: int = 0
+    log_format: str = "text"
 
     def __post_init__(self) -> None:
         host, _, port = self.triton_url.rpartition(":")
@@ -73,6 +75,8 @@ class Settings:
                     f"{system.MODEL_ENV} is {model!r}: give the name of a served model, "
                     f"such as {system.DEFAULT_MODEL}"
                 )
+        if self.log_format not in _LOG_FORMATS:
+            raise SettingsError(f"LOG_FORMAT is {self.log_format!r}: give {' or '.join(_LOG_FORMATS)}")
         for name, lowest, highest in _RANGES:
             value = getattr(self, name)
             if not lowest <= value <= highest:
@@ -136,6 +140,7 @@ VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "cors_origins": ("CORS_ORIGINS", _words),
     "trusted_hosts": ("TRUSTED_HOSTS", _words),
     "trusted_proxies": ("TRUSTED_PROXIES", int),
+    "log_format": ("LOG_FORMAT", str),
 }
 
 _RANGES: Final = (

@@ -64,9 +64,15 @@ def photo(request: Request, settings: Settings) -> bytes:
     data = upload.stream.read()
     if not data and not upload.filename:
         raise NoFile("no photo was chosen: choose one and send it again")
+    observe_photo(data)
     if len(data) > settings.max_upload_bytes:
         raise photo_too_large(settings)
     return data
+
+
+def observe_photo(data: bytes) -> None:
+    """Count a photo that came, by its size."""
+    current_app.extensions["metrics"].photo_bytes.observe(len(data))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from app.inference import Deadline
 from app.limits import keep_turn
 from app.rates import count_photos
 from app.settings import Settings
+from app.tracing import carried
 from app.web import request_id
 
 # In one process; each asks Triton for one batch after another, so that others get their share of it.
@@ -72,7 +73,8 @@ def add_to(routes: Blueprint, classifier: Classifier, settings: Settings) -> Non
             before = rows.ask(image[None])[0]
             class_id = labels.index(label) if label else int(before.argmax())
             steps = [step for step in STEPS if step.grid <= grid]
-            found = heat_maps(image, before[class_id], class_id, rows.ask, rows.at_once, steps, deadline)
+            ask = carried(rows.ask)
+            found = heat_maps(image, before[class_id], class_id, ask, rows.at_once, steps, deadline)
             shown = _shown(found, rows, labels[class_id], class_id, float(before[class_id]))
             ends = held.pop_all()
         response = Response(stream_with_context(_lines(shown, ends)), content_type=LINES)

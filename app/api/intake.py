@@ -11,7 +11,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.api.shapes import Base64Photos
 from app.errors import BadPicture, BadRequest, NoFile, ServingError, TooManyPhotos, UploadTooLarge
 from app.settings import Settings
-from app.uploads import FIELD, MAX_OTHER_PARTS, WRAPPING_BYTES, photo_too_large, receiving
+from app.uploads import FIELD, MAX_OTHER_PARTS, WRAPPING_BYTES, observe_photo, photo_too_large, receiving
 from gourmet.systems.food11 import contract
 
 MULTIPART = "multipart/form-data"
@@ -89,6 +89,7 @@ def _from_text(text: str) -> Photo:
 
 
 def _checked(photo: Photo, settings: Settings) -> Photo:
+    observe_photo(photo.data)
     if len(photo.data) > settings.max_upload_bytes:
         return Photo(b"", photo.filename, photo_too_large(settings))
     return photo

@@ -17,6 +17,7 @@ from app.api.intake import Photo
 from app.classifier import Prediction
 from app.errors import TritonTooSlow
 from app.inference import Deadline
+from app.tracing import carried
 
 # Threads of a process for all calls of several photos together, so that one such call leaves the
 # others, and those who send one photo, their share of Triton.
@@ -44,8 +45,9 @@ class Several:
         """What `ask` makes of each of `photos`, in their order, by the deadline."""
         if len(photos) == 1:
             return [_outcome(photos[0], ask)]
+        within = carried(ask)
         submitted = time.perf_counter()
-        futures = [self._pool.submit(_outcome, photo, ask, submitted) for photo in photos]
+        futures = [self._pool.submit(_outcome, photo, within, submitted) for photo in photos]
         # A call ends by itself at the deadline; a little later is for those that wait for a thread.
         wait(futures, deadline.left_s() + 0.2)
         return [_ended(photo, future, deadline) for photo, future in zip(photos, futures, strict=True)]

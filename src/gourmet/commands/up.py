@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -90,6 +91,7 @@ def up(
         metrics_port=metrics_port,
         model_control=model_control,
         response_cache_bytes=cache_mb << 20,
+        traces_to=_traces_to(os.environ),
         keys=None if unlocked else locks.Keys.made(os.environ),
     )
     log = LogPrinter(verbose=verbose)
@@ -123,3 +125,11 @@ def up(
             kept.enter_context(locks.kept(options.keys, http_port, grpc_port))
         Supervisor(log, models, server, web).run(announce)
     log.say("gourmet", "stopped")
+
+
+def _traces_to(env: Mapping[str, str]) -> str:
+    """Where the web app sends its traces to, so that Triton's go there too."""
+    if env.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ""
+    base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    return env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or (base and f"{base.rstrip('/')}/v1/traces")

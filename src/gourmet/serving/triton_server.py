@@ -35,6 +35,7 @@ class TritonOptions:
     model_control: ModelControl = "explicit"
     response_cache_bytes: int = 0
     verbose: int = 0
+    traces_to: str = ""  # the address that takes OpenTelemetry's traces over HTTP; none are made without
     keys: locks.Keys | None = None  # None: whoever reaches the ports may load models
     extra: tuple[str, ...] = ()
 
@@ -156,6 +157,14 @@ class TritonServer:
             command += [
                 f"--cache-directory={self._wheel.caches}",
                 f"--cache-config=local,size={options.response_cache_bytes}",
+            ]
+        if options.traces_to:
+            command += [
+                "--trace-config=mode=opentelemetry",
+                "--trace-config=level=TIMESTAMPS",
+                "--trace-config=rate=1",  # of those that the web app traces; it says so in the traceparent
+                f"--trace-config=opentelemetry,url={options.traces_to}",
+                "--trace-config=opentelemetry,resource=service.name=gourmetgram-triton",
             ]
         if options.keys:
             command += options.keys.arguments()

@@ -1,0 +1,122 @@
+"""Lines of JSON: what is in them, what is not, and that a visitor cannot write one."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app import create_app
+from app.classifier import FakeClassifier, Prediction
+from app.logs import JsonLines, gunicorn_config
+from app.settings import Settings, SettingsError
+from gourmet.systems.food11 import contract
+
+SECRET = "a-key-that-nobody-may-read"
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines())
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(self.format(record))
+
+    def requests(self) -> list[dict[str, Any]]:
+        found = [json.loads(text) for text in self.texts]
+        return [line for line in found if line["logger"] == "app.requests"]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler = Lines()
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+def client(outcome: Prediction | Exception | None = None, **settings: Any) -> Any:
+    first = tuple([0.9] + [0.01] * 10)
+    classifier = FakeClassifier(
+        outcome or Prediction(first, "food_test", "3", timings_ms={"decode": 1.0, "triton": 2.0})
+    )
+    return create_app(Settings(log_format="json", **settings), classifier).test_client()
+
+
+def form(name: str = "photo.jpg") -> dict[str, Any]:
+    return {"file": (io.BytesIO(contract.sample()), name)}
+
+
+def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
+    answer = client().post("/predict", data=form(), headers={"X-Request-ID": "mine-7"})
+    (line,) = lines.requests()
+    assert answer.headers["X-Request-ID"] == line["request_id"] == "mine-7"
+    assert (line["route"], line["method"], line["status"], line["model"]) == (
+        "/predict",
+        "POST",
+        200,
+        "food_test",
+    )
+    assert 0 < line["ms"] < 60_000
+    assert line["level"] == "info"
+    assert line["time"].endswith("+00:00")
+
+
+def test_the_photos_name_keys_and_the_query_stay_out(lines: Lines) -> None:
+    asked = client(api_keys=(SECRET,))
+    headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}
+    asked.post("/api/v1/classify?model=grandmothers", data=form("grandmothers-birthday.jpg"), headers=headers)
+    asked.post("/api/v1/classify", headers={"X-API-Key": f"wrong-{SECRET}"}, data=form())
+    assert len(lines.requests()) == 2
+    for word in (SECRET, "grandmothers", "127.0.0.1"):
+        assert word not in "".join(lines.texts)
+
+
+def test_an_error_is_told_by_its_code(lines: Lines) -> None:
+    client().post("/predict", data={"file": (io.BytesIO(b"no picture"), "x")})
+    client(RuntimeError("nobody foresaw this")).post("/predict", data=form())
+    refused, failed = lines.requests()
+    assert (refused["status"], refused["code"], refused["level"]) == (400, "not_a_picture", "info")
+    assert (failed["status"], failed["code"], failed["level"]) == (500, "internal", "warning")
+    (why,) = (line for line in map(json.loads, lines.texts) if "exception" in line)
+    assert "nobody foresaw this" in why["exception"]
+    assert why["request_id"] == failed["request_id"]
+
+
+def test_nobody_can_begin_a_line_of_their_own(lines: Lines) -> None:
+    client().get('/none%0a{"level":"error"}\r\n', headers={"X-Request-ID": "a\tb"})
+    logging.getLogger("x").warning("two\nlines \u2028 and %s", "three\r\n")
+    assert all("\n" not in text and "\r" not in text and text.isascii() for text in lines.texts)
+    (line,) = lines.requests()
+    assert line["route"] == "unknown"
+
+
+def test_probes_are_told_only_when_something_is_wrong(lines: Lines) -> None:
+    asked = client()
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert asked.get(path).status_code == 200
+    assert lines.requests() == []
+
+
+def test_text_is_the_default_and_other_formats_are_refused(lines: Lines) -> None:
+    create_app(Settings(), FakeClassifier(RuntimeError())).test_client().get("/healthz")
+    assert lines.requests() == []
+    assert Settings.from_env({}).log_format == "text"
+    with pytest.raises(SettingsError, match="LOG_FORMAT is 'xml': give text or json"):
+        Settings.from_env({"LOG_FORMAT": "xml"})
+
+
+def test_gunicorns_own_lines_are_json_too_and_its_access_log_is_off() -> None:
+    config = gunicorn_config()
+    assert config["formatters"]["json"]["()"] is JsonLines
+    assert config["loggers"]["gunicorn.access"]["handlers"] == []

@@ -1,0 +1,143 @@
+"""Traces: the spans of a request, how they hang together, and that nothing is imported where they are off."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from app import create_app, tracing
+from app.classifier import FakeClassifier, Prediction
+from app.errors import TritonUnavailable
+from app.settings import Settings, SettingsError
+from gourmet.systems.food11 import contract
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Asking(FakeClassifier):
+    """Opens the spans that a real one does."""
+
+    headers: dict[str, str]
+
+    def classify(self, photo: bytes, *args: Any, **kwargs: Any) -> Prediction:
+        with tracing.span("triton", model="m"):
+            self.headers = tracing.headers()
+            return super().classify(photo, *args, **kwargs)
+
+
+@pytest.fixture
+def spans() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Asking]]:
+    init = tracing.init_app
+    monkeypatch.setattr(tracing, "init_app", lambda app: init(app, spans))
+    timings = {"decode": 1.0, "triton": 2.0}
+    classifier = Asking(Prediction(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
+    app = create_app(Settings(), classifier)
+    yield app, classifier
+    tracing.close(app)
+
+
+def photo() -> dict[str, Any]:
+    return {"file": (io.BytesIO(contract.sample()), "p.jpg")}
+
+
+def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in spans.get_finished_spans()}
+
+
+def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser_s_trace(
+    traced: tuple[Flask, Asking], spans: InMemorySpanExporter
+) -> None:
+    app, classifier = traced
+    headers = {"traceparent": PARENT, "X-Request-ID": "mine"}
+    assert app.test_client().post("/predict", data=photo(), headers=headers).status_code == 200
+    found = by_name(spans)
+    outer, inner = found["POST /predict"], found["triton"]
+    assert outer.context and inner.context and outer.parent and inner.parent  # noqa: PT018
+    assert f"{outer.context.trace_id:032x}" == f"{inner.context.trace_id:032x}" == PARENT.split("-")[1]
+    assert f"{outer.parent.span_id:016x}" == PARENT.split("-")[2]
+    assert inner.parent.span_id == outer.context.span_id
+    assert classifier.headers["traceparent"].split("-")[1:3] == [
+        f"{inner.context.trace_id:032x}",
+        f"{inner.context.span_id:016x}",
+    ]
+    assert dict(outer.attributes or {}) == {
+        "http.request.method": "POST",
+        "http.route": "/predict",
+        "http.response.status_code": 200,
+        "gourmet.request_id": "mine",
+        "gourmet.model": "food_test",
+    }
+
+
+def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
+    traced: tuple[Flask, Asking], spans: InMemorySpanExporter
+) -> None:
+    app, _ = traced
+    files = {"file": [(io.BytesIO(contract.sample()), "p.jpg") for _ in range(5)]}
+    assert app.test_client().post("/api/v1/classify", data=files).status_code == 200
+    found = spans.get_finished_spans()
+    outer = by_name(spans)["POST /api/v1/classify"]
+    inner = [span for span in found if span.name == "triton"]
+    assert len(inner) == 5
+    assert {span.parent.span_id for span in inner if span.parent} == {outer.context.span_id}
+
+
+def test_an_error_is_the_span_s_too(traced: tuple[Flask, Asking], spans: InMemorySpanExporter) -> None:
+    app, classifier = traced
+    classifier.outcome = TritonUnavailable("away")
+    assert app.test_client().post("/predict", data=photo()).status_code == 503
+    outer = by_name(spans)["POST /predict"]
+    assert outer.status.status_code.name == "ERROR"
+    assert (outer.attributes or {})["error.type"] == "triton_unavailable"
+
+
+@pytest.mark.parametrize("parent", ["", "00-zz-zz-01", "x" * 5000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
+    traced: tuple[Flask, Asking], spans: InMemorySpanExporter, parent: str
+) -> None:
+    app, _ = traced
+    assert app.test_client().get("/", headers={"traceparent": parent}).status_code == 200
+    assert by_name(spans)["GET /"].parent is None
+
+
+def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
+    code = (
+        "import sys, app.tracing; from app import create_app; from app.classifier import FakeClassifier;"
+        "from app.settings import Settings; a = create_app(Settings(), FakeClassifier(RuntimeError()));"
+        "assert a.test_client().get('/healthz').status_code == 200; assert app.tracing.headers() == {};"
+        "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
+    ],
+)
+def test_traces_are_off_unless_there_is_somewhere_to_send_them(env: dict[str, str], wanted: bool) -> None:
+    assert tracing.is_wanted(env) is wanted
+
+
+def test_a_missing_package_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SettingsError, match=r"requirements/tracing\.txt"):
+        create_app(Settings(), FakeClassifier(RuntimeError()))
