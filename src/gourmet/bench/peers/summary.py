@@ -12,6 +12,7 @@ import numpy as np
 
 from gourmet.bench.foundation import Goal
 from gourmet.bench.peers.arms import ARMS, FP32
+from gourmet.bench.peers.expected import WrongAnswers
 from gourmet.bench.peers.run import QUIET_CORES, Results
 from gourmet.bench.peers.windows import Window
 
@@ -59,6 +60,11 @@ def rows(results: Results) -> list[Row]:
 
 def _row(windows: Sequence[Window], concurrency: int) -> Row:
     latencies_ms = 1000 * np.concatenate([window.latencies_s for window in windows])
+    if not latencies_ms.size:
+        raise WrongAnswers(
+            f"{ARMS[windows[0].arm].words} answered no {windows[0].photos} photo in any turn: "
+            "give a longer --window"
+        )
     p50, p95, p99 = (float(value) for value in np.percentile(latencies_ms, (50, 95, 99)))
     errors = Counter(error for window in windows for error in window.errors)
     return Row(

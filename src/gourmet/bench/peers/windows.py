@@ -47,9 +47,10 @@ def summarise(
             raise WrongAnswers(f"{arm.words} answers {photos} photo {seen.photo} wrongly: {wrong}")
         if inside:
             latencies.append(seen.done - seen.sent)
-    if not latencies:
-        why = errors[0] if errors else f"nothing came within {load.window_s:g} s"
-        raise WrongAnswers(f"{arm.words} answered no {photos} photo at {load.concurrency} at a time: {why}")
+    if not latencies and errors:
+        raise WrongAnswers(
+            f"{arm.words} answered no {photos} photo at {load.concurrency} at a time: {errors[0]}"
+        )
     before, after, seconds = traffic.before, traffic.after, traffic.ended - traffic.began
     assert before
     assert after
@@ -63,7 +64,7 @@ def summarise(
         seconds,
         tuple(latencies),
         tuple(errors),
-        {name: 1000 * cpu_s / len(latencies) for name, cpu_s in spent.items()},
+        {name: 1000 * cpu_s / len(latencies) for name, cpu_s in spent.items() if latencies},
         traffic.memory_mib,
         traffic.client_cpu_s / seconds,
         max(0.0, foreign / seconds),
