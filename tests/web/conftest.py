@@ -137,7 +137,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWeb]:
 @pytest.fixture(scope="session")
 def python_web(start: StartWeb, triton: Any) -> WebApp:
     """The app that asks `food_classifier`, which takes the photo as it is."""
-    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier")
+    # A heat map asks 246 times, and a machine with much else to do may take its time over them.
+    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier", EXPLAIN_DEADLINE_S="300")
 
 
 @pytest.fixture(scope="session")
