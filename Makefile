@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab test test-unit test-hard test-containers check format bench clean
+.PHONY: help setup setup-dev setup-lab up lab test test-unit test-hard test-containers check audit format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ check: setup-dev ## Lint, check the format and the types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
+	$(BIN)/python -P scripts/audit.py
 
 format: setup-dev ## Bring the code into the house's format
 	$(BIN)/ruff check --fix .

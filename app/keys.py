@@ -19,7 +19,7 @@ from app.settings import Settings
 from app.uploads import discard
 from app.web import API
 
-PASS: Final = "gourmet-page"
+PASS: Final = "gourmet-page"  # noqa: S105 - a cookie's name
 _PASS_AGE_S: Final = 24 * 3600
 # Whether an answer is to be had, and how to ask, is told to everybody.
 _OPEN: Final = frozenset({f"{API}health", f"{API}openapi.json"})

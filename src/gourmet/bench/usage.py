@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-_LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}
+_LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0"}  # noqa: S104 - compared
 
 
 @dataclass(frozen=True)

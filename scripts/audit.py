@@ -1,0 +1,73 @@
+"""Looks every pinned package up among the known vulnerabilities (`make audit`), and says what it could not.
+
+Ends with 1 where a vulnerability is known. Where the database cannot be asked it says so and ends with 0, so
+that a machine without the way there can still run everything else: nothing was found out then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PINS = "requirements/constraints.txt"
+# Beside their own, the pins of these are in no list of constraints (a build of torch says so in its version).
+MORE = ("requirements/web.txt", "requirements/models.txt", "requirements/triton.txt")
+
+
+def main() -> int:
+    command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+    try:
+        asked = subprocess.run(
+            [*command, "--format", "json", "-r", "/dev/stdin"],
+            input=pins(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            cwd=ROOT,
+        )
+        found = json.loads(asked.stdout)["dependencies"]
+    except (subprocess.TimeoutExpired, json.JSONDecodeError, KeyError):
+        return could_not_ask("there was no answer")
+    return tell(found)
+
+
+def pins() -> str:
+    """Every package and version that is pinned, a line each."""
+    lines = [line for name in (PINS, *MORE) for line in (ROOT / name).read_text().splitlines()]
+    pinned = {re.sub(r"\[.*?\]", "", line).lower() for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)}
+    return "\n".join(sorted(pinned)) + "\n"
+
+
+def tell(found: list[dict[str, Any]]) -> int:
+    """Print what is known of the packages; 1 where one of them is vulnerable."""
+    unknown = [one["name"] for one in found if "skip_reason" in one]
+    if len(unknown) == len(found):
+        return could_not_ask(f"it knows none of the {len(found)} packages")
+    bad = [one for one in found if one.get("vulns")]
+    for one in bad:
+        for vulnerability in one["vulns"]:
+            fixed = ", ".join(vulnerability["fix_versions"]) or "none yet"
+            say(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
+    say(f"audit: {len(found) - len(unknown)} packages looked up, {len(bad)} with known vulnerabilities")
+    if unknown:
+        say(f"audit: not looked up: {', '.join(unknown)}")
+    return 1 if bad else 0
+
+
+def could_not_ask(why: str) -> int:
+    say(f"audit: THE DATABASE COULD NOT BE ASKED ({why}): nothing is known of the packages' vulnerabilities")
+    return 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
