@@ -1,4 +1,8 @@
-"""gunicorn's threaded worker, but for the end of a connection and its own.
+"""gunicorn's threaded worker, but for refusals, the end of a connection and its own.
+
+Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections,
+from the first bytes of the request: through a thread and Flask a refusal takes five times as much of the
+CPU (docs/reliability.md), which the photos then lack.
 
 A client that is still sending loses an answer whose connection is closed at once, so gunicorn waits for
 it, in the thread that accepts everybody else's connections: there one client in no hurry keeps all of
@@ -11,21 +15,34 @@ reset. Here they are accepted and answered, and none is taken in after that.
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
+import selectors
 import socket
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
+
+if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
+    from app.limits import Limits, Refusal
 
 # How long somebody who is still sending is read from after the answer, so that it is read too, how
 # much, and in how many threads at a time.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 50_000_000
 _LINGERING: Final = 4
-# What is left of the time to stop when those who wait for their turn are sent away.
-_LAST_WORDS_S: Final = 0.8
+_CHUNK_BYTES: Final = 65_536
+_MOST_READ_HERE_BYTES: Final = 1_000_000
+# A longer head is left to a thread.
+_HEAD_BYTES: Final = 8192
+# What is left of the time to stop when those who wait for their turn are sent away: for those at work.
+_LAST_WORDS_S: Final = 2.0
+
+
+def _nothing_left(graceful: bool = False) -> None:
+    """Closes a connection that is closed."""
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
@@ -33,6 +50,68 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._may_linger = threading.BoundedSemaphore(_LINGERING)
         self._listens = True
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Have a thread answer what comes on `conn`, or refuse it here."""
+        limits: Limits = self.wsgi.extensions["limits"]
+        if not limits.is_full or self.cfg.is_ssl:
+            super().enqueue_req(conn)
+            return
+        try:
+            head = conn.sock.recv(_HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self._wait_for_data(conn)
+            return
+        except OSError:
+            head = b""
+        refusal = limits.refusal(head)
+        if refusal is None:
+            super().enqueue_req(conn)
+        else:
+            self._refuse(conn, refusal)
+
+    def _wait_for_data(self, conn: Any) -> None:
+        conn.sock.setblocking(False)
+        conn.set_timeout()
+        self.pending_conns.append(conn)
+        self.poller.register(
+            conn.sock, selectors.EVENT_READ, functools.partial(self.on_pending_socket_readable, conn)
+        )
+
+    def _refuse(self, conn: Any, refusal: Refusal) -> None:
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.sendall(refusal.answer)
+            left = refusal.request_bytes
+            if left > _MOST_READ_HERE_BYTES:
+                raise BlockingIOError
+            while left > 0 and (read := len(conn.sock.recv(_CHUNK_BYTES))):
+                left -= read
+        except BlockingIOError:  # it is still sending, or would keep the others waiting
+            asked = self.tpool.submit(self._linger, conn)
+            asked.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+            return
+        except OSError:
+            pass
+        self.nr_conns -= 1
+        conn.close()
+
+    def _linger(self, conn: Any) -> bool:
+        """Read on for a while, so that a client that is still sending reads the answer."""
+        if self._may_linger.acquire(blocking=False):
+            end = time.monotonic() + _LINGER_S
+            try:
+                while (left_s := end - time.monotonic()) > 0:
+                    conn.sock.settimeout(left_s)
+                    if not conn.sock.recv(_CHUNK_BYTES):
+                        break
+            except OSError:
+                pass
+            finally:
+                self._may_linger.release()
+        conn.sock.close()
+        conn.close = _nothing_left
+        return False
 
     def handle(self, conn: Any) -> Any:
         """Answer one request; False where that was the last of its connection, which is closed then."""
@@ -42,7 +121,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             with contextlib.suppress(OSError):
                 conn.sock.shutdown(socket.SHUT_RDWR)
             conn.sock.close()
-            conn.close = lambda graceful=False: None
+            conn.close = _nothing_left
         return keeps
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
@@ -74,7 +153,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             while select.select([listener], [], [], 0)[0]:
                 self.accept(listener)
             listener.close()
-        limits = self.wsgi.extensions["limits"]
+        limits: Limits = self.wsgi.extensions["limits"]
         last_words = threading.Timer(max(0.0, self.cfg.graceful_timeout - _LAST_WORDS_S), limits.close)
         last_words.daemon = True
         last_words.start()

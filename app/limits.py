@@ -13,11 +13,15 @@ things are.
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from flask import Flask, current_app, g, request
 
@@ -25,6 +29,22 @@ from app.errors import Overloaded, Stopping
 from app.metrics import Metrics
 from app.settings import Settings
 from app.web import READ_BODIES
+
+# The weight of the newest turn in the pace of late.
+_LATELY: Final = 0.1
+_PHOTO_FOR_A_PROGRAM: Final = re.compile(
+    rb"POST (/predict|/compare|/digits|/api/v1/(?:classify|digits|explain))[? ]"
+)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d{1,12})\r\n", re.I)
+_REQUEST_ID: Final = re.compile(rb"\r\nx-request-id: *([A-Za-z0-9._:-]{1,64})\r\n", re.I)
+_WANTS_JSON: Final = re.compile(rb"\r\naccept: *application/json *\r\n", re.I)
+# Another site's script may read the answer only if it says so, which is for `access` to know.
+_ORIGIN: Final = re.compile(rb"\r\norigin:", re.I)
+_ANSWER: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nX-Request-ID: %b\r\n"
+    b"Retry-After: %d\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
 
 
 @dataclass
@@ -36,21 +56,38 @@ class _Place:
 
 
 class Line:
-    """At most so many at work; the others wait for their turn in the order in which they came."""
+    """At most so many at work; the others wait for their turn in the order in which they came.
 
-    def __init__(self, at_work: int, waiting: int) -> None:
+    It is full where as many wait as may, and where those who came now would wait for longer than
+    `wait_s` at the pace of late: better refused at once than then.
+    """
+
+    def __init__(
+        self, at_work: int, waiting: int, wait_s: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._lock = threading.Lock()
+        self._now = now
         self._free = at_work
         self._most_waiting = waiting
+        self._wait_s = wait_s
+        # Seconds between turns that end while others wait, and when the last of them ended.
+        self._pace_s = 0.0
+        self._last_end = 0.0
         self._waiting: deque[_Place] = deque()
         self._closed = False
 
     @property
     def is_full(self) -> bool:
-        return not self._free and len(self._waiting) >= self._most_waiting
+        if self._free:
+            return False
+        waiting = len(self._waiting)
+        if waiting >= self._most_waiting:
+            return True
+        stalled_s = self._now() - self._last_end if waiting else 0.0
+        return stalled_s + waiting * self._pace_s > self._wait_s
 
-    def take_turn(self, seconds: float) -> float:
-        """Wait for a turn, at most `seconds`; how long it took. Raise Overloaded or Stopping."""
+    def take_turn(self) -> float:
+        """Wait for a turn; how many seconds that took. Raise Overloaded or Stopping."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -60,20 +97,25 @@ class Line:
             if self.is_full:
                 raise Overloaded("line")
             place = _Place()
+            started = self._now()
+            if not self._waiting:
+                self._last_end = started
             self._waiting.append(place)
-        started = time.monotonic()
-        place.called.wait(seconds)
+        place.called.wait(self._wait_s)
         with self._lock:
             if not place.has_turn:
                 if self._closed:
                     raise Stopping
                 self._waiting.remove(place)
                 raise Overloaded("wait")
-        return time.monotonic() - started
+        return self._now() - started
 
     def end_turn(self) -> None:
         with self._lock:
             if self._waiting:
+                now = self._now()
+                self._pace_s += _LATELY * (now - self._last_end - self._pace_s)
+                self._last_end = now
                 self._call(self._waiting.popleft(), has_turn=True)
             else:
                 self._free += 1
@@ -118,14 +160,44 @@ class Door:
             self._bytes -= nbytes
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """The whole answer to a request of that many bytes, none of which was looked at but the head."""
+
+    answer: bytes
+    request_bytes: int
+
+
 class Limits:
     """One process's door and line, and what each request has of them, which is kept in `g`."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._line = Line(settings.max_at_work, settings.max_waiting)
+        self._line = Line(settings.max_at_work, settings.max_waiting, settings.max_wait_s)
         self._door = Door(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
+
+    @property
+    def is_full(self) -> bool:
+        return self._line.is_full
+
+    def refusal(self, head: bytes) -> Refusal | None:
+        """What to answer to a request that begins so; None if it has to be looked at more closely."""
+        match = _PHOTO_FOR_A_PROGRAM.match(head)
+        end = head.find(b"\r\n\r\n") + 2
+        length = _LENGTH.search(head, 0, end)
+        if match is None or length is None or _ORIGIN.search(head, 0, end):
+            return None
+        if not (match[1].startswith(b"/api/") or _WANTS_JSON.search(head, 0, end)):
+            return None
+        given = _REQUEST_ID.search(head, 0, end)
+        name = given[1].decode() if given else uuid.uuid4().hex
+        self._count_refusal("line")
+        self._metrics.requests.labels(match[1].decode(), "POST", Overloaded.status).inc()
+        error = {"code": Overloaded.code, "message": str(Overloaded("line")), "request_id": name}
+        body = json.dumps({"error": error}).encode()
+        answer = _ANSWER % (name.encode(), Overloaded.retry_after_s, len(body), body)
+        return Refusal(answer, end + 2 + int(length[1]))
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
@@ -148,7 +220,7 @@ class Limits:
         self._end_upload()
         self._metrics.in_flight.labels("waiting").inc()
         try:
-            g.line_ms = self._line.take_turn(self._settings.max_wait_s) * 1000
+            g.line_ms = self._line.take_turn() * 1000
         except Overloaded as exc:
             self._count_refusal(exc.at)
             raise

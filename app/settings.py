@@ -53,7 +53,7 @@ class Settings:
     connect_timeout_s: float = 2.0
     max_at_work: int = 8
     max_waiting: int = 32
-    max_wait_s: float = 5.0
+    max_wait_s: float = 10.0
     max_uploads: int = 32
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     rate_limit: Rate | None = None

@@ -10,8 +10,9 @@
     account.count(WRONG), account.count(SILENT), account.recovery_s(ended)
 
 Requests are sent when they are due, however many are still under way (an open loop), each on a
-connection of its own unless `keeps_alive`. A row of the table in docs/reliability.md is what
-`account.row(...)` makes of that; `table.py` writes it.
+connection of its own unless `keeps_alive`. `at_once` instead of `per_s` sends the next when one is
+answered (a closed loop), which finds out how much can be done. A row of the table in
+docs/reliability.md is what `account.row(...)` makes of that; `table.py` writes it.
 """
 
 from __future__ import annotations
@@ -96,6 +97,16 @@ class Account:
         """What may never be: wrong answers and none at all, by reason."""
         return self.reasons(WRONG) + self.reasons(SILENT)
 
+    @property
+    def late_s(self) -> float:
+        """By how much the latest of 95 % were sent after they were due: the client's own fault."""
+        return quantile([attempt.sent - attempt.due for attempt in self.attempts], 0.95)
+
+    def per_s(self, outcome: Outcome) -> float:
+        """How many a second ended so."""
+        ends = [attempt.done for attempt in self.attempts if attempt.outcome == outcome]
+        return (len(ends) - 1) / (max(ends) - min(ends)) if len(ends) > 1 else 0.0
+
     def quantile_s(self, outcome: Outcome, share: float) -> float:
         """The time within which that share of these requests was over; nan where there are none."""
         return quantile([attempt.seconds for attempt in self.attempts if attempt.outcome == outcome], share)
@@ -160,22 +171,24 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 class Load:
-    """Asks at `per_s`, which may be changed meanwhile, from entry to exit; then every answer is awaited."""
+    """Asks at `per_s`, which may be changed meanwhile, or with `at_once` under way; awaits every answer."""
 
     def __init__(
         self,
         url: str,
         photos: Sequence[Photo],
-        per_s: float,
+        per_s: float = 0.0,
         *,
+        at_once: int = 0,
         path: str = "/predict",
         silent_after_s: float = 30.0,
         keeps_alive: bool = False,
     ) -> None:
         self.per_s = per_s
+        self._at_once = at_once
         self._client = _Client(url, path, silent_after_s, keeps_alive)
         self._photos = photos
-        self._names = count()
+        self._numbers = count()
         self._attempts: list[Attempt] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._send()), name="load")
@@ -208,27 +221,36 @@ class Load:
         return Account(tuple(sorted(self._attempts, key=lambda attempt: attempt.sent)))
 
     async def _send(self) -> None:
-        under_way: set[asyncio.Task[None]] = set()
-        due = time.monotonic()
         try:
-            for number in count():
-                while (wait := due - time.monotonic()) > 0 and not self._ending.is_set():
-                    await asyncio.sleep(min(wait, 0.1))
-                if self._ending.is_set():
-                    break
-                task = asyncio.create_task(self._one(due, self._photos[number % len(self._photos)]))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                due += 1 / self.per_s
-            await asyncio.gather(*under_way)
+            await asyncio.gather(*(self._in_turn() for _ in range(self._at_once)))
+            if not self._at_once:
+                await self._when_due()
         except BaseException as exc:
             self._failed = exc
         finally:
             self._client.close()
 
-    async def _one(self, due: float, photo: Photo) -> None:
+    async def _in_turn(self) -> None:
+        while not self._ending.is_set():
+            await self._one(time.monotonic())
+
+    async def _when_due(self) -> None:
+        under_way: set[asyncio.Task[None]] = set()
+        due = time.monotonic()
+        while not self._ending.is_set():
+            if (wait := due - time.monotonic()) > 0:
+                await asyncio.sleep(min(wait, 0.1))
+                continue
+            task = asyncio.create_task(self._one(due))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            due += 1 / self.per_s
+        await asyncio.gather(*under_way)
+
+    async def _one(self, due: float) -> None:
         sent = time.monotonic()
-        name = f"load-{next(self._names)}"
+        number = next(self._numbers)
+        name, photo = f"load-{number}", self._photos[number % len(self._photos)]
         try:
             outcome, reason = judge(await self._client.ask(photo.data, name), photo, name)
         except Unanswered as exc:

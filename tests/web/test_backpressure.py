@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hard.accounting import ANSWERED, REFUSED, Load, Photo, learn
+from hard.accounting import ANSWERED, REFUSED, SILENT, Load, Photo, learn
+
+from gourmet.serving.ports import free_ports
 
 SAMPLES = Path(__file__).parents[2] / "app" / "static" / "samples"
 AT_WORK, WAITING, UPLOADS = 2, 4, 6
+# What a client is told, before it has sent anything, where nobody listens any more.
+NOT_TAKEN_IN = ("no connection", "the connection was closed before the request was sent")
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +68,104 @@ def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list
     assert sum(refusals.values()) == account.count(REFUSED)
     assert refusals["line"] > 0
     assert set(measured(web, "web_photos_in_flight").values()) == {0.0}
+
+
+def post_head(length: int, path: str = "/predict") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
+        f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def connected(web: Any) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", web.port), timeout=20)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_slow_uploads_hold_no_turn_and_more_of_them_than_allowed_are_refused(web: Any, sample: bytes) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(UPLOADS - 1):
+            held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
+        eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == UPLOADS - 1)
+        assert web.predict(sample).status == 200
+        held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
+        eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == UPLOADS)
+        refused = web.predict(sample)
+        assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
+        assert refused.seconds < 2
+        assert web.request("GET", "/readyz").status == 200
+    eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == 0)
+    assert web.predict(sample).status == 200
+
+
+def test_a_client_in_no_hurry_to_hang_up_keeps_nobody_waiting(web: Any) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(6):
+            connection = held.enter_context(connected(web))
+            connection.sendall(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+            assert connection.recv(100).startswith(b"HTTP/1.1 405")
+        reply = web.request("GET", "/healthz")
+    assert reply.status == 200
+    assert reply.seconds < 1.5
+
+
+def test_a_large_photo_that_is_refused_is_not_cut_off_before_its_sender_reads_why(
+    web: Any, known: list[Photo]
+) -> None:
+    body = b"x" * 8_000_000
+    with Load(web.url, known, per_s=100) as load:
+        load.run_until(lambda: load.account().count(REFUSED) > 10)
+        for _ in range(5):
+            with connected(web) as connection:
+                connection.sendall(post_head(len(body)) + body)
+                status, _, answer = connection.recv(65536).partition(b"\r\n")
+            assert status.split()[1] in (b"503", b"400", b"200")
+            if status.split()[1] == b"503":
+                assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
+    assert not load.account().lost
+
+
+@pytest.mark.parametrize("keeps_alive", [False, True], ids=["a connection each", "kept connections"])
+def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
+    start: Callable[..., Any], triton: Any, known: list[Photo], keeps_alive: bool
+) -> None:
+    web = start(triton.http_url)
+    with Load(web.url, known, per_s=20, keeps_alive=keeps_alive) as load:
+        load.run_until(lambda: load.account().count(ANSWERED) > 20)
+        web.process.send_signal(signal.SIGTERM)
+        load.run_until(lambda: web.process.poll() is not None)
+        load.run_for(0.2)
+    assert web.process.returncode == 0
+    account = load.account()
+    assert account.count(ANSWERED) > 20
+    taken_in = [reason for reason in account.lost if not reason.startswith(NOT_TAKEN_IN)]
+    assert not taken_in, account.lost
+    assert set(account.reasons(REFUSED)) <= {"503 overloaded", "503 stopping"}
+
+
+def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(triton: Any, known: list[Photo]) -> None:
+    (port,) = free_ports(1)
+    command = [str(Path(sys.executable).with_name("gourmet")), "up", "--web-only", "--port", str(port)]
+    up = subprocess.Popen(
+        command, env={**os.environ, "TRITON_SERVER_URL": triton.http_url}, stdout=subprocess.PIPE
+    )
+    try:
+        assert up.stdout
+        assert any(b"ready after" in line for line in up.stdout)
+        with Load(f"http://127.0.0.1:{port}", known, per_s=20) as load:
+            load.run_until(lambda: load.account().count(ANSWERED) > 20)
+            up.send_signal(signal.SIGTERM)
+            load.run_until(lambda: up.poll() is not None)
+    finally:
+        up.terminate()
+        up.communicate()
+    assert up.returncode == 0
+    account = load.account()
+    assert [reason for reason in account.lost if not reason.startswith(NOT_TAKEN_IN)] == []
+    assert account.count(SILENT) > 0

@@ -1,0 +1,101 @@
+"""Five times as much as the stack can do, for two minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hard.accounting import ANSWERED, REFUSED, Account, Load, Photo, learn
+from hard.stack import SAMPLES, Watch
+from hard.table import Row
+
+from app.settings import Settings
+
+TIMES = 5
+SECONDS = 120
+WORKERS = 2
+MODELS = ["food_classifier", "food_classifier_onnx"]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def web(request: pytest.FixtureRequest, start: Callable[..., Any], triton: Any) -> Any:
+    at_work = str(Settings().max_at_work)
+    app = start(triton.http_url, FOOD11_MODEL_NAME=request.param, MAX_AT_WORK=at_work)
+    yield app, request.param
+    app.stop()
+
+
+def during(load: Load, seconds: float) -> Account:
+    begin = time.monotonic()
+    load.run_for(seconds)
+    return load.account().between(begin, time.monotonic())
+
+
+def alone(url: str, photos: list[Photo], at_once: int, seconds: float) -> Account:
+    with Load(url, photos, at_once=at_once) as load:
+        load.run_for(seconds)
+    return load.account()
+
+
+def test_overload(web: Any, table: Callable[[Row], Row]) -> None:
+    app, model = web
+    photos = learn(app.url, [path.read_bytes() for path in SAMPLES])
+    alone(app.url, photos, 16, 5)  # so that nothing is done for the first time
+    unloaded_s = alone(app.url, photos, 1, 10).quantile_s(ANSWERED, 0.95)
+    full = alone(app.url, photos, 32, 15)
+    capacity = full.per_s(ANSWERED)
+    assert full.count(ANSWERED) == len(full.attempts), full.reasons(REFUSED) + full.lost
+    settings = Settings()
+    bound_s = WORKERS * (settings.max_at_work + settings.max_waiting) / capacity
+
+    with Watch(app.process.pid) as watch, Load(app.url, photos, capacity * TIMES) as load:
+        begin = time.monotonic()
+        load.run_for(SECONDS)
+        ended = time.monotonic()
+        load.per_s = 0.8 * capacity
+        load.run_for(15)
+    overload = load.account().between(begin, ended)
+    after = load.account().between(ended, time.monotonic())
+    recovery_s = load.account().recovery_s(ended)
+    again = alone(app.url, photos, 32, 10).per_s(ANSWERED)
+
+    p95_s = overload.quantile_s(ANSWERED, 0.95)
+    refused_s = overload.quantile_s(REFUSED, 0.95)
+    early = watch.most(lambda size: size.memory_mib, begin + 10, begin + 40)
+    late = watch.most(lambda size: size.memory_mib, ended - 30, ended)
+    held = {
+        "nobody is lost": not load.account().lost,
+        "the client kept up": overload.late_s < 0.1,
+        "p95 of the answered": p95_s <= 2 * unloaded_s + bound_s,
+        "refused within 100 ms": refused_s <= 0.1,
+        "memory": late <= early * 1.05 + 5,
+        "recovery": recovery_s is not None and recovery_s <= 5,
+        "throughput afterwards": again >= 0.9 * capacity,
+    }
+    failed = [name for name, held_so in held.items() if not held_so]
+    table(
+        Account((*overload.attempts, *after.attempts)).row(
+            f"{TIMES} times the capacity of {model} for {SECONDS} s",
+            seen=f"{overload.count(ANSWERED) / SECONDS:.0f} photos a second are answered, the others "
+            "refused at once with a request to come again",
+            survived=not failed,
+            planned=f"not held: {', '.join(failed)}" if failed else "",
+            recovery_s=recovery_s,
+            figures={
+                "capacity per second": round(capacity, 1),
+                "answered per second": round(overload.per_s(ANSWERED), 1),
+                "afterwards per second": round(again, 1),
+                "unloaded p95 ms": round(unloaded_s * 1000, 1),
+                "p95 ms of the answered": round(p95_s * 1000),
+                "queue bound ms": round(bound_s * 1000),
+                "p95 ms of the refused": round(refused_s * 1000, 1),
+                "longest ms of a refusal": round(overload.quantile_s(REFUSED, 1.0) * 1000),
+                "MiB of the app early": round(early),
+                "MiB of the app late": round(late),
+                "p95 ms late of the client": round(overload.late_s * 1000, 1),
+            },
+        )
+    )
+    assert not failed, held

@@ -1,0 +1,246 @@
+"""The app's limits: who may come in, who waits, who is refused, and that every place is given back."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from app import create_app
+from app.classifier import FakeClassifier, Prediction
+from app.errors import Overloaded, Stopping, TritonUnavailable
+from app.inference import Deadline
+from app.limits import Door, Limits, Line
+from app.settings import Settings
+from gourmet.systems.food11 import contract
+
+SOUP = Prediction(
+    tuple(0.9 if label == "Soup" else 0.01 for label in contract.LABELS),
+    "m",
+    "1",
+    timings_ms={"decode": 1.0, "triton": 1.0},
+)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# The line
+
+
+def test_turns_are_taken_in_the_order_of_arrival() -> None:
+    line, order = Line(1, 5, 20), []
+    line.take_turn()
+
+    def wait(name: int) -> None:
+        line.take_turn()
+        order.append(name)
+        line.end_turn()
+
+    with ThreadPoolExecutor(5) as pool:
+        for name in range(5):
+            pool.submit(wait, name)
+            eventually(lambda name=name: len(line._waiting) == name + 1)
+        line.end_turn()
+    assert order == list(range(5))
+    assert line.take_turn() == 0
+
+
+def test_beyond_the_line_nobody_waits() -> None:
+    line = Line(1, 0, 20)
+    assert not line.is_full
+    line.take_turn()
+    assert line.is_full
+    with pytest.raises(Overloaded):
+        line.take_turn()
+    line.end_turn()
+    assert not line.is_full
+
+
+def test_who_waited_too_long_is_sent_away_and_leaves_no_gap() -> None:
+    line = Line(1, 2, 0.05)
+    line.take_turn()
+    with pytest.raises(Overloaded):
+        line.take_turn()
+    line.end_turn()
+    assert line.take_turn() == 0
+
+
+def test_a_slow_pace_makes_the_line_short() -> None:
+    """At a turn a second, ten seconds are ten places, however many there are."""
+    clock = [0.0]
+    line = Line(1, 100, 10, now=lambda: clock[0])
+    line.take_turn()
+    with ThreadPoolExecutor(60) as pool:
+        for _ in range(50):
+            pool.submit(line.take_turn)
+        eventually(lambda: len(line._waiting) == 50)
+        assert not line.is_full
+        for left in range(49, 20, -1):
+            clock[0] += 1
+            line.end_turn()
+            assert len(line._waiting) == left
+        assert line.is_full
+        while len(line._waiting) > 5:
+            clock[0] += 1
+            line.end_turn()
+        assert not line.is_full
+        clock[0] += 30  # nothing has ended for long
+        assert line.is_full
+        line.close()
+
+
+def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on() -> None:
+    line = Line(1, 5, 20)
+    line.take_turn()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(line.take_turn) for _ in range(2)]
+        eventually(lambda: len(line._waiting) == 2)
+        line.close()
+        assert {type(each.exception()) for each in waiting} == {Stopping}
+    with pytest.raises(Stopping):
+        line.take_turn()
+    line.end_turn()
+
+
+def test_the_door_counts_uploads_and_bytes() -> None:
+    door = Door(uploads=2, held_bytes=100)
+    door.enter(500)  # larger than all that is allowed, but alone
+    with pytest.raises(Overloaded):
+        door.enter(1)
+    door.forget(500)
+    door.enter(60)
+    with pytest.raises(Overloaded):
+        door.enter(10)  # both uploads are under way
+    door.received()
+    door.enter(40)
+    door.received()
+    with pytest.raises(Overloaded):
+        door.enter(1)
+
+
+# The app
+
+
+class Slow(FakeClassifier):
+    """Answers when it is told to."""
+
+    def __init__(self, outcome: Prediction | Exception) -> None:
+        super().__init__(outcome)
+        self.may_answer = threading.Event()
+
+    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+        assert self.may_answer.wait(20)
+        return super().classify(photo, deadline, request_id, model)
+
+
+def post(app: Any, path: str = "/predict") -> Any:
+    form = {"file": (io.BytesIO(contract.sample()), "x.jpg")}
+    return app.test_client().post(path, data=form, headers={"Accept": "application/json"})
+
+
+@pytest.mark.parametrize("outcome", [SOUP, TritonUnavailable("away"), ZeroDivisionError()])
+@pytest.mark.parametrize("path", ["/predict", "/api/v1/classify", "/nowhere", "/predict?model=none"])
+def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: str) -> None:
+    app = create_app(Settings(max_at_work=1, max_waiting=0, max_uploads=1), FakeClassifier(outcome))
+    statuses = {post(app, path).status_code for _ in range(3)}
+    assert len(statuses) == 1
+    limits: Limits = app.extensions["limits"]
+    assert (limits._line._free, limits._door._free, limits._door._bytes) == (1, 1, 0)
+    text = app.test_client().get("/metrics").text
+    assert "web_refusals_total{" not in text
+    assert 'web_photos_in_flight{stage="upload"} 1' not in text
+
+
+def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
+    classifier = Slow(SOUP)
+    app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
+    limits: Limits = app.extensions["limits"]
+    with ThreadPoolExecutor(2) as pool:
+        taken = [pool.submit(post, app) for _ in range(2)]
+        eventually(lambda: limits.is_full)
+        shown = app.test_client().get("/metrics").text
+        refused = post(app, "/api/v1/classify")
+        assert app.test_client().get("/healthz").status_code == 200
+        assert app.test_client().get("/").status_code == 200
+        classifier.may_answer.set()
+        assert {each.result().status_code for each in taken} == {200}
+    assert refused.status_code == 503
+    assert refused.json["error"]["code"] == "overloaded"
+    assert int(refused.headers["Retry-After"]) >= 1
+    for stage, many in (("upload", 0), ("waiting", 1), ("work", 1)):
+        assert f'web_photos_in_flight{{stage="{stage}"}} {many}.0' in shown
+    after = app.test_client().get("/metrics").text
+    assert 'web_refusals_total{at="line"} 1.0' in after
+    assert 'web_photos_in_flight{stage="work"} 0.0' in after
+    waited = [each.result().json["timings_ms"].get("wait", 0) for each in taken]
+    assert min(waited) == 0 < max(waited)
+    assert post(app).status_code == 200
+
+
+# A refusal from the first bytes of a request
+
+
+HEAD = (
+    b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
+    b"X-Request-ID: me-7\r\nContent-Length: 12\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def limits() -> Limits:
+    found: Limits = create_app(Settings(), FakeClassifier(SOUP)).extensions["limits"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD,
+        HEAD.replace(b"X-Request-ID", b"x-request-id").replace(b"Content-Length", b"CONTENT-LENGTH"),
+        HEAD.replace(b"/predict", b"/predict?model=a"),
+        HEAD.replace(b"/predict", b"/api/v1/classify").replace(b"Accept: application/json\r\n", b""),
+    ],
+)
+def test_a_program_is_refused_by_its_head_alone(limits: Limits, head: bytes) -> None:
+    refusal = limits.refusal(head + b"twelve bytes")
+    assert refusal
+    assert refusal.request_bytes == len(head) + 12
+    lines, _, body = refusal.answer.partition(b"\r\n\r\n")
+    assert lines.startswith(b"HTTP/1.1 503 ")
+    assert b"X-Request-ID: me-7" in lines
+    assert b"Retry-After: 2" in lines
+    assert f"Content-Length: {len(body)}".encode() in lines
+    assert json.loads(body)["error"] == {
+        "code": "overloaded",
+        "message": str(Overloaded("line")),
+        "request_id": "me-7",
+    }
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        HEAD[:-2],
+        HEAD.replace(b"POST", b"GET"),
+        HEAD.replace(b"/predict", b"/predictions"),
+        HEAD.replace(b"/predict", b"/healthz"),
+        HEAD.replace(b"application/json", b"text/html"),
+        HEAD.replace(b"Content-Length: 12", b"Transfer-Encoding: chunked"),
+        HEAD.replace(b"Host: x", b"Origin: https://elsewhere.example"),
+        HEAD.replace(b"Content-Length: 12\r\n\r\n", b"\r\nContent-Length: 12\r\n\r\n"),
+    ],
+)
+def test_whatever_else_it_is_is_looked_at_more_closely(limits: Limits, head: bytes) -> None:
+    assert limits.refusal(head) is None
