@@ -42,6 +42,8 @@ def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
                 received += chunk
         except ConnectionResetError:
             pass
+    while received.startswith(b"HTTP/1.1 100 "):  # go on, and the answer follows
+        received = received.partition(b"\r\n\r\n")[2]
     head, found, body = received.partition(b"\r\n\r\n")
     if found and b"chunked" in head.lower():  # a heat map's lines
         return Answer(int(head.split()[1]), {}, body)
@@ -92,7 +94,7 @@ def attack(url: str, numbers: range) -> tuple[Counter[str], dict[str, str]]:
 
 
 def bad(results: Counter[str]) -> dict[str, int]:
-    fine = {str(status.value) for status in HTTPStatus if status < 500}
+    fine = {str(status.value) for status in HTTPStatus if 200 <= status < 500}
     fine |= {"501", "answered rightly", "no answer"}
     return {result: count for result, count in results.items() if result not in fine}
 

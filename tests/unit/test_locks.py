@@ -12,6 +12,7 @@ import pytest
 
 from app import shared_tensors
 from gourmet.bench.perf_analyzer import Load, _keys_for, arguments
+from gourmet.commands.up import _traces_to
 from gourmet.serving import locks
 from gourmet.serving.locks import Keys, NoSafePlace, headers_for, kept
 
@@ -134,3 +135,16 @@ def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
 
 def test_the_app_sends_its_key_under_the_name_that_triton_was_told() -> None:
     assert (shared_tensors.KEY_HEADER, shared_tensors.KEY_ENV) == (locks.MEMORY_HEADER, locks.MEMORY_ENV)
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        ({}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/"}, "http://c:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/t"}, "http://c:4318/t"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, ""),
+    ],
+)
+def test_triton_traces_to_where_the_web_app_does(env: dict[str, str], where: str) -> None:
+    assert _traces_to(env) == where
