@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,14 @@ def test_the_report_goes_into_its_part_of_the_page_and_leaves_the_rest(tmp_path:
     data = json.loads((tmp_path / report.DATA).read_text())
     assert data["rows"][0]["photos_per_s"] == pytest.approx([100, 101, 100])
     assert (tmp_path / report.PICTURE).read_text().startswith("<svg ")
+
+
+def test_what_others_disturbed_is_shown_and_not_judged() -> None:
+    found = results()
+    busy = tuple(replace(each, foreign_cores=0.5) for each in found.windows)
+    said = report.as_markdown(replace(found, windows=busy), {}, "today")
+    assert "| at least 0.85× | not judged: disturbed |" in said
+    assert " met |" not in said
 
 
 def test_a_page_without_a_place_for_the_report_is_left_alone(tmp_path: Path) -> None:

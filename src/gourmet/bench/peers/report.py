@@ -53,6 +53,7 @@ def as_data(results: Results, machine: dict[str, str], when: str) -> dict[str, A
         "photos": results.photos,
         "decoding": results.decoding,
         "left_out": results.left_out,
+        "disturbed": any(row.disturbed for row in rows(results)),
         "goals": [{**asdict(goal), "median": goal.median, "met": goal.met} for goal in goals(results)],
         "rows": [{**asdict(row), "median": row.median} for row in rows(results)],
     }
@@ -71,11 +72,12 @@ def as_markdown(results: Results, machine: dict[str, str], when: str) -> str:
         "| goal, at 8 at a time | measured | wanted | |\n|---|---|---|---|",
     ]
     page = "\n".join(parts) + "\n"
+    # Ratios of what others took part in show how they fell, and not who is ahead.
+    disturbed = any(row.disturbed for row in table)
     for goal in goals(results):
         wanted = f"{'at most' if goal.at_most else 'at least'} {goal.wanted:g}×"
-        page += (
-            f"| {goal.what} | {_over(goal.per_turn, 2)}× | {wanted} | {'met' if goal.met else 'not met'} |\n"
-        )
+        verdict = "not judged: disturbed" if disturbed else "met" if goal.met else "not met"
+        page += f"| {goal.what} | {_over(goal.per_turn, 2)}× | {wanted} | {verdict} |\n"
     for photos in results.plan.photos:
         page += f"\n### {photos.capitalize()} photos\n\n{_HEAD}"
         page += "".join(_line(row) for row in table if row.photos == photos)
