@@ -39,6 +39,10 @@ def bars(results: Results) -> str:
         legend.append(f'<rect x="{x}" y="14" width="12" height="12" fill="{colour}"/>')
         legend.append(f'<text x="{x + 18}" y="25">{_WORDS[role]}</text>')
     title = f"Photos per second, {GOAL_CONCURRENCY} at a time (median; line: least to most)"
+    if any(row.disturbed for row in table):
+        title = (
+            f"Photos per second, {GOAL_CONCURRENCY} at a time; * disturbed by other work: not to be compared"
+        )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
@@ -59,7 +63,7 @@ def _bar(row: Row, y: int, most: float) -> list[str]:
     low, high = (_NAMES + scale * value for value in (min(row.photos_per_s), max(row.photos_per_s)))
     digits = 0 if row.median >= 50 else 1
     return [
-        f'<text x="{_NAMES - 10}" y="{y + 12}" text-anchor="end">{escape(arm.words)}</text>',
+        f'<text x="{_NAMES - 10}" y="{y + 12}" text-anchor="end">{escape(arm.words)}{" *" if row.disturbed else ""}</text>',
         f'<rect x="{_NAMES}" y="{y - 2}" width="{scale * row.median:.1f}" height="{_BAR}" '
         f'fill="{_COLOURS[arm.role]}"/>',
         f'<path d="M{low:.1f} {middle}H{high:.1f}" stroke="#000000" stroke-width="1.5"/>',
