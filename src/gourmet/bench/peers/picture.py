@@ -62,8 +62,9 @@ def _bar(row: Row, y: int, most: float) -> list[str]:
     middle = y + _BAR / 2 - 2
     low, high = (_NAMES + scale * value for value in (min(row.photos_per_s), max(row.photos_per_s)))
     digits = 0 if row.median >= 50 else 1
+    name = arm.words + (" *" if row.disturbed else "")
     return [
-        f'<text x="{_NAMES - 10}" y="{y + 12}" text-anchor="end">{escape(arm.words)}{" *" if row.disturbed else ""}</text>',
+        f'<text x="{_NAMES - 10}" y="{y + 12}" text-anchor="end">{escape(name)}</text>',
         f'<rect x="{_NAMES}" y="{y - 2}" width="{scale * row.median:.1f}" height="{_BAR}" '
         f'fill="{_COLOURS[arm.role]}"/>',
         f'<path d="M{low:.1f} {middle}H{high:.1f}" stroke="#000000" stroke-width="1.5"/>',
