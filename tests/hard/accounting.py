@@ -25,6 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
@@ -337,7 +338,10 @@ def learn(url: str, photos: Sequence[bytes]) -> list[Photo]:
         return [await client.ask(photo, "learn") for photo in photos]
 
     found = []
-    for data, answer in zip(photos, asyncio.run(ask_all()), strict=True):
+    # In a thread: where a browser is open, its driver's loop runs in this one already.
+    with ThreadPoolExecutor(1) as beside:
+        answers = beside.submit(lambda: asyncio.run(ask_all())).result()
+    for data, answer in zip(photos, answers, strict=True):
         assert answer.status == HTTPStatus.OK, answer.body
         found.append(Photo(data, answer.json["label"], answer.json["probability"]))
     apart = [(photo.label, round(photo.probability / _SAME / 2)) for photo in found]
