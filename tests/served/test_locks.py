@@ -161,7 +161,7 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
     with_keys: str, locked: TritonServer, protocol: Any
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
-    load = Load("digits", url, protocol, shared_memory=True, window_ms=400, stability_percent=999)
+    load = Load("digits", url, protocol, shared_memory=True, window_requests=20, stability_percent=999)
     assert measure(load).rows_per_s > 0
 
 

@@ -21,7 +21,7 @@ def tripler(onnx_lab: Any) -> str:
 
 def short(model: str, url: str, protocol: Literal["http", "grpc"] = "http", **more: Any) -> Load:
     """A load whose figures nobody needs to believe: it must end quickly on a busy machine."""
-    return Load(model, url, protocol, window_ms=300, stability_percent=999, **more)
+    return Load(model, url, protocol, window_requests=20, stability_percent=999, **more)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
