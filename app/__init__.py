@@ -74,10 +74,11 @@ def create_app(
     pages.init_app(app, classifier, settings)
     classifiers = {food_contract.NAME: classifier}
     wait_s = min(health.DEADLINE_S, settings.request_deadline_s)
-    readiness = {food_contract.NAME: health.Readiness(classifier, settings.food_model, wait_s)}
+    seen = health.Sighting.shared()
+    readiness = {food_contract.NAME: health.Readiness(classifier, settings.food_model, wait_s, seen)}
     if digits is not None:
         classifiers[digits_contract.NAME] = digits
-        ready = health.Readiness(digits, settings.digits_model, pages.LIST_DEADLINE_S)
+        ready = health.Readiness(digits, settings.digits_model, pages.LIST_DEADLINE_S, seen)
         readiness[digits_contract.NAME] = ready
         digits_page.init_app(app, digits, ready, settings)
     several = Several()

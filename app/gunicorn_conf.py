@@ -46,6 +46,7 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _RATES = "WEB_RATE_LIMIT_FILE"
+_SEEN = "WEB_TRITON_SEEN_FILE"
 _M_MMAP_THRESHOLD = -3
 
 
@@ -63,6 +64,8 @@ def on_starting(server: Any) -> None:
     rates = Path(os.environ[_METRICS], "rates")
     rates.touch()
     os.environ[_RATES] = str(rates)
+    # Made by the first worker that meets Triton.
+    os.environ[_SEEN] = str(rates.with_name("triton-seen"))
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -91,3 +94,4 @@ def on_exit(server: Any) -> None:
     if folder := os.environ.pop(_METRICS, ""):
         shutil.rmtree(folder, ignore_errors=True)
     os.environ.pop(_RATES, None)
+    os.environ.pop(_SEEN, None)

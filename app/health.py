@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
+from pathlib import Path
 from typing import Final, Literal
 
 from flask import Blueprint, Response, current_app, jsonify
@@ -14,10 +17,38 @@ from app.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavail
 from app.inference import Deadline
 from app.metrics import Metrics
 
+SEEN_ENV: Final = "WEB_TRITON_SEEN_FILE"
 _READY_AGE_S: Final = 1.0
 DEADLINE_S: Final = 5.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
+
+
+class Sighting:
+    """Whether Triton was ever met; in `path`, which appears then, or in this process alone.
+
+    gunicorn's workers share it: one that was started just now would take a Triton that went away for
+    one that starts.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._seen = False
+
+    @classmethod
+    def shared(cls) -> Sighting:
+        return cls(Path(os.environ[SEEN_ENV]) if os.environ.get(SEEN_ENV) else None)
+
+    def __bool__(self) -> bool:
+        self._seen = self._seen or (self._path is not None and self._path.exists())
+        return self._seen
+
+    def remember(self) -> None:
+        if not self:
+            self._seen = True
+            if self._path is not None:
+                with contextlib.suppress(OSError):  # a full disk; this process knows
+                    self._path.touch()
 
 
 class Readiness:
@@ -26,7 +57,7 @@ class Readiness:
     While somebody asks, which may take seconds, the others are told what was so before.
     """
 
-    def __init__(self, classifier: Classifier, model: str, deadline_s: float) -> None:
+    def __init__(self, classifier: Classifier, model: str, deadline_s: float, seen: Sighting) -> None:
         self._classifier = classifier
         self._model = model
         self._deadline_s = deadline_s
@@ -34,7 +65,7 @@ class Readiness:
         self._checked_at = float("-inf")
         self._state: Prediction | ServingError | None = None
         self._started_at = time.monotonic()
-        self._seen = False
+        self._seen = seen
 
     def check(self) -> Prediction | ServingError:
         known = self._state
@@ -57,9 +88,9 @@ class Readiness:
             model = HealthModel(name=found.model, version=found.version)
             message = f"{found.model} answers"
             return Health(alive=True, ready=True, state="ready", message=message, model=model)
-        state: Literal["starting", "loading", "away"] = "away"
-        if isinstance(found, ModelNotReady) and found.loading:
-            state = "loading"
+        state: Literal["starting", "loading", "not_ready", "away"] = "away"
+        if isinstance(found, ModelNotReady):
+            state = "loading" if found.loading else "not_ready"
         elif isinstance(found, TritonUnavailable) and self._just_started():
             state = "starting"
         return Health(
@@ -80,9 +111,10 @@ class Readiness:
             sample = self._classifier.system.sample()
             answer = self._classifier.classify(sample, Deadline(self._deadline_s), "readyz")
         except ServingError as error:
-            self._seen = self._seen or not isinstance(error, TritonUnavailable)
+            if not isinstance(error, TritonUnavailable):
+                self._seen.remember()
             return error
-        self._seen = True
+        self._seen.remember()
         return answer
 
 

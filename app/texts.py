@@ -195,6 +195,7 @@ TEXTS: Final[dict[str, str]] = {
     "js.title_other": "That did not work",
     "js.state_starting": "The classifier is starting.",
     "js.state_loading": "The classifier is loading its model.",
+    "js.state_not_ready": "The classifier runs, but its model is not ready: it may still be loading.",
     "js.state_away": "The classifier is away.",
     "js.state_unreachable": "The web app cannot be reached.",
     "js.state_again": "Photos can be chosen all the same: they are sent by themselves once it is back.",

@@ -182,8 +182,10 @@ class Health(Shape):
 
     alive: Literal[True]
     ready: bool
-    state: Literal["ready", "starting", "loading", "away"] = Field(
+    state: Literal["ready", "starting", "loading", "not_ready", "away"] = Field(
         description="ready: the model has just answered its sample. loading: Triton is loading the model. "
+        "not_ready: Triton runs and does not have the model ready; where its list of models is locked, it "
+        "may be loading it all the same. "
         "starting: Triton has not been seen since this app started a short while ago, and is probably "
         "loading its models. away: anything else, which the message names."
     )

@@ -7,6 +7,7 @@ import io
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,7 +305,7 @@ def test_the_api_speaks_json_to_browsers_too(path: str) -> None:
     [
         (EGG, "ready", None),
         (errors.ModelNotReady("m", ["a"], loading=True), "loading", "model_not_ready"),
-        (errors.ModelNotReady("m", ["a"]), "away", "model_not_ready"),
+        (errors.ModelNotReady("m", ["a"]), "not_ready", "model_not_ready"),
         (errors.TritonUnavailable("x"), "starting", "triton_unavailable"),
         (errors.TritonTooSlow("x"), "away", "triton_too_slow"),
         (errors.TritonBusy("x"), "away", "triton_busy"),
@@ -329,6 +330,15 @@ def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: py
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
     fake.outcome = errors.TritonUnavailable("x")
     assert browser.get("/api/v1/health").get_json()["state"] == "away"
+
+
+def test_a_triton_that_another_worker_met_is_away_and_not_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_TRITON_SEEN_FILE", str(tmp_path / "seen"))
+    late = client(errors.TritonUnavailable("x"))
+    assert client().get("/api/v1/health").get_json()["state"] == "ready"
+    assert late.get("/api/v1/health").get_json()["state"] == "away"
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
