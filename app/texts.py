@@ -203,7 +203,7 @@ TEXTS: Final[dict[str, str]] = {
     "api.title": "API",
     "api.document": "The same for programs, as OpenAPI 3.1:",
     "api.examples": "Examples",
-    "api.example": "Example in {language}",
+    "api.example": "{what}: an example in {language}",
     "api.sample_answer": "An answer",
     "api.limits": "Limits and refusals",
     "api.sizes": "A call may have up to {photos} photos of up to {photo_mb} MB each, {call_mb} MB in all.",

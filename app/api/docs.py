@@ -22,8 +22,10 @@ from app.web import API
 
 _EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
-EXAMPLE_BASE: Final = "http://localhost:5000"
-EXAMPLES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
+_EXAMPLE_BASE: Final = "http://localhost:5000"
+_LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
+# The operations that have examples, each in a folder of its name.
+_SHOWN: Final = ("classify", "explain", "digits")
 
 
 def blueprint(settings: Settings) -> Blueprint:
@@ -40,11 +42,10 @@ def blueprint(settings: Settings) -> Blueprint:
     @routes.get("/api/docs")
     def docs() -> str:
         base = request.url_root.rstrip("/")
-        examples = {name: example(name, base) for name in EXAMPLES}
         return render_template(
             "api_docs.html",
             document=made(),
-            examples=examples,
+            examples=_examples(made()["paths"], base),
             answer=json.dumps(RESULTS.as_dict(), indent=2),
             keys=bool(settings.api_keys),
             rate=settings.rate_limit,
@@ -56,8 +57,16 @@ def blueprint(settings: Settings) -> Blueprint:
     return routes
 
 
-def example(name: str, base: str) -> str:
-    return (_EXAMPLES / EXAMPLES[name]).read_text().replace(EXAMPLE_BASE, base).strip()
+def _examples(paths: dict[str, Any], base: str) -> dict[str, dict[str, str]]:
+    """By what they do, which is the operation's summary, and then by language."""
+    return {
+        paths[f"{API}{name}"]["post"]["summary"]: {
+            language: (_EXAMPLES / name / file).read_text().replace(_EXAMPLE_BASE, base).strip()
+            for language, file in _LANGUAGES.items()
+        }
+        for name in _SHOWN
+        if f"{API}{name}" in paths
+    }
 
 
 def prose(text: str) -> Markup:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+DIGIT = Path(__file__).parents[2] / "app" / "static" / "digits" / "7.png"
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -21,19 +22,36 @@ FLAGS = [
 ]
 
 
+Examples = dict[tuple[str, str], str]
+
+
 @pytest.fixture(scope="module")
-def examples(python_web: Any) -> dict[str, str]:
-    """The examples as the page shows them, by language."""
+def examples(python_web: Any) -> Examples:
+    """The examples as the page shows them, by operation and language."""
     text = python_web.request("GET", "/api/docs", Accept="text/html").body.decode()
-    found = re.findall(r"<h3>(\w+)</h3>\s*<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
-    return {language: html.unescape(example) for language, example in found}
+    found = re.findall(r"<h4>(\w+)</h4>\s*<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
+    shown: Examples = {}
+    for language, example in found:
+        asked = re.findall(r"(?:v1|API\}?)/(\w+)", example)
+        shown[asked[0], language] = html.unescape(example)
+    assert set(shown) == {
+        (operation, language)
+        for operation in ("classify", "explain", "digits")
+        for language in ("curl", "Python", "JavaScript")
+    }
+    return shown
 
 
 @pytest.fixture
 def photos(tmp_path: Path, sample: bytes) -> Path:
     (tmp_path / "photo.jpg").write_bytes(sample)
     (tmp_path / "other.jpg").write_bytes(sample[:1000])
+    (tmp_path / "digit.png").write_bytes(DIGIT.read_bytes())
     return tmp_path
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -42,8 +60,8 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_the_curl_examples_print_answers(examples: dict[str, str], photos: Path) -> None:
-    shown = run(["bash", "-ec", examples["curl"]], photos).splitlines()
+def test_the_curl_examples_print_answers(examples: Examples, photos: Path) -> None:
+    shown = run(["bash", "-ec", examples["classify", "curl"]], photos).splitlines()
     one, several, models = (json.loads(line) for line in shown if line)
     assert one["results"][0]["label"]
     assert several["results"][0]["model"]["name"] == "food_classifier_onnx"
@@ -51,9 +69,29 @@ def test_the_curl_examples_print_answers(examples: dict[str, str], photos: Path)
     assert models["default"] == "food_classifier"
 
 
-def test_the_python_example_prints_the_label(examples: dict[str, str], photos: Path) -> None:
-    shown = run([sys.executable, "-c", examples["Python"]], photos)
+def test_the_python_example_prints_the_label(examples: Examples, photos: Path) -> None:
+    shown = run([sys.executable, "-c", examples["classify", "Python"]], photos)
     assert re.fullmatch(r"[A-Z][\w/ ]+ \d+%(, not sure)?\n", shown)
+
+
+def test_the_examples_of_a_heat_map_print_its_lines_and_draw_it(examples: Examples, photos: Path) -> None:
+    lines = run(["bash", "-ec", examples["explain", "curl"]], photos).splitlines()
+    assert json.loads(lines[-1])["final"] is True
+    *progress, rows = run([sys.executable, "-c", examples["explain", "Python"]], photos).partition(
+        "49 of 49\n"
+    )
+    assert "of 49" in progress[0]
+    drawn = rows.splitlines()
+    assert [len(row) for row in drawn] == [14] * 7
+    assert "@@" in rows
+
+
+def test_the_examples_of_a_digit_print_its_answer(examples: Examples, photos: Path) -> None:
+    (result,) = json.loads(run(["bash", "-ec", examples["digits", "curl"]], photos))["results"]
+    assert result["label"] == "7"
+    bars = run([sys.executable, "-c", examples["digits", "Python"]], photos).splitlines()
+    assert len(bars) == 10
+    assert max(bars, key=len).startswith("7 ")
 
 
 @pytest.fixture
@@ -81,11 +119,33 @@ ASK = """async ([example, photo]) => {
 }"""
 
 
-def test_the_javascript_example_answers_in_a_browser_and_on_a_phone_nothing_sticks_out(
-    examples: dict[str, str], python_web: Any, page: Any, sample: bytes
+EXPLAIN = """async ([example, photo]) => {
+  const explain = new Function(`${example}; return explain;`)();
+  const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
+  const maps = [];
+  await explain(new File([bytes], "photo.jpg"), (falls, final) => maps.push([falls.length, final]));
+  return maps;
+}"""
+READ = """async ([example, address]) => {
+  const read = new Function(`${example}; return read;`)();
+  const digit = await createImageBitmap(await (await fetch(address)).blob());
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width: digit.width, height: digit.height });
+  canvas.getContext("2d").drawImage(digit, 0, 0);
+  return read(canvas);
+}"""
+
+
+def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_sticks_out(
+    examples: Examples, python_web: Any, page: Any, sample: bytes
 ) -> None:
     page.goto(f"{python_web.url}/api/docs")
-    told = page.evaluate(ASK, [examples["JavaScript"], base64.b64encode(sample).decode()])
+    told = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
     assert told[0].startswith("photo.jpg: ")
     assert told[1].startswith("text.txt: this is not a picture")
+    assert page.evaluate(EXPLAIN, [examples["explain", "JavaScript"], encoded(sample)]) == [
+        [7, False],
+        [14, True],
+    ]
+    assert page.evaluate(READ, [examples["digits", "JavaScript"], "/static/digits/7.png"]) == "7"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
