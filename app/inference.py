@@ -60,6 +60,23 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class ModelStatistics:
+    """What a version of a model has done since Triton loaded it; times are sums over its requests."""
+
+    name: str
+    version: str
+    requests: int
+    failures: int
+    rows: int
+    executions: int
+    queue_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+    executions_by_batch: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class Answer:
     outputs: Tensors
     model_version: str
@@ -176,10 +193,14 @@ class Triton:
 
     def served(self, deadline: Deadline) -> list[str]:
         """The names of all models that are ready: those that have statistics, which need no key."""
+        return sorted({statistics.name for statistics in self.model_statistics(deadline)})
+
+    def model_statistics(self, deadline: Deadline, model: str = "") -> list[ModelStatistics]:
+        """What `model`, or each model that is ready, has done so far, version by version."""
         try:
-            found = self._call(deadline, lambda client: client.get_inference_statistics())
-            return sorted({entry["name"] for entry in found["model_stats"]})
-        except (AttributeError, KeyError, TypeError, InferenceServerException) as exc:
+            found = self._call(deadline, lambda client: client.get_inference_statistics(model))
+            return [_statistics(entry) for entry in found["model_stats"]]
+        except (AttributeError, KeyError, TypeError, ValueError, InferenceServerException) as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
 
     def _is_loading(self, model: str, deadline: Deadline) -> bool:
@@ -274,6 +295,30 @@ def _info(model: str, metadata: dict[str, Any], config: dict[str, Any]) -> Model
         parameters={key: value.get("string_value", "") for key, value in parameters.items()},
         version=max(map(str, metadata.get("versions") or [""]), key=lambda text: (len(text), text)),
         max_batch_size=int(config.get("max_batch_size", 0)),
+    )
+
+
+def _statistics(entry: dict[str, Any]) -> ModelStatistics:
+    of_requests = entry["inference_stats"]
+
+    def total_ns(phase: str) -> int:
+        return int(of_requests[phase].get("ns", 0))
+
+    batches = entry.get("batch_stats", [])
+    return ModelStatistics(
+        name=entry["name"],
+        version=entry["version"],
+        requests=int(of_requests["success"].get("count", 0)),
+        failures=int(of_requests["fail"].get("count", 0)),
+        rows=int(entry.get("inference_count", 0)),
+        executions=int(entry.get("execution_count", 0)),
+        queue_ns=total_ns("queue"),
+        input_ns=total_ns("compute_input"),
+        infer_ns=total_ns("compute_infer"),
+        output_ns=total_ns("compute_output"),
+        executions_by_batch={
+            int(batch["batch_size"]): int(batch["compute_infer"].get("count", 0)) for batch in batches
+        },
     )
 
 

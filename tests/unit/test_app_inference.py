@@ -328,7 +328,9 @@ def test_an_address_that_swallows_packets_is_given_up_after_the_connect_timeout(
 
 
 def test_a_model_that_is_not_ready_is_said_with_those_that_are(listen: Listen) -> None:
-    stats = {"model_stats": [{"name": "b"}, {"name": "a"}]}
+    phases = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+    asked = {"version": "1", "inference_stats": {phase: {} for phase in phases}}  # of one never asked
+    stats = {"model_stats": [{"name": "b", **asked}, {"name": "a", **asked}]}
     locked = http({"error": "This API is restricted"}, "403 Forbidden")
     unknown = http({"error": "unknown model"}, "404 Not Found")
     refused = http({}, "400 Bad Request")
