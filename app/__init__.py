@@ -19,7 +19,7 @@ def create_app(
 ) -> Flask:
     """The app, set up from the environment and asking a real Triton unless told otherwise.
 
-    Where only the food `classifier` is given, the app has no digits.
+    Where only the food `classifier` is given, the app has no digits, and no lab without a Triton to look at.
     """
     from flask import Flask
 
@@ -46,11 +46,13 @@ def create_app(
     from app.api import routes as api_routes
     from app.api.several import Several
     from app.classifier import TritonClassifier
+    from app.lab import routes as lab
     from app.settings import Settings
     from gourmet.systems.digits import contract as digits_contract
     from gourmet.systems.food11 import contract as food_contract
 
     settings = settings or Settings.from_env(os.environ)
+    triton = None
     if classifier is None:
         triton = inference.Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
         classifier = TritonClassifier(triton, settings.food_model, food_contract)
@@ -94,5 +96,7 @@ def create_app(
         tracing.close(app)
 
     app.register_blueprint(docs.blueprint(settings))
+    if triton is not None:
+        lab.init_app(app, triton.model_statistics, settings)
     app.extensions["close"] = close
     return app

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from flask import Response, current_app, g
 
-from app.api.shapes import Classified, Digit, Guess, ModelName, Predicted, Timings
+from app.api.shapes import Classified, Digit, Guess, Inside, ModelName, Predicted, Timings
 from app.classifier import Prediction
 from app.metrics import Metrics
 from app.web import request_id
@@ -59,9 +59,17 @@ def _facts(prediction: Prediction, timings: Mapping[str, float], filename: str |
         "top": [Guess(label=label, probability=probability) for label, probability in prediction.top],
         "model": ModelName(name=prediction.model, version=prediction.version),
         "bytes_sent": prediction.bytes_sent,
+        "inside": _inside(prediction),
         "timings_ms": Timings(**{phase: round(ms, 2) for phase, ms in timings.items()}),
         "request_id": request_id(),
     }
+
+
+def _inside(prediction: Prediction) -> Inside | None:
+    found = prediction.inside
+    if found is None:
+        return None
+    return Inside(requests=found.requests, queue=round(found.queue_ms, 2), compute=round(found.compute_ms, 2))
 
 
 def add_server_timing(response: Response, timings: Mapping[str, float]) -> None:

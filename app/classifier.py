@@ -16,6 +16,7 @@ import numpy.typing as npt
 from app import tracing
 from app.errors import BadPicture, InferenceFailed, ModelNotReady, ServingError, UnknownModel
 from app.inference import Answer, Deadline, ModelInfo, Refused, TensorSpec, Triton
+from app.inside import Inside, Watch
 from app.system import System
 from gourmet.systems.food11 import contract as food11
 from gourmet.systems.pictures import Pixels
@@ -36,6 +37,7 @@ class Prediction:
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
     system: System = food11
+    inside: Inside | None = None
 
     @property
     def top(self) -> list[tuple[str, float]]:
@@ -88,8 +90,16 @@ class Rows:
 class Classifier(Protocol):
     system: System
 
-    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
-        """Ask `model`, or else the one that was set.
+    def classify(
+        self,
+        photo: bytes,
+        deadline: Deadline,
+        request_id: str = "",
+        model: str = "",
+        *,
+        closely: bool = False,
+    ) -> Prediction:
+        """Ask `model`, or else the one that was set; `closely` where it is to be told what was inside Triton.
 
         Raise PictureError for a photo that cannot be used and ServingError for all else.
         """
@@ -112,19 +122,27 @@ class TritonClassifier:
         self._model = model
         self._versions: dict[str, str] = {}
 
-    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+    def classify(
+        self,
+        photo: bytes,
+        deadline: Deadline,
+        request_id: str = "",
+        model: str = "",
+        *,
+        closely: bool = False,
+    ) -> Prediction:
         try:
             info = self._choose(model or self._model, deadline)
         except ServingError:
             self.system.identify(photo)  # what is no photo is refused for that, whatever else is the matter
             raise
         try:
-            return self._ask(info, photo, deadline, request_id)
+            return self._ask(info, photo, deadline, request_id, closely)
         except Refused as exc:
             # The model may have been replaced by one that takes something else.
             now = self._triton.describe(info.name, deadline, afresh=True)
             if now.inputs != info.inputs:
-                return self._ask(now, photo, deadline, request_id)
+                return self._ask(now, photo, deadline, request_id, closely)
             if info.inputs[0].datatype == "BYTES":  # Triton decoded it, so the fault is the picture's
                 raise BadPicture("broken_picture", str(exc)) from exc
             raise
@@ -187,12 +205,16 @@ class TritonClassifier:
             )
         return info.inputs[0].datatype
 
-    def _ask(self, info: ModelInfo, photo: bytes, deadline: Deadline, request_id: str) -> Prediction:
+    def _ask(
+        self, info: ModelInfo, photo: bytes, deadline: Deadline, request_id: str, closely: bool
+    ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
             tensor, phases = self._prepared(photo, self._datatype(info))
+        watch = Watch(self._triton, info.name, deadline) if closely else None
         prepared = time.perf_counter()
         answer = self._triton.infer(info.name, {info.inputs[0].name: tensor}, deadline, request_id)
         answered = time.perf_counter()
+        inside = watch.inside(answer.model_version) if watch else None
         if answer.model_version != self._versions.get(info.name):
             self._versions[info.name] = answer.model_version
             info = self._triton.describe(info.name, deadline, afresh=True)
@@ -204,6 +226,7 @@ class TritonClassifier:
             {**phases, "triton": (answered - prepared) * 1000},
             answer.bytes_sent,
             self.system,
+            inside,
         )
 
     def _prepared(self, photo: bytes, datatype: str) -> tuple[npt.NDArray[Any], dict[str, float]]:
@@ -239,7 +262,15 @@ class FakeClassifier:
         self.asked: list[tuple[bytes, str]] = []
         self.closed = threading.Event()
 
-    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+    def classify(
+        self,
+        photo: bytes,
+        deadline: Deadline,
+        request_id: str = "",
+        model: str = "",
+        *,
+        closely: bool = False,
+    ) -> Prediction:
         self.asked.append((photo, request_id))
         self.system.identify(photo)
         return self._outcome(model)

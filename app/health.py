@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Final, Literal
@@ -16,6 +15,7 @@ from app.classifier import Classifier, Prediction
 from app.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavailable, as_dict
 from app.inference import Deadline
 from app.metrics import Metrics
+from app.remembered import Remembered
 
 SEEN_ENV: Final = "WEB_TRITON_SEEN_FILE"
 _READY_AGE_S: Final = 1.0
@@ -52,34 +52,18 @@ class Sighting:
 
 
 class Readiness:
-    """Whether `model` answers its sample, asked at most once a second however many want to know.
-
-    While somebody asks, which may take seconds, the others are told what was so before.
-    """
+    """Whether `model` answers its sample, asked at most once a second however many want to know."""
 
     def __init__(self, classifier: Classifier, model: str, deadline_s: float, seen: Sighting) -> None:
         self._classifier = classifier
         self._model = model
         self._deadline_s = deadline_s
-        self._lock = threading.Lock()
-        self._checked_at = float("-inf")
-        self._state: Prediction | ServingError | None = None
+        self._remembered = Remembered(self._ask, _READY_AGE_S)
         self._started_at = time.monotonic()
         self._seen = seen
 
     def check(self) -> Prediction | ServingError:
-        known = self._state
-        if known is None:
-            self._lock.acquire()
-        elif not self._lock.acquire(blocking=False):
-            return known
-        try:
-            if self._state is None or time.monotonic() - self._checked_at >= _READY_AGE_S:
-                self._state = self._ask()
-                self._checked_at = time.monotonic()
-            return self._state
-        finally:
-            self._lock.release()
+        return self._remembered.get()
 
     def health(self) -> Health:
         """The same for people and their pages."""

@@ -18,8 +18,8 @@ from app.settings import Settings
 from app.web import since_start_ms
 
 _requests: Final = logging.getLogger("app.requests")
-# Asked every few seconds by whoever watches: told only where something is wrong.
-_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+# Asked every second or few by whoever watches: told only where something is wrong.
+_PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics", "/lab/figures"})
 
 
 class JsonLines(logging.Formatter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from gourmet.systems.digits import contract as digits
@@ -14,6 +15,7 @@ _MIN_KEY_CHARACTERS: Final = 16
 # For refusals, pages, health and metrics, whatever else there is to do.
 _SPARE_THREADS: Final = 8
 _LOG_FORMATS: Final = ("text", "json")
+_SWITCH: Final = ("on", "off")
 _HOST: Final = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\]")
 _ORIGIN: Final = re.compile(r"\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?")
 
@@ -61,6 +63,8 @@ class Settings:
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: int = 0
     log_format: str = "text"
+    lab_page: str = "on"
+    lab_reports: Path | None = None
 
     def __post_init__(self) -> None:
         host, _, port = self.triton_url.rpartition(":")
@@ -75,12 +79,16 @@ class Settings:
                     f"{system.MODEL_ENV} is {model!r}: give the name of a served model, "
                     f"such as {system.DEFAULT_MODEL}"
                 )
-        if self.log_format not in _LOG_FORMATS:
-            raise SettingsError(f"LOG_FORMAT is {self.log_format!r}: give {' or '.join(_LOG_FORMATS)}")
+        for variable, value, allowed in (
+            ("LOG_FORMAT", self.log_format, _LOG_FORMATS),
+            ("LAB_PAGE", self.lab_page, _SWITCH),
+        ):
+            if value not in allowed:
+                raise SettingsError(f"{variable} is {value!r}: give {' or '.join(allowed)}")
         for name, lowest, highest in _RANGES:
-            value = getattr(self, name)
-            if not lowest <= value <= highest:
-                raise SettingsError(f"{name.upper()} is {value:g}: allowed is {lowest:g} to {highest:g}")
+            number = getattr(self, name)
+            if not lowest <= number <= highest:
+                raise SettingsError(f"{name.upper()} is {number:g}: allowed is {lowest:g} to {highest:g}")
         # The key itself stays out of the message, which ends in a log.
         for place, key in enumerate(self.api_keys, 1):
             if len(key) < _MIN_KEY_CHARACTERS or not re.fullmatch(r"[!-~]+", key):
@@ -141,6 +149,8 @@ VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "trusted_hosts": ("TRUSTED_HOSTS", _words),
     "trusted_proxies": ("TRUSTED_PROXIES", int),
     "log_format": ("LOG_FORMAT", str),
+    "lab_page": ("LAB_PAGE", str),
+    "lab_reports": ("LAB_REPORTS", Path),
 }
 
 _RANGES: Final = (

@@ -113,9 +113,11 @@ TEXTS: Final[dict[str, str]] = {
     "js.default": "default",
     "js.model_default": "{name} (default)",
     "js.time_all": "{time} from the browser and back",
-    "js.time_note": "Upload is what the network took on top of the server’s own time. Triton stands for "
-    "sending, its queue, the model and its answer; where a model takes the photo itself, it decodes it "
-    "there.",
+    "js.time_note": "Upload is what the network took on top of the server’s own time. A model that takes the "
+    "photo itself decodes it as a part of its inference.",
+    "js.time_shared": "Triton stands for sending, its queue, the model and its answer. It ended {requests} "
+    "requests meanwhile, which waited for {queue} and took the model {compute} on average.",
+    "js.time_triton": "Triton stands for sending, its queue, the model and its answer.",
     "js.phase_shrink": "Make smaller",
     "js.phase_connect": "Connect",
     "js.phase_upload": "Upload",
@@ -124,6 +126,9 @@ TEXTS: Final[dict[str, str]] = {
     "js.phase_decode": "Decode",
     "js.phase_preprocess": "Preprocess",
     "js.phase_triton": "Triton",
+    "js.phase_exchange": "To Triton and back",
+    "js.phase_queue": "Triton’s queue",
+    "js.phase_inference": "Inference",
     "js.phase_answer": "Answer",
     "js.fact_time": "Time in the app",
     "js.fact_triton": "Of it Triton",

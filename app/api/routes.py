@@ -30,6 +30,11 @@ _WAYS: Final = {
     "application/json": shapes.Base64Photos,
 }
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
+_PARAMETERS: Final = {
+    **MODEL_PARAMETER,
+    "inside": "`1` to be told as well how long Triton had the photo in its queue and with the model, which "
+    "costs two more questions to Triton",
+}
 
 _MODELS: Final = Operation(
     shapes.Models,
@@ -44,7 +49,7 @@ _CLASSIFY: Final = Operation(
     fails_as_answer=(400, 413, 415, 500, 502, 503, 504),
     example=RESULTS,
     bodies=_WAYS,
-    query=MODEL_PARAMETER,
+    query=_PARAMETERS,
 )
 _DIGITS: Final = Operation(
     shapes.Digits,
@@ -53,7 +58,7 @@ _DIGITS: Final = Operation(
     errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
     fails_as_answer=(400, 413, 415, 500, 502, 503, 504),
     bodies=_WAYS,
-    query=MODEL_PARAMETER,
+    query=_PARAMETERS,
 )
 _HEALTH: Final = Operation(
     shapes.Health,
@@ -81,8 +86,10 @@ def blueprint(
         deadline = Deadline(settings.request_deadline_s)
         asked_as = request_id()
 
+        closely = request.args.get("inside") == "1"
+
         def ask(photo: bytes) -> Prediction:
-            return classifiers[system].classify(photo, deadline, asked_as, call.model)
+            return classifiers[system].classify(photo, deadline, asked_as, call.model, closely=closely)
 
         outcomes = several.classify(call.photos, ask, deadline)
         for outcome in outcomes:

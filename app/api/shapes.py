@@ -64,7 +64,7 @@ class Timings(Shape):
     )
     triton: Milliseconds = Field(
         description="The round trip to Triton: sending, its queue, the model (which decodes where it takes "
-        "the photo itself) and the answer. Triton does not tell them apart for a single request."
+        "the photo itself) and the answer. What of it was inside Triton stands in `inside`, where asked for."
     )
     total: Milliseconds = Field(description="From the end of the request's headers until this photo's answer")
 
@@ -83,6 +83,14 @@ class Predicted(Shape):
     request_id: str
 
 
+class Inside(Shape):
+    """Milliseconds inside Triton: the mean of the model's requests that ended while this was under way."""
+
+    requests: int = Field(ge=1, description="How many those were; 1: this one alone")
+    queue: Milliseconds
+    compute: Milliseconds = Field(description="With the model, which decodes where it takes the photo itself")
+
+
 class Classified(Predicted):
     """What one photo of a call shows."""
 
@@ -90,6 +98,7 @@ class Classified(Predicted):
     class_id: int = Field(ge=0, description="The label's place in the model's list of labels")
     threshold: float = Field(description="Below it, the model's answer should be shown as a guess")
     bytes_sent: int = Field(ge=0, description="The bytes of the tensor that went to Triton")
+    inside: Inside | Maybe = Field(default=None, description="Only where it was asked for and Triton told it")
 
 
 class Failed(Shape):

@@ -262,7 +262,9 @@ class Slow(FakeClassifier):
         self.now = self.most = 0
         self._lock = threading.Lock()
 
-    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+    def classify(
+        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: bool
+    ) -> Prediction:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)

@@ -139,7 +139,9 @@ class Slow(FakeClassifier):
         super().__init__(outcome)
         self.may_answer = threading.Event()
 
-    def classify(self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "") -> Prediction:
+    def classify(
+        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: bool
+    ) -> Prediction:
         assert self.may_answer.wait(20)
         return super().classify(photo, deadline, request_id, model)
 

@@ -79,6 +79,30 @@ def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: by
     assert phases["food_classifier_onnx"] == ["receive", "decode", "preprocess", "triton", "total"]
 
 
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx", "food_classifier_int8"])
+def test_a_photo_alone_with_its_model_is_told_its_own_time_in_the_queue_and_with_the_model(
+    python_web: Any, sample: bytes, model: str
+) -> None:
+    for _ in range(5):
+        (result,) = classify(python_web, sample, query=f"?inside=1&model={model}").json["results"]
+        inside = result["inside"]
+        assert inside["requests"] == 1
+        assert inside["compute"] > 0.5
+        # A backend stops its clock a little after it answered.
+        assert inside["queue"] + inside["compute"] < 1.5 * result["timings_ms"]["triton"]
+    assert "inside" not in classify(python_web, sample).json["results"][0]
+
+
+def test_photos_at_once_are_told_the_mean_of_those_that_ended_meanwhile(
+    python_web: Any, sample: bytes
+) -> None:
+    results = classify(python_web, *[sample] * 8, query="?inside=1&model=food_classifier_onnx").json[
+        "results"
+    ]
+    assert max(result["inside"]["requests"] for result in results) > 1
+    assert all(result["inside"]["compute"] > 0 for result in results)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_sixteen_photos_with_broken_ones_among_them_in_one_call(
     python_web: Any, sample: bytes, model: str

@@ -50,7 +50,7 @@ def test_axe_finds_nothing_on_any_page_in_any_state(
     page.click("#history summary")
     found += findings(page)
     # Under way, and in trouble.
-    page.route("**/api/v1/classify", lambda route: None)
+    page.route("**/api/v1/classify?*", lambda route: None)
     page.route(
         "**/api/v1/health", lambda route: route.fulfill(json={"state": "loading", "message": "not yet"})
     )

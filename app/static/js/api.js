@@ -59,17 +59,25 @@ function noted(address, started) {
     Math.abs(entry.startTime - started) < Math.abs((best?.startTime ?? Infinity) - started) ? entry : best, null);
 }
 
+/** Triton's round trip in its parts, where they are this photo's own: alone with its model. */
+function apart(triton, inside) {
+  if (inside?.requests !== 1 || inside.queue > triton) return [["triton", triton]];
+  // A backend stops its clock a little after it answered.
+  const inference = Math.min(inside.compute, triton - inside.queue);
+  return [["exchange", triton - inside.queue - inference], ["queue", inside.queue], ["inference", inference]];
+}
+
 /** Where the time went, in the order in which it passed: [phase, milliseconds]. */
-function phases(server, started, ended, entry) {
-  const { total, ...inside } = server;
+function phases({ timings_ms: { total, triton, ...before }, inside }, started, ended, entry) {
   const sent = entry?.requestStart || started;
   const answered = entry?.responseStart || ended;
   const end = entry?.responseEnd || ended;
-  const known = Object.values(inside).reduce((sum, value) => sum + value, 0);
+  const known = Object.values(before).reduce((sum, value) => sum + value, triton);
   return [
     ["connect", sent - (entry?.startTime ?? started)],
     ["upload", answered - sent - total],
-    ...Object.entries(inside),
+    ...Object.entries(before),
+    ...apart(triton, inside),
     ["answer", Math.max(0, total - known) + end - answered],
   ].map(([phase, value]) => [phase, Math.max(0, value)]);
 }
@@ -78,12 +86,13 @@ function phases(server, started, ended, entry) {
 export async function classify(photo, name, model, signal) {
   const address = new URL(settings.urls.classify, location.href);
   if (model) address.searchParams.set("model", model);
+  address.searchParams.set("inside", "1");
   const form = new FormData();
   form.append("file", photo, name);
   const started = performance.now();
   const { results: [result] } = await ask(address, { method: "POST", body: form, signal });
   const ended = performance.now();
-  return { ...result, phases: phases(result.timings_ms, started, ended, noted(address.href, started)) };
+  return { ...result, phases: phases(result, started, ended, noted(address.href, started)) };
 }
 
 /** The lines of a heat map, as they come: how far it is, and maps that become finer. */

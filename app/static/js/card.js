@@ -79,7 +79,7 @@ export class Card {
         h("span", { class: "label" }, answer.sure ? answer.label : t("perhaps", { label: answer.label })),
         h("span", { class: "share" }, percent(answer.probability))),
       answer.sure ? null : h("p", { class: "doubt" }, t("unsure", { threshold: percent(answer.threshold) })),
-      ranking(answer.top), waterfall(phases),
+      ranking(answer.top), waterfall(phases, answer.inside),
       h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, answer.model.name), " ",
         t("version", { version: answer.model.version })), h("span", {}, saved)))],
     [this.#button("compare"), this.#button("again"), this.#button("remove")]);

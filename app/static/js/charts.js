@@ -14,8 +14,16 @@ export const ranking = (top) => h("ol", { class: "top" }, ...top.map(({ label, p
   h("li", {}, h("span", { class: "name" }, label), meter(probability),
     h("span", { class: "share" }, percent(probability, 1)))));
 
+/** What the bars do not tell of the time inside Triton. */
+function inTriton(phases, inside) {
+  if (!phases.some(([phase]) => phase === "triton")) return [];
+  if (!(inside?.requests > 1)) return [t("time_triton"), " "];
+  return [t("time_shared",
+    { requests: inside.requests, queue: ms(inside.queue), compute: ms(inside.compute) }), " "];
+}
+
 /** [phase, milliseconds] one after another; each begins where the one above it ends. */
-export function waterfall(phases) {
+export function waterfall(phases, inside) {
   const total = phases.reduce((sum, [, value]) => sum + value, 0);
   let passed = 0;
   const rows = phases.map(([phase, value]) => {
@@ -31,5 +39,5 @@ export function waterfall(phases) {
   return h("details", { class: "time" },
     h("summary", {}, t("time_all", { time: ms(total) })),
     h("ol", { class: "waterfall" }, ...rows),
-    h("p", { class: "note" }, t("time_note")));
+    h("p", { class: "note" }, ...inTriton(phases, inside), t("time_note")));
 }
