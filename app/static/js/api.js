@@ -120,3 +120,4 @@ export async function* explain(photo, name, answer, signal) {
 
 export const models = (signal) => ask(settings.urls.models, { signal });
 export const health = () => ask(settings.urls.health, { cache: "no-store" });
+export const figures = (signal) => ask(settings.urls.figures, { cache: "no-store", signal });

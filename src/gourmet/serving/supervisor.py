@@ -176,6 +176,7 @@ class Supervisor:
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         env["MAX_AT_WORK"] = str(options.threads)
+        env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         env.pop(locks.ADMIN_ENV, None)  # what faces the world needs no more than this:
         if options.memory_key:
             env[locks.MEMORY_ENV] = options.memory_key
