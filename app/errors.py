@@ -36,6 +36,7 @@ from flask import Flask, current_app, g
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
+from app.texts import TEXTS
 from app.web import render, request_id
 from gourmet.systems.pictures import PictureError
 
@@ -236,7 +237,8 @@ def init_app(app: Flask) -> None:
 
 def _serving_error(error: ServingError) -> ResponseReturnValue:
     g.error_code = error.code
-    response = render("error.html", as_dict(error), error.status, error=error)
+    title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
+    response = render("error.html", as_dict(error), error.status, error=error, title=title)
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
