@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from flask import Flask, Request, current_app, g
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from app.errors import BrokenBody, NoFile, UploadTooLarge, UploadTooSlow
+from app.forms import FormParser
 from app.limits import take_turn
 from app.patience import Patience
 from app.settings import Settings
@@ -34,14 +34,7 @@ _BROKEN: Final = (ParseException, OSError)
 class UploadRequest(Request):
     """A request whose files stay in memory, where the byte cap keeps them small."""
 
-    def _get_file_stream(
-        self,
-        total_content_length: int | None,
-        content_type: str | None,
-        filename: str | None = None,
-        content_length: int | None = None,
-    ) -> IO[bytes]:
-        return io.BytesIO()
+    form_data_parser_class = FormParser
 
 
 def init_app(app: Flask, settings: Settings) -> None:

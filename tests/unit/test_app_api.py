@@ -41,8 +41,15 @@ def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClien
 
 
 def send(browser: FlaskClient, *photos: bytes, query: str = "", **fields: str) -> Any:
-    files = [(io.BytesIO(photo), f"{index}.jpg") for index, photo in enumerate(photos)]
-    return browser.post(CLASSIFY + query, data={"file": files, **fields})
+    # Written here, since werkzeug's client leaves out the end of the line that an empty file is.
+    parts = [
+        f'name="file"; filename="{index}.jpg"\r\n\r\n'.encode() + photo for index, photo in enumerate(photos)
+    ]
+    parts += [f'name="{name}"\r\n\r\n{text}'.encode() for name, text in fields.items()]
+    body = b"".join(b"--edge\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts)
+    return browser.post(
+        CLASSIFY + query, data=body + b"--edge--\r\n", content_type="multipart/form-data; boundary=edge"
+    )
 
 
 def code(reply: Any) -> tuple[int, str]:

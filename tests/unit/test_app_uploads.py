@@ -142,3 +142,30 @@ def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tempfile, "SpooledTemporaryFile", refuse)
     photo = contract.sample() + b"\0" * 5_000_000
     assert send(client(), part(photo) + f"--{BOUNDARY}--\r\n".encode()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "end",
+    [b"", b"\r\n", f"\r\n--{BOUNDARY}".encode(), f"\r\n--{BOUNDARY}-".encode(), f"\n--{BOUNDARY}--".encode()],
+    ids=["none", "a line's", "half a boundary", "one dash", "another line end"],
+)
+def test_a_form_without_its_end_is_none(end: bytes) -> None:
+    assert code(send(client(), part(contract.sample())[:-2] + end)) == (400, "no_file")
+
+
+def test_what_looks_like_a_boundary_inside_a_photo_stays_in_it() -> None:
+    fake = FakeClassifier(BREAD)
+    for cut in (f"--{BOUNDARY}", f"\n--{BOUNDARY}--\r\n", f"\r\n--{BOUNDARY[:-1]}", "\r\n--", "\r"):
+        photo = contract.sample() + cut.encode() * 20_000
+        assert send(client(fake), part(photo) + f"--{BOUNDARY}--\r\n".encode()).status_code == 200
+        assert fake.asked[-1][0] == photo
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [part(b"text", 'name="model"') * 17, part(b"x" * 500_001, 'name="model"')],
+    ids=["too many parts", "too long a text"],
+)
+def test_a_form_of_more_than_a_photo_and_a_few_words_is_refused(parts: bytes) -> None:
+    body = parts + part(contract.sample()) + f"--{BOUNDARY}--\r\n".encode()
+    assert code(send(client(), body)) == (413, "upload_too_large")
