@@ -62,8 +62,13 @@ def totals(counted: ModelStatistics) -> list[str]:
     return [str(told[column]) for column in COLUMNS]
 
 
+def figure(value: float) -> str:
+    """With three digits or all that are before the point, as the page's script writes it too."""
+    return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+
+
 def _mean(total: float, count: int) -> str:
-    return f"{total / count:.2f}" if count else "–"
+    return figure(total / count) if count else "–"
 
 
 def _model(counted: ModelStatistics) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Final
 from flask import Blueprint, Flask, Response, abort, jsonify, render_template
 
 from app.errors import ServingError
-from app.lab.figures import COLUMNS, Ask, Figures, totals
+from app.lab.figures import COLUMNS, Ask, Figures, figure, totals
 from app.lab.reports import Reports
 from app.settings import Settings
 from app.texts import TEXTS
@@ -24,7 +24,7 @@ _REPORT_POLICY: Final = (
 def init_app(app: Flask, ask: Ask, settings: Settings) -> None:
     """Show the lab, unless the settings turn it off."""
     if settings.lab_page == "on":
-        app.jinja_env.filters["totals"] = totals
+        app.jinja_env.filters.update(totals=totals, figure=figure)
         reports = Reports(settings.lab_reports) if settings.lab_reports else None
         app.register_blueprint(_blueprint(Figures(ask), reports, settings))
 

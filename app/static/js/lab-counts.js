@@ -8,6 +8,7 @@ export class History {
   #keepS;
   #last = null;
   steps = [];
+  isFull = false;
 
   constructor(keepS) {
     this.#keepS = keepS;
@@ -19,7 +20,9 @@ export class History {
     // Another process may tell of an earlier look, and the same look may be told twice.
     if (before && look.at <= before.at) return;
     this.#last = look;
-    this.steps = this.steps.filter(({ at }) => at > look.at - this.#keepS);
+    const kept = this.steps.filter(({ at }) => at > look.at - this.#keepS);
+    this.isFull ||= kept.length < this.steps.length;
+    this.steps = kept;
     if (!before || look.at - before.at > LONGEST_STEP_S) return;
     const known = new Map(before.models.map((model) => [keyOf(model), model]));
     const models = new Map(look.models.map((model) => [keyOf(model), difference(model, known.get(keyOf(model)))]));

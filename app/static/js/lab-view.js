@@ -20,6 +20,7 @@ export function show(history) {
   const active = models.filter(worked);
   const idle = models.filter((model) => !active.includes(model));
   const keys = active.map(keyOf);
+  const when = t(history.isFull ? "lately" : "so_far");
   for (const [key, card] of cards) {
     if (keys.includes(key)) continue;
     card.element.remove();
@@ -31,13 +32,13 @@ export function show(history) {
       cards.set(key, new Card(model));
       byId("models").insertBefore(cards.get(key).element, byId("models").children[place] ?? null);
     }
-    cards.get(key).show(history, key, at);
+    cards.get(key).show(history, key, at, when);
   });
-  put(byId("quiet"), history.steps.length ? t("nothing") : t("first"));
+  put(byId("quiet"), history.steps.length ? t("nothing", { when }) : t("first"));
   byId("quiet").hidden = active.length > 0;
   byId("scale").hidden = active.length === 0;
   byId("idle").hidden = idle.length === 0 || active.length === 0;
-  put(byId("idle"), t("idle", { models: idle.map(({ name }) => name).join(", ") }));
+  put(byId("idle"), t("idle", { when, models: idle.map(({ name }) => name).join(", ") }));
   totals(models);
 }
 
@@ -65,7 +66,7 @@ class Card {
       this.#batches);
   }
 
-  show(history, key, at) {
+  show(history, key, at, when) {
     const lately = history.sum(key, FIGURES_S);
     const all = history.sum(key);
     const shown = figures(lately);
@@ -79,7 +80,7 @@ class Card {
       this.#lines[figure].path.setAttribute("d", drawn(points, most));
       put(this.#lines[figure].most, number(most));
     }
-    put(this.#facts, t("requests", { rate: number(shown.requests_per_s), count: all.requests })
+    put(this.#facts, t("requests", { rate: number(shown.requests_per_s), count: all.requests, when })
       + (all.failures ? ` ${t("failed", { count: all.failures })}` : ""));
     this.#facts.classList.toggle("failing", all.failures > 0);
     this.#sizes(all);

@@ -16,7 +16,7 @@ _COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow", "E": "red", 
 
 # [2026-11-21 03:02:09 +0000] [16830] [INFO] Listening at: http://127.0.0.1:5000 (16830)
 _GUNICORN_LINE: Final = re.compile(r"\[\S+ (\d\d:\d\d:\d\d) \S+\] \[\d+\] \[([A-Z])\w+\] (.*)$")
-_PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics) HTTP/1\.\d" 200 ')
+_PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.\d" 200 ')
 
 # What is worth a line without --verbose; warnings and errors always are.
 _TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
