@@ -110,7 +110,7 @@ TEXTS: Final[dict[str, str]] = {
     "lab.js.first": "Looking …",
     "lab.js.lately": "in the last two minutes",
     "lab.js.so_far": "since this page was opened",
-    "lab.js.nothing": "No model was asked {when}. Give the page of food a photo, or run a benchmark, and watch.",
+    "lab.js.nothing": "No model was asked {when}. Give the food page a photo, or run a benchmark, and watch.",
     "lab.js.idle": "Not asked {when}: {models}",
     "lab.js.version": "version {version}",
     "lab.js.rows_per_s": "Rows/s",
