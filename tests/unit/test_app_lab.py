@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ BENCH: dict[str, Any] = {
             "rows_per_s": {"value": value},
             "latency_ms": {"p95": 8.5},
         }
-        for level, value in ((1, 40.0), (8, 120.5))
+        for level, value in ((1, 40.0), (8, 120.4))
     ],
     "refused": [],
 }
@@ -157,7 +156,7 @@ def test_reports_are_listed_the_latest_first_with_what_a_benchmark_says(tmp_path
     assert latest.benchmark
     assert latest.benchmark.best
     assert (latest.benchmark.machine, latest.benchmark.points) == ("a chip, 2 of 2", 2)
-    assert (latest.benchmark.best.name, latest.benchmark.best.rows_per_s) == ("one instance c=8", 120.5)
+    assert (latest.benchmark.best.name, latest.benchmark.best.rows_per_s) == ("one instance c=8", 120.4)
 
 
 def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
@@ -179,20 +178,10 @@ def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
 @pytest.mark.parametrize(
     "bench",
     [
-        *(
-            "",
-            "{",
-            "[]",
-            "null",
-            '"text"',
-            "[" * 100_000,
-            '{"points": 1e999}',
-            "\ud800".encode("utf-8", "replace").decode(),
-        ),
+        *("", "{", "[]", "null", '"text"', "[" * 100_000, '{"points": 1e999}', "\x00"),
         {},
         changed("when", to="yesterday"),
         changed("when", to=7),
-        changed("machine", to=["a chip"]),
         changed("machine", to=None),
         changed("points", to=5),
         changed("points", to=["x"]),
@@ -269,7 +258,7 @@ def test_while_triton_is_away_the_page_says_so_and_shows_the_reports(tmp_path: P
         assert "RateLimit" not in now.headers
     assert "There are no figures at the moment" in page.text
     assert "no Triton answers at 127.0.0.1:1" in page.text
-    assert "120 rows/s at one instance c=8, p95 8.50 ms" in page.text.replace("121 rows", "120 rows")
+    assert "120 rows/s at one instance c=8, p95 8.50 ms" in page.text
     assert 'datetime="2026-11-21T10:00:00+00:00"' in page.text
 
 
@@ -286,7 +275,7 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
     browser = client(tmp_path, lab_page="off")
     for address in ("/lab", "/lab/figures", f"/lab/reports/{report.id}"):
         assert browser.get(address).status_code == 404
-    assert "/lab" not in browser.get("/compare").text
+    assert 'href="/lab"' not in browser.get("/compare").text
     assert 'href="/lab"' in client().get("/compare").text
     with pytest.raises(SettingsError, match="LAB_PAGE is 'no': give on or off"):
         Settings.from_env({"LAB_PAGE": "no"})
