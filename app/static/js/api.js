@@ -82,11 +82,11 @@ function phases({ timings_ms: { total, triton, ...before }, inside }, started, e
   ].map(([phase, value]) => [phase, Math.max(0, value)]);
 }
 
-/** What food is on one photo, by `model` or else by the deployment's default. */
-export async function classify(photo, name, model, signal) {
+/** What is on one photo, by `model` or else by the deployment's default; `closely`: and what was inside Triton. */
+export async function classify(photo, name, model, signal, closely = false) {
   const address = new URL(settings.urls.classify, location.href);
   if (model) address.searchParams.set("model", model);
-  address.searchParams.set("inside", "1");
+  if (closely) address.searchParams.set("inside", "1");
   const form = new FormData();
   form.append("file", photo, name);
   const started = performance.now();

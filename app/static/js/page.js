@@ -103,7 +103,7 @@ class Job {
       say(`${this.file.name}: ${verdict}`);
       return;
     }
-    const answer = await classify(photo, this.file.name, chosen(), signal);
+    const answer = await classify(photo, this.file.name, chosen(), signal, true);
     this.card.answered(photo, answer, this.#sent);
     say(t(answer.sure ? "spoken" : "spoken_unsure",
       { file: this.file.name, label: answer.label, share: percent(answer.probability) }));
