@@ -202,16 +202,21 @@ def _check(image: Image.Image, data: bytes) -> None:
         )
     if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
         raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")
-    start, end = data[:_END_BYTES].lower(), data[-_END_BYTES:].lower()
-    if any(mark in start[:_HEAD_BYTES] for mark in _HEAD_MARKS) or any(
-        mark in part for mark in _END_MARKS for part in (start, end)
-    ):
+    if _has_marks(data):
         raise PictureError(
             "mixed_file",
             f"this {kind} is a document, a program or an archive as well: save it again as a plain picture",
         )
     if reason := excess(image, data):
         raise PictureError("too_complex", f"this {kind} is not decoded, as {reason}: save it again")
+
+
+def _has_marks(data: bytes) -> bool:
+    """Whether other readers would find a beginning or an end of theirs in `data`."""
+    whole = len(data) <= 2 * _END_BYTES
+    looked_at = (data if whole else data[:_END_BYTES] + b"\n" + data[-_END_BYTES:]).lower()
+    head = looked_at[:_HEAD_BYTES]
+    return any(mark in head for mark in _HEAD_MARKS) or any(mark in looked_at for mark in _END_MARKS)
 
 
 def _turn(image: Image.Image, data: bytes) -> AbstractContextManager[object]:
