@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import time
@@ -39,7 +40,7 @@ class Prediction:
     system: System = food11
     inside: Inside | None = None
 
-    @property
+    @functools.cached_property
     def top(self) -> list[tuple[str, float]]:
         """The likeliest labels with their probabilities, best first."""
         labelled = zip(self.system.LABELS, self.probabilities, strict=True)

@@ -64,9 +64,10 @@ def _compress(response: Response) -> Response:
     if not (response.mimetype or "").startswith(_TEXT) or response.status_code in (204, 206, 304):
         return response
     response.vary.add("Accept-Encoding")
+    if (response.content_length or 0) < _MIN_BYTES or "Content-Encoding" in response.headers:
+        return response
     encoding = request.accept_encodings.best_match(["br", "gzip"])
-    length = response.content_length
-    if encoding is None or "Content-Encoding" in response.headers or (length or 0) < _MIN_BYTES:
+    if encoding is None:
         return response
     response.direct_passthrough = False
     data = response.get_data()

@@ -18,18 +18,21 @@ READ_BODIES: Final = frozenset(
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    # Taking a photo through a file input needs no permission; a camera in the page would be its own.
-    "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+_HEADERS: Final = tuple(
+    {
+        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+        "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        # Taking a photo through a file input needs no permission; a camera in the page would be its own.
+        "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }.items()
+)
 
 
 def request_id() -> str:
@@ -78,9 +81,9 @@ def _begin() -> None:
 
 def _finish(response: Response) -> Response:
     response.headers["X-Request-ID"] = request_id()
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers.setdefault("Cache-Control", "no-cache")
+    # One by one with `setdefault`, each would be compared with all that are there, in small letters.
+    given = {name for name, _ in response.headers}
+    response.headers.extend([header for header in _HEADERS if header[0] not in given])
     # A body where none is looked for would be read to its end, however long, before the next request.
     if request.endpoint not in READ_BODIES and (
         request.content_length or "Transfer-Encoding" in request.headers
