@@ -2,7 +2,8 @@
 
 Each thread has one client of its own, as tritonclient demands, whose connection is kept alive.
 Every call has a deadline for all of it: resolving, connecting, sending, waiting and reading.
-Large tensors go to a Triton of the same machine in shared memory, a piece of it for each thread.
+Large tensors go to a Triton of the same machine in shared memory, a piece of it for each thread, and are
+asked about over a connection of their own (app.direct).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import gevent
@@ -23,6 +23,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from app import tracing
+from app.direct import Direct, TooLate
 from app.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
 from app.shared_tensors import LEAST_BYTES, SharedInput, is_about_region, may_share
 
@@ -108,7 +109,12 @@ class _Connection:
         )
         # geventhttpclient would send a lost request again up to twice, also one that ended Triton.
         self.client._client_stub._connection_pool.size = -1
+        self.direct = Direct(url)
         self.kept_alive = False
+
+    def close(self) -> None:
+        self.client.close()
+        self.direct.close()
 
 
 class Triton:
@@ -155,24 +161,19 @@ class Triton:
             for name, values in inputs.items()
         ]
         # A model with a queue policy drops what still waits when nobody waits for it any more.
-        infer = partial(
-            client.infer,
-            model,
-            tensors,
-            request_id=request_id,
-            timeout=deadline.left_us(),
-            headers=tracing.headers() or None,
-        )
+        said = {"request_id": request_id, "timeout": deadline.left_us()}
+        headers = tracing.headers()
         if len(tensors) == 1 and self._shared(client, tensors[0], *inputs.values()):
             try:
-                return infer()
+                direct = self._connection().direct
+                return direct.infer(model, tensors, deadline.left_s, headers, **said)
             except InferenceServerException as exc:
                 if not is_about_region(str(exc.message())):
                     raise
                 self._mine.shared = None  # a Triton that was started again knows of none
         for tensor, values in zip(tensors, inputs.values(), strict=True):
             tensor.set_data_from_numpy(values)
-        return infer()
+        return client.infer(model, tensors, headers=headers or None, **said)
 
     def _shared(self, client: Any, tensor: Any, values: npt.NDArray[Any]) -> bool:
         """Put `values` where Triton sees them and point `tensor` there, if that can be done."""
@@ -216,7 +217,7 @@ class Triton:
     def close(self) -> None:
         """Close the clients of all threads; for a process that is about to end."""
         for connection in list(self._all):
-            connection.client.close()
+            connection.close()
 
     def _ask_model(self, model: str, deadline: Deadline, ask: Callable[[Any], T]) -> T:
         try:
@@ -261,7 +262,7 @@ class Triton:
         except BaseException as exc:
             # What is left of the call may still lie in the connection.
             self._forget(connection)
-            if exc is timeout:
+            if exc is timeout or isinstance(exc, TooLate):
                 raise TritonTooSlow(f"Triton did not answer within {deadline.seconds:g} s") from None
             if isinstance(exc, _LOST):
                 raise
@@ -280,7 +281,7 @@ class Triton:
 
     def _forget(self, connection: _Connection) -> None:
         self._mine.connection = None
-        connection.client.close()
+        connection.close()
 
 
 def _info(model: str, metadata: dict[str, Any], config: dict[str, Any]) -> ModelInfo:
