@@ -189,7 +189,7 @@ TEXTS: Final[dict[str, str]] = {
     "js.phase_decode": "Decode",
     "js.phase_preprocess": "Preprocess",
     "js.phase_triton": "Triton",
-    "js.phase_exchange": "To Triton and back",
+    "js.phase_exchange": "To Triton, back",
     "js.phase_queue": "Triton’s queue",
     "js.phase_inference": "Inference",
     "js.phase_answer": "Answer",

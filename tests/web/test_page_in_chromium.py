@@ -62,7 +62,7 @@ def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_
     phases = card.locator(".waterfall .name")
     expect(phases.last).to_have_text("Answer")
     shown = set(phases.all_inner_texts())
-    assert {"Upload", "Receive", "Decode", "To Triton and back", "Triton’s queue", "Inference"} <= shown
+    assert {"Upload", "Receive", "Decode", "To Triton, back", "Triton’s queue", "Inference"} <= shown
     # The same answer as to a program that asks the old way.
     reply = python_web.predict(sample).json
     assert (reply["label"], reply["sure"]) == (told["label"], told["sure"])
