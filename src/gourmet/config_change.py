@@ -17,6 +17,15 @@ from gourmet.systems.instances import THREADS_PARAMETER
 
 Config = dict[str, Any]
 
+# As in the configs of triton/models: a queue that is bounded, and a request that drops out of it when
+# nobody waits for its answer any more.
+QUEUE_POLICY: Final[Config] = {
+    "timeout_action": "REJECT",
+    "allow_timeout_override": True,
+    "default_timeout_microseconds": 30_000_000,
+    "max_queue_size": 256,
+}
+
 
 class ImpossibleChange(UsageError):
     """A change that contradicts itself or the model's config."""
@@ -108,7 +117,7 @@ def _change_batching(config: Config, change: Change) -> None:
             f"{config.get('name', 'the model')} has max_batch_size {largest}: its network takes one input at "
             "a time and there is nothing to batch; export it with a batch dimension first"
         )
-    batching = config.setdefault("dynamic_batching", {})
+    batching = config.setdefault("dynamic_batching", {"default_queue_policy": dict(QUEUE_POLICY)})
     if change.delay_us is not None:
         batching["max_queue_delay_microseconds"] = change.delay_us
     if change.preferred_batches:

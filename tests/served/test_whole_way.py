@@ -90,7 +90,7 @@ def test_train_kill_resume_evaluate_deploy_check(
     assert position["seen"] > 0
     assert not (run / "last.safetensors").exists()
 
-    assert "after 1 epochs" in gourmet(tmp_path, *train, "--resume")
+    assert "after 1 epoch" in gourmet(tmp_path, *train, "--resume")
 
     evaluated = json.loads(gourmet(tmp_path, "evaluate", "food11", "--json"))["test"]
 

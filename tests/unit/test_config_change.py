@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.config_change import VARIANTS, Change, ImpossibleChange, as_pbtxt, changed, summary
+from gourmet.repository import read_config
+
+SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
 
 
 def config(**more: Any) -> dict[str, Any]:
@@ -49,6 +53,19 @@ def test_no_dynamic_takes_batching_away() -> None:
         config(dynamic_batching={"max_queue_delay_microseconds": 5}), Change(dynamic_batching=False)
     )
     assert "dynamic_batching" not in after
+
+
+def test_a_queue_that_is_begun_is_bounded_like_those_of_the_house_and_one_that_is_there_is_left_alone() -> (
+    None
+):
+    shipped = read_config(SHIPPED)
+    begun = as_pbtxt(changed(config(), VARIANTS["dynamic-batching"]))
+    policy = text_format.Parse(begun, model_config_pb2.ModelConfig()).dynamic_batching.default_queue_policy
+    assert policy == shipped.dynamic_batching.default_queue_policy
+    after = changed(
+        config(dynamic_batching={"default_queue_policy": {"max_queue_size": 7}}), Change(delay_us=1)
+    )
+    assert after["dynamic_batching"]["default_queue_policy"] == {"max_queue_size": 7}
 
 
 def test_options_win_over_the_variant_they_are_given_with() -> None:

@@ -47,7 +47,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
 
     resumed = gourmet(*train, "--resume", folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert "after 1 epochs" in resumed.stdout
+    assert "after 1 epoch" in resumed.stdout
     assert len((run / "log.jsonl").read_text().splitlines()) == 1
 
     evaluated = gourmet("evaluate", "digits", "--json", folder=tmp_path)

@@ -10,6 +10,7 @@ from torch import nn
 
 from gourmet.training.beginning import begin_with
 from gourmet.training.files import BadWeights, save_tensors
+from gourmet.training.run import beginning_of, data_of, write_run
 
 
 class Summing(nn.Module):
@@ -69,3 +70,10 @@ def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, 
     with pytest.raises(BadWeights, match=reason) as refused:
         begin_with(Summing(DISHES), path)
     assert str(path) in str(refused.value)
+
+
+def test_what_a_run_began_with_is_known_to_those_who_go_on_with_it(tmp_path: Path) -> None:
+    assert beginning_of(tmp_path) is None
+    write_run(tmp_path, {"data": "photos", "init": "first.safetensors"})
+    assert beginning_of(tmp_path) == "first.safetensors"
+    assert data_of(tmp_path / "last.safetensors") == Path("photos")

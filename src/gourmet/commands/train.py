@@ -63,7 +63,7 @@ def train(
     from gourmet.training.files import read_about
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.recipe import Recipe
-    from gourmet.training.run import data_of, write_run
+    from gourmet.training.run import beginning_of, data_of, write_run
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
@@ -92,7 +92,7 @@ def train(
         {
             "system": system,
             "data": str(data.resolve()),
-            "init": init and str(init),
+            "init": beginning_of(out) if resume else init and str(init),
             "recipe": recipe.as_dict(),
         },
     )
@@ -117,7 +117,8 @@ def train(
     if not outcome.finished:
         raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
     last = outcome.journal[-1]
-    click.echo(f"{out / LAST}: score {last['score']:.3f} after {last['epoch']} epochs")
+    epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
+    click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")
 
 
 def _bundled(system: str) -> Path:

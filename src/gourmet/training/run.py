@@ -22,6 +22,19 @@ def data_of(weights: Path) -> Path:
     """Where the photos lie that `weights` were trained on."""
     path = weights.parent / RUN
     try:
-        return Path(json.loads(path.read_text(encoding="utf-8"))["data"])
+        return Path(_facts(path)["data"])
     except (OSError, ValueError, KeyError) as exc:
         raise UsageError(f"{path} does not say where the data are: name them with --data") from exc
+
+
+def beginning_of(folder: Path) -> str | None:
+    """The weights that the run in `folder` began with; None where it began with none, or nobody noted it."""
+    try:
+        begun: str | None = _facts(folder / RUN).get("init")
+    except (OSError, ValueError):
+        return None
+    return begun
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
