@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that 
 # much, and in how many threads at a time.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 50_000_000
+# Where that many linger already: long enough to see that a body was read to its end.
+_LOOK_S: Final = 0.05
 _LINGERING: Final = 4
 _CHUNK_BYTES: Final = 65_536
 _MOST_READ_HERE_BYTES: Final = 1_000_000
@@ -134,7 +136,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             return True
         lingers = self._may_linger.acquire(blocking=False)
         try:
-            end = time.monotonic() + (_LINGER_S if lingers else 0.0)
+            end = time.monotonic() + (_LINGER_S if lingers else _LOOK_S)
             return bool(finish(deadline=end, max_bytes=_LINGER_BYTES))
         except Exception:  # of a connection that is lost, which ends here either way
             return False

@@ -1,0 +1,33 @@
+"""The worker's own part of a connection's end; what it does with real clients is in tests/web."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from types import SimpleNamespace
+
+import pytest
+from gunicorn.config import Config
+from gunicorn.http import get_parser
+
+from app.gunicorn_worker import Worker
+
+HEAD = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\n\r\n"
+
+
+@pytest.mark.parametrize(("body", "was_read"), [(b"done", True), (b"do", False)], ids=["whole", "half"])
+def test_a_connection_is_kept_where_its_body_was_read_however_many_others_linger(
+    body: bytes, was_read: bool
+) -> None:
+    config = Config()
+    worker = Worker(0, 0, [], None, 0, config, None)
+    while worker._may_linger.acquire(blocking=False):
+        pass
+    ours, theirs = socket.socketpair()
+    with ours, theirs, contextlib.closing(worker.tmp):
+        theirs.sendall(HEAD + body)
+        parser = get_parser(config, ours, ("127.0.0.1", 1))
+        request = next(parser)
+        if was_read:
+            assert request.body.read() == body
+        assert worker._finish(SimpleNamespace(parser=parser)) is was_read
