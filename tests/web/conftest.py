@@ -21,8 +21,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from gourmet.serving.ports import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems.food11 import contract
 
+MODELS = Path(__file__).parents[2] / "triton" / "models"
 BOUNDARY = "----boundary-of-the-tests"
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -145,6 +147,17 @@ def python_web(start: StartWeb, triton: Any) -> WebApp:
 def onnx_web(start: StartWeb, triton: Any) -> WebApp:
     """The app that asks `food_classifier_onnx`, which takes a tensor."""
     return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx")
+
+
+@pytest.fixture
+def sleeping_triton(tmp_path: Path) -> Iterator[TritonServer]:
+    """A Triton that was not started yet, with the one model that starts in a fraction of the others' time."""
+    shutil.copytree(MODELS / "food_classifier_onnx", tmp_path / "models" / "food_classifier_onnx")
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions((tmp_path / "models",), http_port=http, grpc_port=grpc, metrics_port=metrics)
+    server = TritonServer(options, lambda line: None)
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.serving.triton_server import TritonServer
 
-MODELS = Path(__file__).parents[2] / "triton" / "models"
-MODEL = "food_classifier_onnx"  # starts in a fraction of the others' time
-
-
-@pytest.fixture
-def sleeping_triton(tmp_path: Path) -> Iterator[TritonServer]:
-    """A Triton with one model that was not started yet."""
-    shutil.copytree(MODELS / MODEL, tmp_path / "models" / MODEL)
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions((tmp_path / "models",), http_port=http, grpc_port=grpc, metrics_port=metrics)
-    server = TritonServer(options, lambda line: None)
-    yield server
-    server.close()
+MODEL = "food_classifier_onnx"
 
 
 def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_is_there(

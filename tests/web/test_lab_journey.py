@@ -1,0 +1,195 @@
+"""The lab in a browser: figures that move, a Triton that goes and comes back, reports that run nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from gourmet.bench import saving
+from gourmet.bench.results import BatchSize, Bench, Demand, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.serving.triton_server import TritonServer
+
+MODEL = "food_classifier_onnx"
+KEY = "a-key-of-the-tests"
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1>
+<script>document.querySelector("h1").textContent = "ran"</script>
+<img src="/lab/figures" alt="" onerror="document.title = 'ran'">
+<form action="/predict"><button>go</button></form>"""
+
+
+def a_bench() -> Bench:
+    point = Point(
+        arm=MODEL,
+        demand=Demand(MODEL, 8),
+        client="gourmet",
+        rows_per_s=Estimate(123.4, 120.0, 126.0),
+        latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
+        split_ms=Split(8.0, 0.1, 10.0, 0.2, 1.7),
+        batches=(BatchSize(1, 50, 9.0),),
+        windows=(Window(123.0, 20.0),),
+        requests=300,
+        errors={},
+        usage=Usage(0.2),
+        checks=(),
+        config={"name": MODEL},
+    )
+    machine = {"processor": "a chip", "cpus": "2 of 2"}
+    return Bench("a benchmark", "gourmet bench run", "2026-11-21T10:00:00+00:00", machine, "noise", (point,))
+
+
+def look(at: float, times: int, **more: Any) -> dict[str, Any]:
+    """A model that was asked ten times as often, each time with four rows in a batch of their own."""
+    asked = 10 * times
+    model = {
+        **{"name": "m", "version": "1", "requests": asked, "failures": 0, "rows": 4 * asked},
+        **{"executions": asked, "queue_ms": 3.0 * asked, "compute_ms": 40.0 * asked},
+        **{"batches": [{"rows": 4, "executions": asked}], **more},
+    }
+    other = {**model, "name": "other", "requests": 7, "failures": 0}
+    return {"at": at, "models": [model, other]}
+
+
+def tell(page: Page, *looks: dict[str, Any]) -> None:
+    """Have the page told of these looks, one after another, and of the last again and again."""
+    left = list(looks)
+    page.route("**/lab/figures", lambda route: route.fulfill(json=left.pop(0) if left[1:] else left[0]))
+
+
+@pytest.fixture(scope="module")
+def lab_web(start: Callable[..., Any], triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The app with a benchmark's report and a hostile one."""
+    folder = tmp_path_factory.mktemp("reports")
+    saving.save(a_bench(), folder / "bench" / "one")
+    (folder / "evil.html").write_text(EVIL)
+    return start(triton.http_url, LAB_REPORTS=str(folder))
+
+
+def test_figures_move_and_go_on_when_triton_comes_back(
+    visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
+) -> None:
+    sleeping_triton.start()
+    sleeping_triton.wait_until_live(120)
+    # Asking for figures takes no key and is not counted.
+    web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL, API_KEYS=KEY, RATE_LIMIT="5/h")
+
+    def send() -> None:
+        headers = {"Content_Type": "image/jpeg", "X_API_Key": KEY}
+        assert web.request("POST", "/api/v1/classify", sample, **headers).status == 200
+
+    page = visit(f"{web.url}/lab", forgiven=("status of 50",))
+    asked = page.locator("#totals tr", has_text=MODEL).locator("td").first
+    card = page.locator(".model")
+    expect(page.locator("#quiet")).to_contain_text("No model was asked since this page was opened")
+    before = int(asked.inner_text())
+    for _ in range(3):
+        send()
+    expect(card.locator("h3")).to_contain_text(MODEL)
+    expect(card.locator(".facts")).to_contain_text("; 3 since this page was opened")
+    expect(asked).to_have_text(str(before + 3))
+    expect(card.locator(".rows_per_s path")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+L"))
+    expect(card.locator(".sizes")).to_contain_text("100")
+    # Whoever listens is not told every second.
+    expect(page.locator("#status")).to_be_empty()
+
+    sleeping_triton.stop()
+    expect(page.locator("#status")).to_contain_text("There are no figures at the moment")
+    expect(page.locator("#status small")).to_contain_text("no Triton answers")
+    sleeping_triton.start()
+    sleeping_triton.wait_until_live(120)
+    expect(page.locator("#status")).to_contain_text("The figures are back")
+    # It counts from nothing again.
+    send()
+    expect(asked).to_have_text("1")
+    expect(card.locator(".facts")).not_to_contain_text("-")
+
+
+def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit("about:blank")
+    tell(page, look(100, 1), look(102, 2, failures=2))
+    page.goto(f"{python_web.url}/lab")
+    card = page.locator(".model", has_text="m version 1")
+    shown = [card.locator(f".{name} dd").first for name in ("rows_per_s", "queue_ms", "compute_ms", "batch")]
+    for figure, text in zip(shown, ("20.0", "3.00 ms", "40.0 ms", "4.00"), strict=True):
+        expect(figure).to_have_text(text)
+    expect(card.locator(".facts")).to_have_text("5.00 requests/s; 10 since this page was opened. Failed: 2.")
+    expect(card.locator(".sizes li")).to_have_text(re.compile(r"4 together\s*100\s%"))
+    # The other one failed nothing and was asked nothing, though its batches moved.
+    expect(page.locator("#idle")).to_have_text("Not asked since this page was opened: other")
+    expect(page.locator("#totals tr").first.locator("td")).to_have_text(
+        ["20", "2", "80", "20", "4.00", "3.00", "40.0"]
+    )
+    # Loaded anew it counts from nothing; an earlier look of another process tells nothing.
+    page.unroute("**/lab/figures")
+    tell(page, look(101, 1), look(104, 1), look(104, 1))
+    expect(card.locator(".facts")).to_contain_text("; 20 since")
+    # After a long silence nobody knows when something happened, and two minutes later it is forgotten.
+    page.unroute("**/lab/figures")
+    tell(page, look(400, 9), look(401, 9))
+    expect(page.locator("#quiet")).to_contain_text("No model was asked in the last two minutes")
+    expect(card).to_have_count(0)
+
+
+def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/lab")
+    expect(page.locator("#quiet")).to_contain_text("No model was asked")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    def hide(hidden: str) -> None:
+        page.evaluate(
+            f"Object.defineProperty(document, 'hidden', {{ value: {hidden}, configurable: true }});"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+
+    stops: list[tuple[Callable[[], None], Callable[[], None]]] = [
+        (page.locator("#pause").click, page.get_by_role("button", name="Go on").click),
+        (lambda: hide("true"), lambda: hide("false")),
+    ]
+    for stop, go_on in stops:
+        stop()
+        page.wait_for_timeout(200)  # for the one that may be under way
+        asked.clear()
+        page.wait_for_timeout(1600)
+        assert asked == []
+        with page.expect_request("**/lab/figures"):
+            go_on()
+
+
+def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web: Any) -> None:
+    page = visit(f"{lab_web.url}/lab", forgiven=("Blocked", "Content Security Policy"))
+    first, last = page.locator(".reports li").all()
+    listed, evil = (first, last) if "evil" in last.inner_text() else (last, first)
+    expect(listed).to_contain_text(f"123 rows/s at {MODEL} c=8, p95 23.0 ms")
+    expect(listed).to_contain_text("a chip, 2 of 2")
+    listed.locator("a").click()
+    expect(page.get_by_role("heading", name="a benchmark")).to_be_visible()
+    # Its own styles hold, and its pictures are there.
+    expect(page.locator("body")).to_have_css("margin-top", "32px")
+    expect(page.locator("svg").first).to_be_visible()
+    page.go_back()
+    evil.locator("a").click()
+    expect(page.locator("h1")).to_have_text("untouched")
+    page.locator("button").click()
+    expect(page).to_have_title("evil <b>title</b>")
+
+
+@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[str, Any]) -> None:
+    page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
+    tell(page, look(100, 1), look(102, 2, failures=2))
+    page.goto(f"{lab_web.url}/lab")
+    expect(page.locator(".failing")).to_have_count(1)
+    found = Axe().run(page).response["violations"]
+    page.unroute("**/lab/figures")
+    away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
+    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away))
+    expect(page.locator("#status")).to_contain_text("no Triton answers")
+    found += Axe().run(page).response["violations"]
+    assert found == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
