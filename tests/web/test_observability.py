@@ -19,7 +19,7 @@ from gourmet.serving.waiting import http_ok, wait_until
 
 FOLDER = Path(__file__).parents[2] / "observability"
 # They have an answer only where something failed, or where there is a GPU.
-MAY_BE_EMPTY = {"Failures", "GPUs"}
+MAY_BE_EMPTY = {"Failures", "GPUs", "Refused for too much", "Errors by code"}
 
 Ask = Callable[[str], list[dict[str, Any]]]
 
