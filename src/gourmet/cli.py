@@ -24,6 +24,7 @@ VERBS: Final[dict[str, str]] = {
     "rollback": "Serve the version before the latest again.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
+    "tune": "Find the best config of a served model here, with the reason.",
     "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
     "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
     "lab": "Open the notebook in JupyterLab, beside a running Triton.",

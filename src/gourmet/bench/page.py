@@ -46,35 +46,35 @@ def report(bench: Bench) -> str:
     ]
     if points:
         parts += [
-            _figure("Throughput", "", charts.throughput(points)),
-            _figure(
+            figure("Throughput", "", charts.throughput(points)),
+            figure(
                 "Latency against throughput",
                 "One line an arm; the closer to the bottom right, the better.",
                 charts.latency_against_throughput(points),
             ),
-            _figure(
+            figure(
                 "Where the time goes",
                 "As Triton reports it; what it does not account for is the network and the client.",
                 charts.stacked_latency(points),
             ),
-            _figure(
+            figure(
                 "Batches that really happened",
                 "Share of the rows by the number of rows that went through the network at once.",
                 charts.batch_sizes(points),
             ),
             "<h2>Figures</h2>",
-            _table(tables.HEADINGS, (tables.row(point) for point in points)),
+            table(tables.HEADINGS, (tables.row(point) for point in points)),
         ]
-        parts += [_batches(points), _checks(points), _configs(points)]
-    parts.append(_machine(bench))
-    return _page(bench.title, parts)
+        parts += [batches(points), checks(points), configs(points)]
+    parts.append(machine(bench))
+    return document(bench.title, parts)
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
     """The page of two runs."""
     title = f"{now.title}: now against before"
     changed = "".join(f"<li>{escape(words)}" for words in differences(before, now))
-    return _page(
+    return document(
         title,
         [
             f"<h1>{escape(title)}</h1>"
@@ -84,13 +84,13 @@ def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -
             f"<p>What else differs:</p><ul>{changed}</ul>"
             if changed
             else "<p>Same machine, versions, data.</p>",
-            _figure("Speed, now ÷ before", _SPEED, charts.ratios(pairs)),
-            _table(tables.PAIR_HEADINGS, (tables.pair_row(pair) for pair in pairs)),
+            figure("Speed, now ÷ before", _SPEED, charts.ratios(pairs)),
+            table(tables.PAIR_HEADINGS, (tables.pair_row(pair) for pair in pairs)),
         ],
     )
 
 
-def _page(title: str, parts: Iterable[str]) -> str:
+def document(title: str, parts: Iterable[str]) -> str:
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
@@ -111,35 +111,35 @@ def _refused(bench: Bench) -> str:
     return f"<div class='refused'>Measured and not reported:<ul>{said}</ul></div>" if said else ""
 
 
-def _figure(title: str, more: str, drawing: str) -> str:
+def figure(title: str, more: str, drawing: str) -> str:
     said = f"<small>{escape(more)}</small>" if more else ""
     return f"<figure><figcaption>{escape(title)}{said}</figcaption>{drawing}</figure>"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     head = "".join(f"<th>{escape(words)}" for words in headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
     return f"<div class='wide'><table class='{kind}'>{f'<tr>{head}' if headings else ''}{body}</table></div>"
 
 
-def _batches(points: Sequence[Point]) -> str:
+def batches(points: Sequence[Point]) -> str:
     headings = ("point", "rows a batch", "executions", "share of rows", "infer ms")
-    table = _table(headings, tables.batch_table(points))
-    return f"<details><summary>Executions by batch size</summary>{table}</details>"
+    rows = table(headings, tables.batch_table(points))
+    return f"<details><summary>Executions by batch size</summary>{rows}</details>"
 
 
-def _checks(points: Sequence[Point]) -> str:
+def checks(points: Sequence[Point]) -> str:
     rows = [
         (point.name, check.name, check.found, check.allowed) for point in points for check in point.checks
     ]
-    table = _table(("point", "check", "found", "allowed"), rows)
+    found = table(("point", "check", "found", "allowed"), rows)
     tries = "".join(
         f"<li>{escape(point.name)}: {point.requests} requests by {_CLIENTS[point.client]}, "
         f"{len(point.windows)} {'turns' if point.turns > 1 else 'windows'}, attempt {point.attempts}, "
         f"client {point.usage.client_cores:.2f} cores{_memory(point)}"
         for point in points
     )
-    return f"<details><summary>Why to believe them</summary>{table}<ul>{tries}</ul></details>"
+    return f"<details><summary>Why to believe them</summary>{found}<ul>{tries}</ul></details>"
 
 
 def _memory(point: Point) -> str:
@@ -150,7 +150,7 @@ def _memory(point: Point) -> str:
     return "".join(parts)
 
 
-def _configs(points: Sequence[Point]) -> str:
+def configs(points: Sequence[Point]) -> str:
     seen: dict[str, tuple[str, str]] = {}
     for point in points:
         seen.setdefault(point.arm, (summary(dict(point.config)), as_pbtxt(dict(point.config))))
@@ -161,6 +161,6 @@ def _configs(points: Sequence[Point]) -> str:
     return f"<details><summary>Configs that served</summary>{said}</details>"
 
 
-def _machine(bench: Bench) -> str:
+def machine(bench: Bench) -> str:
     facts = [*bench.machine.items(), ("sent", bench.data), ("schema", bench.schema)]
-    return "<h2>Where</h2>" + _table((), facts, "facts")
+    return "<h2>Where</h2>" + table((), facts, "facts")

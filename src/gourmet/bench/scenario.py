@@ -6,14 +6,11 @@ before is put back at the end, whatever happens.
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
 
-from gourmet.bench import figures, sweep
+from gourmet.bench import figures, live_config, sweep
 from gourmet.bench.results import (
     BatchSize,
     Bench,
@@ -29,10 +26,6 @@ from gourmet.bench.results import (
 from gourmet.bench.sweep import Data, OnStep
 from gourmet.bench.task import Effort, Subject, Target
 from gourmet.config_change import Change, Config, changed
-from gourmet.serving.asking import TritonUnreachable, triton
-
-_LOADS_WITHIN_S: Final = 180.0
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ def run(
     on_step(0.0, "asking every row alone")
     subjects = {model: sweep.prepare(model, target, data) for model in scenario.models}
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
-    with _restored(target, scenario.models) as running:
+    with live_config.restored(target, scenario.models) as running:
         for place, (turn, arm) in enumerate(steps):
 
             def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
@@ -104,7 +97,7 @@ def run(
                 on_step((place + share) / len(steps), said)
 
             on_arm(0.0, f"loading {arm.name}")
-            _load(target, arm.model, _config(running[arm.model], arm))
+            live_config.load(target, arm.model, _config(running[arm.model], arm))
             points, not_these = sweep.run(subjects[arm.model], arm.demands, target, effort, arm.name, on_arm)
             refused += not_these
             for point in points:
@@ -122,36 +115,12 @@ def _data(subjects: Mapping[str, Subject]) -> str:
     return "; ".join(f"{model}: {about}" for model, about in said.items())
 
 
-@contextmanager
-def _restored(target: Target, models: Sequence[str]) -> Iterator[dict[str, Config]]:
-    """The configs that serve now, put back afterwards."""
-    with triton(target.url) as client:
-        running = {model: client.get_model_config(model) for model in models}
-    try:
-        yield running
-    finally:
-        for model, config in running.items():
-            _load(target, model, config)
-
-
 def _config(running: Config, arm: Arm) -> Config:
     """The arm's config: what serves now, without batching, with the arm's change."""
     config = changed(changed(running, Change(dynamic_batching=False)), arm.change)
     if arm.delay_us is not None:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": arm.delay_us}
     return config
-
-
-def _load(target: Target, model: str, config: Mapping[str, Any]) -> None:
-    # A server that starts many instances on few cores may be too busy to pick up at once.
-    for left in reversed(range(_TRIES)):
-        try:
-            with triton(target.url, timeout_s=_LOADS_WITHIN_S) as client:
-                client.load_model(model, config=json.dumps(config))
-            return
-        except TritonUnreachable:
-            if not left:
-                raise
 
 
 def merge(turns: Sequence[Point]) -> Point:

@@ -1,0 +1,1 @@
+"""Which config serves a model best on this machine under a goal, and why."""

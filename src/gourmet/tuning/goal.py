@@ -1,0 +1,68 @@
+"""What a config is wanted for: a limit on the latency, and what counts under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gourmet.bench import figures
+from gourmet.bench.results import Estimate, Point
+
+Kind = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above the limit."""
+
+    kind: Kind
+    p95_ms: float | None
+    heaviest: float
+
+    def __str__(self) -> str:
+        limit = f" with a p95 of at most {self.p95_ms:g} ms" if self.p95_ms is not None else ""
+        if self.kind == "throughput":
+            return f"most rows a second{limit}"
+        return f"the lowest p95 with {self.heaviest:g} requests in flight{limit}"
+
+    def keeps(self, point: Point) -> bool:
+        """Whether a point is under the limit, and one that the goal is about."""
+        if self.p95_ms is not None and point.latency_ms.p95 > self.p95_ms:
+            return False
+        return self.kind == "throughput" or point.demand.level == self.heaviest
+
+    def value(self, point: Point) -> float:
+        """The more, the better."""
+        return point.rows_per_s.value if self.kind == "throughput" else 1 / point.latency_ms.p95
+
+    def best(self, points: Iterable[Point]) -> Point | None:
+        """Of a config's points, the one that it would be run at."""
+        return max(filter(self.keeps, points), key=self.value, default=None)
+
+    def rank(self, points: Sequence[Point]) -> tuple[int, float]:
+        """For sorting configs: those under the limit by what they reach, the others by how near they are."""
+        if not points:
+            return -1, 0.0
+        best = self.best(points)
+        return (1, self.value(best)) if best else (0, -nearest(points).latency_ms.p95)
+
+    def gain(self, ours: Point, theirs: Point) -> Estimate:
+        """How many times better one point is than another; both are of several turns."""
+        if self.kind == "throughput":
+            return figures.ratio(*(_rates(point) for point in (ours, theirs)))
+        return figures.ratio(*(p95s(point) for point in (theirs, ours)))
+
+
+def nearest(points: Iterable[Point]) -> Point:
+    """The point with the lowest p95."""
+    return min(points, key=lambda point: point.latency_ms.p95)
+
+
+def p95s(point: Point) -> list[float]:
+    """The p95 of every turn."""
+    return [window.p95_ms for window in point.windows if window.p95_ms is not None]
+
+
+def _rates(point: Point) -> list[float]:
+    return [window.requests_per_s * point.demand.batch for window in point.windows]

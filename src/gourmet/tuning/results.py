@@ -1,0 +1,106 @@
+"""What a search came to, as values and as the JSON that is saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from gourmet.bench.results import Bench, Estimate, Point
+from gourmet.config_change import Config, as_pbtxt
+from gourmet.tuning.goal import Goal
+
+SCHEMA: Final = "gourmet-tune/1"
+PRESENT: Final = "present"
+
+Verdict = Literal["better", "no better", "out of reach"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A config that was tried, with the points of its longest measurement."""
+
+    name: str
+    config: Config
+    stage: str
+    points: tuple[Point, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """The best of the search against the present config, in turns, measured anew.
+
+    `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
+    `only_ours` tells that the challenger keeps the limit and the present config does not.
+    """
+
+    ours: Point
+    theirs: Point
+    gain: Estimate
+    keeps: bool
+    only_ours: bool = False
+
+    @property
+    def won(self) -> bool:
+        beaten = self.gain.low is not None and self.gain.low > 1
+        return self.keeps and (self.only_ours or beaten)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A whole search; `bench` holds the points that the pages of `gourmet bench` can draw."""
+
+    model: str
+    goal: Goal
+    searched: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    best: str
+    duel: Duel | None
+    verdict: Verdict
+    sentence: str
+    bench: Bench
+    applied: bool = False
+    schema: str = field(default=SCHEMA)
+
+    def trial(self, name: str) -> Trial:
+        return next(trial for trial in self.trials if trial.name == name)
+
+    @property
+    def recommended(self) -> Trial | None:
+        """The config to serve: the best if it won, else the present one; none where no config will do."""
+        if self.verdict == "out of reach":
+            return None
+        return self.trial(self.best if self.verdict == "better" else PRESENT)
+
+    def pbtxt(self) -> str:
+        """The recommended config as a file, with the reason over it."""
+        chosen = self.recommended
+        if chosen is None:
+            raise ValueError("no config keeps the goal, so there is none to write")
+        said = "".join(f"# {line}\n" for line in _lines(self.sentence))
+        return f"{said}# Found by: {self.bench.command}, {self.bench.when}\n{as_pbtxt(dict(chosen.config))}"
+
+
+def as_json(tuning: Tuning) -> str:
+    """The saved form, the points of the search once, under its trials."""
+    data: dict[str, Any] = asdict(tuning)
+    about: Mapping[str, Any] = data.pop("bench")
+    kept = {name: about[name] for name in ("command", "when", "machine", "data")}
+    chosen = tuning.recommended
+    return (
+        json.dumps(
+            {**data, **kept, "recommended": chosen.name if chosen else None}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
+
+
+def _lines(sentence: str, width: int = 110) -> list[str]:
+    lines = [""]
+    for word in sentence.split():
+        if len(lines[-1]) + len(word) >= width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
