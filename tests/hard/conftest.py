@@ -1,7 +1,8 @@
 """The hard tier: minutes of load and faults on a stack of its own, a row of a table each.
 
     make test-hard                                   # all of it; writes docs/reliability.md
-    .venv/bin/pytest tests/hard -k overload          # one; shows its table and leaves the page alone
+    make test-hard ARGS="-k overload"                # one; the rows of the others stay
+    .venv/bin/pytest tests/hard -k overload          # the same, and leaves the page alone
 
 Every test leaves its row in --hard-out before it says whether it is content, so that what was not
 survived is in the table too.
@@ -9,32 +10,40 @@ survived is in the table too.
 
 from __future__ import annotations
 
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hard import table as tables
+from hard.product import Product
 from hard.table import Row
 
 # Fixtures of the web tests, which this tier starts its own app with.
 from web.conftest import start  # noqa: F401
+from web.test_up import Up
 
-OUT = Path(__file__).parents[2] / "runs" / "hard"
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "runs" / "hard"
+MODELS = ROOT / "triton" / "models"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hard", "the hard tier")
     group.addoption("--hard-out", type=Path, default=OUT, help="folder of the rows")
+    group.addoption("--soak-minutes", type=float, default=30.0, help="length of the soak")
     group.addoption("--hard-page", type=Path, help="page to write the table into; else it is only shown")
 
 
 @pytest.fixture(scope="session")
 def table(pytestconfig: pytest.Config) -> Iterator[Callable[[Row], Row]]:
-    """Keeps a row; the first of a run sweeps away those of the run before."""
+    """Keeps a row, in place of an older one of the same; a run of the whole tier begins with none."""
     folder: Path = pytestconfig.getoption("--hard-out", OUT)
-    for old in folder.glob("*.json"):
-        old.unlink()
+    if _is_whole(pytestconfig):
+        for old in folder.glob("*.json"):
+            old.unlink()
 
     def keep(row: Row) -> Row:
         tables.save(row, folder)
@@ -44,6 +53,26 @@ def table(pytestconfig: pytest.Config) -> Iterator[Callable[[Row], Row]]:
     page: Path | None = pytestconfig.getoption("--hard-page", None)
     if page and (found := tables.rows(folder)):
         tables.write(found, page)
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    chosen = config.getoption("keyword") or config.getoption("markexpr")
+    return not chosen and all(Path(argument).is_dir() for argument in config.args)
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """`gourmet up` as people run it, on a copy of the models and ports of its own."""
+    models = Path(shutil.copytree(MODELS, tmp_path_factory.mktemp("product") / "models"))
+    up = Up("--unlocked", "--model-repository", str(models), tmp=tmp_path_factory.mktemp("tmp"))
+    try:
+        up.wait_for("the page http://127.0.0.1:", 180)
+        yield Product(up, models)
+    finally:
+        if up.process.poll() is None:
+            up.stop(signal.SIGTERM)
+    assert not up.processes()
+    assert not up.leftovers()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -38,6 +38,7 @@ class Row:
     figures: Mapping[str, float] = field(default_factory=dict)
     series: Sequence[Mapping[str, Any]] = ()
     at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M", time.gmtime()))
+    commit: str = field(default_factory=lambda: about()["commit"])
 
 
 def save(row: Row, folder: Path) -> Path:
@@ -70,7 +71,7 @@ def write(found: Sequence[Row], page: Path) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{page} lacks the lines between which the table goes: {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{_about()}\n\n{render(found)}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{_about(found)}\n\n{render(found)}\n{END}{after}")
 
 
 def _line(row: Row) -> str:
@@ -90,9 +91,11 @@ def _figures(row: Row) -> str:
     return "".join(f"; {name} {value:g}" for name, value in row.figures.items())
 
 
-def _about() -> str:
+def _about(found: Sequence[Row]) -> str:
     here = about()
+    commits = list(dict.fromkeys(row.commit for row in found))
+    times = [row.at for row in found]
     return (
-        f"Run of {time.strftime('%Y-%m-%d', time.gmtime())}, commit {here['commit']}: {here['processor']}, "
+        f"Rows of {min(times)} to {max(times)} UTC, commit {', '.join(commits)}: {here['processor']}, "
         f"{here['cpus']} CPUs, {here['memory']}; {here['versions']}."
     )
