@@ -1,6 +1,6 @@
 """The reports in a folder, the latest first, and the page of each.
 
-Whatever wrote them: a report is an HTML file, known by its title; a benchmark's JSON beside it tells
+Whatever wrote them: a report is an HTML file, known by its title; beside an index.html, JSON may tell
 more. What a visitor names is an id out of the list, never a path.
 """
 
@@ -16,11 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from app.lab import benchmark
-from app.lab.benchmark import Benchmark
+from app.lab import told
+from app.lab.told import Told
 from app.remembered import Remembered
 
 _PATTERNS: Final = ("*.html", "*/*.html", "*/*/*.html")
+_PAGE: Final = "index.html"
 _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 20_000_000
 _HEAD_BYTES: Final = 4096
@@ -35,7 +36,7 @@ class Report:
     path: Path
     title: str
     when: datetime
-    benchmark: Benchmark | None = None
+    told: Told | None = None
 
 
 class Reports:
@@ -63,7 +64,7 @@ class Reports:
         for path in islice(self._paths(), _MOST_FILES):
             place = str(path.relative_to(self._folder))
             try:
-                state = [_state(file) for file in (path, path.with_name(benchmark.FILE))]
+                state = [_state(file) for file in (path, *(path.with_name(name) for name in told.FILES))]
                 before = known.get(place)
                 self._known[place] = before if before and before[0] == state else (state, _read(path, place))
             except OSError:  # removed since, or not to be read by us
@@ -95,14 +96,11 @@ def _read(path: Path, place: str) -> Report:
         head = file.read(_HEAD_BYTES).decode(errors="replace")
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     title = _TITLE.search(head)
-    beside = path.with_name(benchmark.FILE)
-    found = None
-    if path.name == benchmark.PAGE and beside.resolve() == beside and beside.is_file():
-        found = benchmark.read(beside) if beside.stat().st_size < _MOST_BYTES else None
+    found = told.read(path.parent) if path.name == _PAGE else None
     return Report(
         id=hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
         path=path,
-        title=(found and found.title) or benchmark.short(html.unescape(title[1] if title else "")) or place,
+        title=(found and found.title) or told.short(html.unescape(title[1] if title else "")) or place,
         when=(found and found.when) or written,
-        benchmark=found,
+        told=found,
     )

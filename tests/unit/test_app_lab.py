@@ -152,11 +152,11 @@ def test_reports_are_listed_the_latest_first_with_what_a_benchmark_says(tmp_path
         "older",
         "m & co, checked",
     ]
-    assert checked.benchmark is None
-    assert latest.benchmark
-    assert latest.benchmark.best
-    assert (latest.benchmark.machine, latest.benchmark.points) == ("a chip, 2 of 2", 2)
-    assert (latest.benchmark.best.name, latest.benchmark.best.rows_per_s) == ("one instance c=8", 120.4)
+    assert checked.told is None
+    assert latest.told
+    assert latest.told.best
+    assert (latest.told.machine, latest.told.points) == ("a chip, 2 of 2", 2)
+    assert (latest.told.best.name, latest.told.best.rows_per_s) == ("one instance c=8", 120.4)
 
 
 def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
@@ -197,7 +197,7 @@ def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
 def test_a_benchmark_that_is_none_leaves_its_page_in_the_list(tmp_path: Path, bench: Any) -> None:
     write(tmp_path / "odd", bench)
     report = only(tmp_path)
-    assert (report.title, report.benchmark) == ("a page", None)
+    assert (report.title, report.told) == ("a page", None)
 
 
 def test_texts_that_are_long_or_markup_stay_short_and_text(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     (folder / "link.html").symlink_to(secret / "index.html")
     os.mkfifo(folder / "fifo.html")
     (folder / "folder.html").mkdir()
-    assert (only(folder).title, only(folder).benchmark) == ("own", None)
+    assert (only(folder).title, only(folder).told) == ("own", None)
 
 
 # The addresses
