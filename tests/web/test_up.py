@@ -27,7 +27,10 @@ GOURMET = str(Path(sys.executable).with_name("gourmet"))
 class Up:
     """A running `gourmet up` and what it has printed."""
 
-    def __init__(self, *arguments: str, tmp: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, tmp: Path, env: dict[str, str] | None = None, within: tuple[str, ...] = ()
+    ) -> None:
+        """`within`: a command that becomes the one that it is given, such as `unshare`."""
         # Its own folder for what it puts together, so that what it leaves can be told from others'.
         self._tmp = tmp
         self.folders: set[str] = set()
@@ -39,7 +42,7 @@ class Up:
             f"--metrics-port={self.metrics}",
         )
         self.process = subprocess.Popen(
-            [GOURMET, "up", *ports, *arguments],
+            [*within, GOURMET, "up", *ports, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -167,6 +170,8 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, number, model) -> 
     assert answer["model"]["name"] == model
     assert answer["label"] in contract.LABELS
     assert len(answer["top"]) == 5
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/lab", timeout=30) as page:
+        assert "set LAB_REPORTS" not in page.read().decode()  # it was told where reports are kept
     assert running.stop(number) < 10
     assert running.process.returncode == 0
     wait_until(lambda: not running.processes(), 5, f"still running: {running.processes()}")
