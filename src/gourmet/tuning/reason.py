@@ -27,7 +27,7 @@ def sentence(goal: Goal, best: Trial, duel: Duel | None, cpus: int) -> str:
     if duel is None:
         return "The present config stays: no other could be measured."
     ours, theirs = duel.ours, duel.theirs
-    figures = f"{best.name} reaches {_reached(ours)}"
+    figures = f"“{best.name}” reaches {_reached(ours)}"
     against = f"{_gain(goal, duel)} the present config ({_reached(theirs)})"
     if not duel.won:
         why = "its p95 does not keep the goal" if not duel.keeps else "which is not more than noise"
@@ -106,9 +106,10 @@ def _gain(goal: Goal, duel: Duel) -> str:
 
 def _out_of_reach(goal: Goal, best: Trial) -> str:
     point = nearest(best.points)
+    name = "the present one" if best.name == PRESENT else f"“{best.name}”"
     return (
         f"No config that was tried reaches a p95 of {goal.p95_ms:g} ms; the nearest is "
-        f"{'the present one' if best.name == PRESENT else best.name} with {point.latency_ms.p95:.3g} ms and "
+        f"{name} with {point.latency_ms.p95:.3g} ms and "
         f"{point.rows_per_s.value:.4g} rows/s at {point.demand}, of which {_share(point)}."
     )
 

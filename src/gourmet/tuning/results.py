@@ -80,7 +80,8 @@ class Tuning:
         if chosen is None:
             raise ValueError("no config keeps the goal, so there is none to write")
         said = "".join(f"# {line}\n" for line in _lines(self.sentence))
-        return f"{said}# Found by: {self.bench.command}, {self.bench.when}\n{as_pbtxt(dict(chosen.config))}"
+        found = f"# Found by: {self.bench.command}, {self.bench.when}\n"
+        return said + found + as_pbtxt(_for_a_file(chosen.config))
 
 
 def as_json(tuning: Tuning) -> str:
@@ -95,6 +96,16 @@ def as_json(tuning: Tuning) -> str:
         )
         + "\n"
     )
+
+
+def _for_a_file(config: Config) -> Config:
+    """A server's answer less what it filled in itself and another Triton would fill in otherwise."""
+    kept = {name: value for name, value in config.items() if name != "runtime"}
+    if config.get("backend"):
+        kept.pop("platform", None)
+    groups = config.get("instance_group", [])
+    kept["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
+    return kept
 
 
 def _lines(sentence: str, width: int = 110) -> list[str]:

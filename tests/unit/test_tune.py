@@ -1,0 +1,243 @@
+"""What `gourmet tune` tries, how it ranks, and how it words what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from gourmet.bench.results import BatchSize, Bench, Demand, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.cli import main
+from gourmet.errors import UsageError
+from gourmet.tuning import picture, reason
+from gourmet.tuning.goal import Goal
+from gourmet.tuning.results import PRESENT, Duel, Trial, Tuning
+from gourmet.tuning.space import Batching, Bounds, Candidate, NotTunable, Space, space
+
+RUNNING: dict[str, Any] = {
+    "name": "m",
+    "backend": "onnxruntime",
+    "platform": "onnxruntime_onnx",
+    "runtime": "model.py",
+    "max_batch_size": 16,
+    "instance_group": [{"name": "m_0", "kind": "KIND_CPU", "count": 1}],
+}
+QUEUED = {**RUNNING, "dynamic_batching": {"default_queue_policy": {"max_queue_size": 9}}}
+
+
+def around(running: dict[str, Any] = RUNNING, bounds: Bounds | None = None, **more: Any) -> Space:
+    return space(running, bounds or Bounds(), **{"cpus": 2, "in_flight": 16, **more})
+
+
+def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float = 8, **more: Any) -> Point:
+    windows = tuple(Window(rate * factor, p95, p95 * factor) for factor in (0.99, 1, 1.01))
+    usual: dict[str, Any] = {
+        "split_ms": Split(4, 0, 5, 0, 1),
+        "batches": (BatchSize(1, 100, 5.0),),
+        "usage": Usage(0.1, 1.0),
+    }
+    return Point(
+        **{
+            **usual,
+            "arm": arm,
+            "demand": Demand("m", level),
+            "client": "gourmet",
+            "rows_per_s": Estimate(rate, rate * 0.98, rate * 1.02),
+            "latency_ms": Latency(p95 / 2, p95 / 2, p95, p95, p95),
+            "windows": windows,
+            "requests": 100,
+            "errors": {},
+            "checks": (),
+            "config": RUNNING,
+            **more,
+        }
+    )
+
+
+def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
+    grid = around().coarse()
+    assert {(each.instances, each.threads) for each in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
+    # The present config, one instance of two threads without batching, is measured as itself.
+    assert len(grid) == 7
+    assert Candidate(1, 2, 16) not in grid
+
+
+def test_a_model_that_cannot_batch_is_tried_by_layout_alone_and_says_why() -> None:
+    single = around({**RUNNING, "max_batch_size": 0})
+    assert {each.batching for each in single.coarse()} == {None}
+    assert single.fine(single.coarse(), []) == []
+    assert "max_batch_size is 0" in single.notes()[0]
+
+
+def test_a_lone_request_has_no_company_to_wait_for() -> None:
+    alone = around(in_flight=1)
+    assert alone.fine([alone.present], []) == []
+    assert "no two requests" in alone.notes()[0]
+
+
+def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
+    found = around(p95_ms=5).fine([Candidate(2, 1, 16)], [])
+    waits = {each.batching.delay_us for each in found if each.batching and not each.batching.preferred}
+    assert waits == {100, 1000, 0}  # 5 ms of waiting keeps no goal of 5 ms
+    assert {each.batching.preferred for each in found if each.batching} == {(), (8,), (4,)}
+    assert {each.max_batch for each in found} == {16, 8, 4}
+    assert len(found) <= around(p95_ms=5).most_fine(1)
+
+
+def test_a_queue_policy_stays_whatever_is_tried() -> None:
+    queued = around(QUEUED)
+    assert all(each.batching for each in queued.coarse())
+    assert any("queue policy" in words for words in queued.notes())
+    config = Candidate(2, 1, 16, Batching(100, (4,))).config(QUEUED)
+    assert config["dynamic_batching"] == {
+        "default_queue_policy": {"max_queue_size": 9},
+        "max_queue_delay_microseconds": 100,
+        "preferred_batch_size": [4],
+    }
+    assert "preferred_batch_size" not in Candidate(2, 1, 16, Batching()).config(config)["dynamic_batching"]
+
+
+def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so() -> None:
+    careful = around(bounds=Bounds(may_take_less=False))
+    assert {each.max_batch for each in careful.fine([careful.present], [])} == {16}
+    assert any("--max-batches" in words for words in careful.notes())
+    told = around(bounds=Bounds(may_take_less=False, max_batches=(4,)))
+    assert 4 in {each.max_batch for each in told.fine([told.present], [])}
+
+
+def test_on_a_gpu_there_are_no_threads_to_try() -> None:
+    gpu = around({**RUNNING, "instance_group": [{"kind": "KIND_GPU", "gpus": [0], "count": 1}]})
+    assert {each.threads for each in gpu.coarse()} == {None}
+    assert {each.config(gpu.running)["instance_group"][0]["kind"] for each in gpu.coarse()} == {"KIND_GPU"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ensemble_scheduling": {}},
+        {"sequence_batching": {}},
+        {"model_transaction_policy": {"decoupled": True}},
+    ],
+)
+def test_what_these_settings_do_not_describe_is_not_tuned(more: dict[str, Any]) -> None:
+    with pytest.raises(NotTunable, match="m cannot be tuned here"):
+        around({**RUNNING, **more})
+
+
+def test_a_bound_below_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="--instances 0"):
+        Bounds(instances=(0, 1))
+
+
+def test_the_goal_chooses_the_load_and_ranks_what_misses_it_last() -> None:
+    goal = Goal("throughput", 50, 8)
+    fast, slow = point(200, 60), point(100, 20, level=1)
+    assert goal.best([fast, slow]) is slow
+    assert goal.rank([slow]) > goal.rank([fast]) > goal.rank([point(900, 70)]) > goal.rank([])
+    assert Goal("latency", None, 8).best([slow, fast]) is fast  # at the heaviest load
+
+
+@pytest.mark.parametrize(("kind", "gain"), [("throughput", 2.0), ("latency", 0.5)])
+def test_the_gain_is_of_what_is_wanted(kind: Any, gain: float) -> None:
+    found = Goal(kind, None, 8).gain(point(200, 20), point(100, 10))
+    assert found.value == pytest.approx(gain)
+    assert found.low is not None
+    assert found.low < gain
+
+
+def test_the_front_is_what_nothing_beats_in_both() -> None:
+    kept = [point(100, 10), point(200, 30)]
+    assert picture.front([*kept, point(150, 40), point(90, 10)]) == kept
+
+
+def duel(ours: Point, theirs: Point, **more: Any) -> Duel:
+    return Duel(ours, theirs, Goal("throughput", None, 8).gain(ours, theirs), **{"keeps": True, **more})
+
+
+def test_the_reason_is_that_more_ran_at_a_time() -> None:
+    ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
+    said = reason.sentence(Goal("throughput", 50, 8), Trial("two", {}, "long"), duel(ours, point()), 2)
+    assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
+    assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0, all that" in said
+    assert said.count(".  ") == 0
+
+
+def test_the_reason_is_that_a_row_costs_less_in_a_batch() -> None:
+    ours = point(200, 10, "batched", batches=(BatchSize(4, 25, 8.0),))
+    assert (
+        reason.because(ours, point(), 2)
+        == "a row costs 2 ms of execution instead of 5, in batches of 4.0 rows instead of 1.0"
+    )
+
+
+def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
+    assert reason.because(point(), point(), 2).startswith("of nothing that the figures show: ")
+
+
+def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
+    tie = duel(point(101, 10, "other"), point())
+    assert not tie.won
+    said = reason.sentence(Goal("throughput", 50, 8), Trial("other", {}, "long"), tie, 2)
+    assert said.startswith("The present config stays: ")
+    assert said.endswith("which is not more than noise.")
+    assert not duel(point(200, 90, "other"), point(), keeps=False).won
+    assert duel(point(90, 10, "other"), point(100, 99), only_ours=True).won
+
+
+def tuning(verdict: Any, **more: Any) -> Tuning:
+    ours = point(200, 10, "other")
+    trials = (
+        Trial(PRESENT, RUNNING, "long", (point(),)),
+        Trial("other", Candidate(2, 1, 16, Batching(100)).config(RUNNING), "long", (ours,)),
+        Trial("broken", RUNNING, "coarse", refused="it would not load"),
+    )
+    goal = Goal("throughput", 50, 8)
+    bench = Bench("t", "gourmet tune m", "2026-01-01T00:00:00+00:00", {}, "rows", (ours, point()))
+    fought = duel(ours, point())
+    return Tuning("m", goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
+
+
+def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
+    text = tuning("better").pbtxt()
+    config = text_format.Parse(text, model_config_pb2.ModelConfig())
+    assert config.instance_group[0].count == 2
+    assert config.dynamic_batching.max_queue_delay_microseconds == 100
+    assert config.parameters["intra_op_thread_count"].string_value == "1"
+    # What our own server filled in would keep NVIDIA's from finding its backend.
+    assert (config.runtime, config.platform, config.instance_group[0].name) == ("", "", "")
+    assert max(len(line) for line in text.splitlines()) < 120
+
+
+def test_where_the_best_did_not_win_the_present_config_is_recommended() -> None:
+    same, far = tuning("no better"), tuning("out of reach")
+    assert same.recommended is same.trials[0]
+    assert far.recommended is None
+
+
+def test_the_picture_shows_goal_front_and_both_sides() -> None:
+    drawn = picture.pareto(tuning("better"))
+    for words in ("goal: p95 of at most 50 ms", "other c=8: 200 rows/s", "present c=8: 100 rows/s"):
+        assert words in drawn
+    lone = replace(tuning("out of reach"), duel=None, best=PRESENT)
+    assert "<svg" in picture.pareto(lone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--p95", "soon"], "is no time: write it like"),
+        (["--p95", "0"], "a goal of 0 is kept by nothing"),
+        (["--p95", "50"], "is no time: write it like"),
+        (["--goal", "cheap"], "is not one of"),
+        (["--delays", "1ms,x"], "is no time"),
+        (["--turns", "1"], "is not in the range"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(main, ["tune", "m", *arguments])
+    assert result.exit_code == 2
+    assert says in result.output
