@@ -53,11 +53,9 @@ class Product:
                 found[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
         return found
 
-    def stub(self, model: str) -> psutil.Process:
-        """The process in which the Python backend runs `model`."""
-        stubs = [stub for stub in self.processes()[STUBS] if f"/{model}/" in " ".join(stub.cmdline())]
-        assert len(stubs) == 1, f"{model} has {len(stubs)} stubs"
-        return stubs[0]
+    def stubs(self, model: str) -> list[psutil.Process]:
+        """The processes in which the Python backend runs `model`, one an instance."""
+        return [stub for stub in self.processes()[STUBS] if f"/{model}/" in " ".join(stub.cmdline())]
 
     def workers(self) -> list[psutil.Process]:
         """gunicorn's, without the one that watches over them."""

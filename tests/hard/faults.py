@@ -1,0 +1,167 @@
+"""A fault under steady load: what became of every request, and what the app said of itself meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from hard.accounting import ANSWERED, Account, Load, Photo
+from hard.product import Product
+from hard.table import Row
+
+PER_S: Final = 6.0
+GOAL_S: Final = 10.0
+BEFORE_S: Final = 3.0
+AFTER_S: Final = 4.0
+GIVE_UP_S: Final = 60.0
+# How long the app may go on saying that it is ready: what it found is remembered for a second, and
+# a Triton that does not answer is waited for.
+READY_LAGS_S: Final = 7.0
+
+
+@dataclass(frozen=True)
+class Said:
+    at: float
+    path: str
+    status: int  # 0: nothing
+
+
+class Probe:
+    """Asks /healthz and /readyz several times a second, as a balancer would."""
+
+    def __init__(self, url: str, every_s: float = 0.25) -> None:
+        self._url = url
+        self._every_s = every_s
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(path,), name=path) for path in ("/healthz", "/readyz")
+        ]
+        self.said: list[Said] = []
+
+    def __enter__(self) -> Probe:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+    def statuses(self, path: str, begin: float = 0.0, end: float = float("inf")) -> set[int]:
+        return {said.status for said in self.said if said.path == path and begin <= said.at < end}
+
+    def _ask(self, path: str) -> None:
+        while not self._ending.wait(self._every_s):
+            at, status = time.monotonic(), 0
+            try:
+                with urllib.request.urlopen(self._url + path, timeout=20) as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as exc:
+                with exc:
+                    status = exc.code
+            except OSError:
+                pass
+            self.said.append(Said(at, path, status))
+
+
+@dataclass
+class Ordeal:
+    """One fault, from `began` to `ended`, and what was found; `failed` names the goals that were not held."""
+
+    tried: str
+    account: Account
+    recovery_s: float | None
+    held: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, held_so in self.held.items() if not held_so]
+
+
+Brings = Callable[[Load], contextlib.AbstractContextManager[object]]
+
+
+def suffer(
+    tried: str,
+    url: str,
+    photos: Sequence[Photo],
+    fault: Brings,
+    *,
+    lasts_s: float = 5.0,
+    not_ready: bool = False,
+    product: Product | None = None,
+) -> Ordeal:
+    """Bring `fault` about for `lasts_s` under load, end it, and go on until all is well again.
+
+    `not_ready`: nothing can be answered meanwhile, and /readyz must say so. `product`: whose
+    processes must afterwards be those that they were.
+    """
+    before = product.counts() if product else {}
+    with Probe(url) as probe, Load(url, photos, PER_S, silent_after_s=40) as load:
+        load.run_for(BEFORE_S)
+        began = time.monotonic()
+        with fault(load):
+            load.run_for(lasts_s)
+            ended = time.monotonic()
+        if not_ready:  # what ended in no time shows a little later
+            with contextlib.suppress(AssertionError):
+                load.run_until(lambda: 503 in probe.statuses("/readyz", began), 15)
+        well = _well(load, probe, ended)
+    account = load.account()
+    recovery_s = account.recovery_s(ended)
+    held = {
+        "nobody is lost": not account.lost,
+        f"recovery within {GOAL_S:g} s": recovery_s is not None and recovery_s <= GOAL_S,
+        "/healthz is right throughout": probe.statuses("/healthz") == {200},
+        "/readyz is right before and afterwards": probe.statuses("/readyz", 0, began - 1) == {200}
+        and well is not None
+        and probe.statuses("/readyz", well) == {200},
+    }
+    if not_ready:
+        held["/readyz says so meanwhile"] = 503 in probe.statuses("/readyz", began)
+        lagged = probe.statuses("/readyz", began + READY_LAGS_S, ended)
+        held["/readyz does not say ready for long"] = 200 not in lagged
+    if product:
+        held["no process is left behind"] = product.counts() == before and not product.strays()
+    return Ordeal(tried, account, recovery_s, held)
+
+
+def _well(load: Load, probe: Probe, since: float) -> float | None:
+    """Since when everything is answered and /readyz is 200, for AFTER_S by then; None if it never is."""
+    while time.monotonic() < since + GIVE_UP_S:
+        load.run_for(0.5)
+        bad = [a.sent for a in load.account().attempts if a.outcome != ANSWERED]
+        bad += [said.at for said in list(probe.said) if said.path == "/readyz" and said.status != 200]
+        at = max([*bad, since]) + 0.01
+        if time.monotonic() - at > AFTER_S:
+            return at
+    return None
+
+
+def keep(ordeal: Ordeal, table: Callable[[Row], Row], seen: str, planned: str = "") -> None:
+    """Put it into the table, and only then insist on the goals."""
+    failed = ordeal.failed
+    table(
+        ordeal.account.row(
+            ordeal.tried,
+            seen=seen,
+            survived=not failed,
+            recovery_s=ordeal.recovery_s,
+            planned=f"not held: {', '.join(failed)}. {planned}".strip() if failed else "",
+        )
+    )
+    assert not failed, (failed, ordeal.account.lost, ordeal.recovery_s)
+
+
+@contextlib.contextmanager
+def at_once(do: Callable[[], object]) -> Iterator[None]:
+    """A fault whose cause is over as soon as it was brought about."""
+    do()
+    yield

@@ -1,0 +1,81 @@
+"""A way to Triton that can be cut and slowed: TCP, passed on as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from typing import Final
+
+_PIECE: Final = 65_536
+# Closing such a socket resets its connection.
+_RESETS: Final = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """Listens on a port of loopback and passes on to `target`; `delay_s` is added to each piece."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self.delay_s = 0.0
+        self.refuses = False
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def cut(self) -> None:
+        """Reset every connection that is open now."""
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._open.clear()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed, at the end
+            while True:
+                near, _ = self._listener.accept()
+                if self.refuses:
+                    near.close()
+                    continue
+                try:
+                    far = socket.create_connection(self._target, 5)
+                except OSError:
+                    near.close()
+                    continue
+                far.settimeout(None)
+                with self._lock:
+                    self._open |= {near, far}
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while piece := one.recv(_PIECE):
+                time.sleep(self.delay_s)
+                other.sendall(piece)
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._open -= {one, other}
+            for connection in (one, other):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            one.close()

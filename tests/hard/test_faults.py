@@ -1,0 +1,158 @@
+"""What `gourmet up` makes of processes that die or hang, and of models that go wrong, under steady load."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from hard.accounting import Load, Photo, learn
+from hard.faults import at_once, keep, suffer
+from hard.product import TRITON, Product
+from hard.stack import SAMPLES
+from hard.table import Row
+
+MODEL = "food_classifier"
+pytestmark = pytest.mark.timeout(600)
+
+Keep = Callable[[Row], Row]
+
+
+@pytest.fixture(scope="module")
+def photos(product: Product) -> list[Photo]:
+    return learn(product.url, [path.read_bytes() for path in SAMPLES])
+
+
+def triton(product: Product) -> psutil.Process:
+    return product.processes()[TRITON][0]
+
+
+@pytest.mark.parametrize(
+    ("number", "tried"),
+    [(signal.SIGKILL, "Triton killed (-9)"), (signal.SIGTERM, "Triton told to end, and started again")],
+)
+def test_triton_ends(
+    product: Product, photos: list[Photo], table: Keep, number: signal.Signals, tried: str
+) -> None:
+    """The supervisor starts it again; what it takes to load the models is part of the recovery."""
+
+    def end() -> None:
+        process = triton(product)
+        process.send_signal(number)
+        process.wait(20)  # it finishes what it has, unless killed
+
+    def fault(_: Load) -> contextlib.AbstractContextManager[None]:
+        return at_once(end)
+
+    ordeal = suffer(tried, product.url, photos, fault, lasts_s=0, not_ready=True, product=product)
+    keep(ordeal, table, "503 at once, to come again, until `gourmet up` has started Triton again")
+
+
+def test_triton_stands_still(product: Product, photos: list[Photo], table: Keep) -> None:
+    @contextlib.contextmanager
+    def fault(_: Load) -> Iterator[None]:
+        process = triton(product)
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
+
+    ordeal = suffer(
+        "Triton stopped (SIGSTOP) for 15 s, and continued",
+        product.url,
+        photos,
+        fault,
+        lasts_s=15,
+        not_ready=True,
+        product=product,
+    )
+    keep(ordeal, table, "504 after the deadline of ten seconds for those at work, 503 at once for the others")
+
+
+def test_a_stub_is_killed(product: Product, photos: list[Photo], table: Keep) -> None:
+    def fault(_: Load) -> contextlib.AbstractContextManager[None]:
+        return at_once(product.stubs(MODEL)[0].kill)
+
+    ordeal = suffer(
+        "a stub of food_classifier killed (-9)", product.url, photos, fault, lasts_s=0, product=product
+    )
+    keep(ordeal, table, "502 or 503 for what it was at, until Triton has started another")
+
+
+def test_the_model_is_unloaded(product: Product, photos: list[Photo], table: Keep) -> None:
+    @contextlib.contextmanager
+    def fault(_: Load) -> Iterator[None]:
+        product.control("unload", MODEL)
+        try:
+            yield
+        finally:
+            product.control("load", MODEL)
+
+    ordeal = suffer(
+        "the model unloaded for 5 s, and loaded again",
+        product.url,
+        photos,
+        fault,
+        not_ready=True,
+        product=product,
+    )
+    keep(ordeal, table, "503 with the names of the models that are served")
+
+
+def test_a_broken_version_is_deployed(product: Product, photos: list[Photo], table: Keep) -> None:
+    """Triton refuses to load it and goes on with the version that it has."""
+
+    @contextlib.contextmanager
+    def fault(_: Load) -> Iterator[None]:
+        newer = product.models / MODEL / "2"
+        newer.mkdir()
+        (newer / "model.py").write_text("raise RuntimeError('broken')\n")
+        try:
+            with contextlib.suppress(OSError):
+                product.control("load", MODEL)
+            yield
+        finally:
+            shutil.rmtree(newer)
+            product.control("load", MODEL)
+
+    ordeal = suffer("a broken version deployed", product.url, photos, fault, product=product)
+    keep(ordeal, table, "nothing: the version before goes on answering")
+
+
+def test_the_model_repository_is_away(product: Product, photos: list[Photo], table: Keep) -> None:
+    """Moved away, since what may not be read is read by root; a load of the model is tried meanwhile."""
+
+    @contextlib.contextmanager
+    def fault(_: Load) -> Iterator[None]:
+        elsewhere = product.models.with_name("elsewhere")
+        product.models.rename(elsewhere)
+        try:
+            with contextlib.suppress(OSError):
+                product.control("load", MODEL)
+            yield
+        finally:
+            elsewhere.rename(product.models)
+
+    ordeal = suffer(
+        "the model repository away, and a load tried", product.url, photos, fault, product=product
+    )
+    keep(ordeal, table, "nothing: what is loaded goes on answering")
+
+
+def test_a_worker_of_gunicorn_is_killed(product: Product, photos: list[Photo], table: Keep) -> None:
+    def fault(_: Load) -> contextlib.AbstractContextManager[None]:
+        return at_once(product.workers()[0].kill)
+
+    ordeal = suffer(
+        "a worker of gunicorn killed (-9)", product.url, photos, fault, lasts_s=0, product=product
+    )
+    keep(
+        ordeal,
+        table,
+        "a connection that is reset for what that worker was at; the other one goes on",
+        "Only something in front of gunicorn that asks again could answer those.",
+    )

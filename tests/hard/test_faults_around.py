@@ -1,0 +1,162 @@
+"""What comes from around the product: its way to Triton cut and slowed, full disks, a clock that jumps."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hard.accounting import Load, learn
+from hard.faults import keep, suffer
+from hard.product import Product
+from hard.proxy import Proxy
+from hard.stack import SAMPLES
+from hard.table import Row
+from web.test_up import Up
+
+pytestmark = pytest.mark.timeout(600)
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+# A /dev/shm and a TMPDIR of its own, that nobody else sees and that may be filled.
+_APART = (
+    *("unshare", "--mount", "sh", "-c"),
+    'mount -t tmpfs -o size=512m none /dev/shm && mount -t tmpfs -o size=128m none "$TMPDIR" && exec "$@"',
+    "sh",
+)
+
+Keep = Callable[[Row], Row]
+
+
+@contextlib.contextmanager
+def running(
+    *, tmp: Path, env: dict[str, str] | None = None, within: tuple[str, ...] = ()
+) -> Iterator[Product]:
+    up = Up("--unlocked", tmp=tmp, env=env, within=within)
+    try:
+        up.wait_for("the page http://127.0.0.1:", 180)
+        yield Product(up, tmp)
+    finally:
+        if up.process.poll() is None:
+            up.stop(signal.SIGTERM)
+    assert not up.processes()
+
+
+@pytest.fixture(scope="module")
+def proxied(start: Callable[..., Any], triton: Any) -> Iterator[tuple[Any, Proxy]]:
+    with Proxy(triton.http_url) as proxy:
+        web = start(proxy.address, REQUEST_DEADLINE_S="3")
+        yield web, proxy
+        web.stop()
+
+
+@pytest.mark.parametrize(
+    ("tried", "delay_s", "refuses", "cuts", "not_ready", "seen"),
+    [
+        ("connections to Triton cut, again and again for 5 s", 0.0, False, True, False,
+         "a request that was under way is asked once more, or refused"),
+        ("no connection to Triton for 10 s", 0.0, True, True, True, "503 at once"),
+        ("0.2 s added to all that goes to and from Triton", 0.2, False, False, False,
+         "the answer, later"),
+        ("5 s added to all that goes to and from Triton, for 10 s", 5.0, False, False, True,
+         "504 after the deadline, which was three seconds here"),
+    ],
+)  # fmt: skip
+def test_the_way_to_triton(
+    proxied: tuple[Any, Proxy],
+    table: Keep,
+    tried: str,
+    delay_s: float,
+    refuses: bool,
+    cuts: bool,
+    not_ready: bool,
+    seen: str,
+) -> None:
+    web, proxy = proxied
+    photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
+
+    @contextlib.contextmanager
+    def fault(load: Load) -> Iterator[None]:
+        proxy.delay_s, proxy.refuses = delay_s, refuses
+        if cuts:
+            for _ in range(1 if refuses else 25):
+                proxy.cut()
+                load.run_for(0.2)
+        try:
+            yield
+        finally:
+            proxy.delay_s, proxy.refuses = 0.0, False
+
+    lasts_s = 10 if not_ready else 5
+    keep(suffer(tried, web.url, photos, fault, lasts_s=lasts_s, not_ready=not_ready), table, seen)
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mounts of its own may be made here (unshare --mount): full disks are not tried")
+    with running(tmp=tmp_path_factory.mktemp("apart"), within=_APART) as product:
+        yield product
+
+
+def fill(path: Path) -> None:
+    """Write until nothing more fits."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)):
+            pass
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        while file.write(bytes(1 << 10)):
+            pass
+
+
+@pytest.mark.parametrize("what", ["disk", "/dev/shm"])
+def test_full(apart: Product, table: Keep, what: str) -> None:
+    """A worker that starts meanwhile, too, finds no room."""
+    photos = learn(apart.url, [path.read_bytes() for path in SAMPLES])
+    inside = f"{apart.models}" if what == "disk" else what
+    filler = Path(f"/proc/{apart.up.process.pid}/root{inside}/filler")
+
+    @contextlib.contextmanager
+    def fault(_: Load) -> Iterator[None]:
+        fill(filler)
+        try:
+            assert filler.stat().st_size > 1 << 20
+            yield
+        finally:
+            filler.unlink()
+
+    ordeal = suffer(f"{what} full for 8 s", apart.url, photos, fault, lasts_s=8, product=apart)
+    keep(ordeal, table, "nothing: photos go on being answered")
+
+
+def test_the_clock_is_moved(tmp_path: Path, table: Keep) -> None:
+    """For the product's processes only, by libfaketime: a day ahead, and then a day back."""
+    if not FAKETIME.is_file():
+        pytest.skip("no libfaketime here (Debian: apt install libfaketime): the clock is not moved")
+    clock = tmp_path / "clock"
+    clock.write_text("+0\n")
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    env = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+    with running(tmp=tmp, env=env) as product:
+        photos = learn(product.url, [path.read_bytes() for path in SAMPLES])
+
+        @contextlib.contextmanager
+        def fault(load: Load) -> Iterator[None]:
+            clock.write_text("+1d\n")
+            load.run_for(5)
+            clock.write_text("-1d\n")
+            yield
+
+        ordeal = suffer(
+            "the clock a day ahead, then two days back", product.url, photos, fault, product=product
+        )
+    keep(ordeal, table, "nothing: deadlines are kept on a clock that cannot jump")
