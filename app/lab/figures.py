@@ -11,7 +11,7 @@ from app.errors import ServingError
 from app.inference import Deadline, ModelStatistics
 from app.remembered import Remembered
 
-DEADLINE_S: Final = 1.0
+DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
 _AGE_S: Final = 0.5
 _NS_PER_MS: Final = 1e6

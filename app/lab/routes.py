@@ -7,7 +7,7 @@ from typing import Final
 from flask import Blueprint, Flask, Response, abort, jsonify, render_template
 
 from app.errors import ServingError
-from app.lab.figures import COLUMNS, Ask, Figures, figure, totals
+from app.lab.figures import COLUMNS, Ask, Figures, Look, figure, totals
 from app.lab.reports import Reports
 from app.settings import Settings
 from app.texts import TEXTS
@@ -32,17 +32,18 @@ def init_app(app: Flask, ask: Ask, settings: Settings) -> None:
 def _blueprint(figures: Figures, reports: Reports | None, settings: Settings) -> Blueprint:
     routes = Blueprint("lab", __name__)
 
+    def looked() -> tuple[Look | None, ServingError | None]:
+        """For the page's main part: what is above it may ask a model, which is no news to show."""
+        try:
+            return figures.look(), None
+        except ServingError as error:
+            return None, error
+
     @routes.get("/lab")
     def page() -> str:
-        look, trouble = None, None
-        try:
-            look = figures.look()
-        except ServingError as error:
-            trouble = error
         return render_template(
             "lab.html",
-            look=look,
-            trouble=trouble,
+            looked=looked,
             columns=COLUMNS,
             model=settings.food_model,
             reports=reports.latest()[:_MOST_REPORTS] if reports else [],

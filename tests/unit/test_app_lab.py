@@ -101,7 +101,7 @@ def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pyt
     answers: list[Any] = [[COUNTED, NEVER_ASKED]]
 
     def ask(deadline: Deadline) -> list[ModelStatistics]:
-        assert deadline.seconds <= 1
+        assert deadline.seconds <= 2
         return answers.pop()
 
     seen = Figures(ask)

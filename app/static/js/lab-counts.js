@@ -1,7 +1,7 @@
 // What happened between two looks at Triton's counts, and what that is a second, a request or a batch.
 const COUNTS = ["requests", "failures", "rows", "executions", "queue_ms", "compute_ms"];
 // After a longer pause nobody knows when in it something happened.
-const LONGEST_STEP_S = 10;
+const LONGEST_STEP_S = 30;
 
 /** The last minutes, step by step; a step has what each model did in it. */
 export class History {
