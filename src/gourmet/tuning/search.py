@@ -79,6 +79,7 @@ class Search:
         self._candidates: dict[str, Candidate] = {PRESENT: space.present}
         self.trials: dict[str, Trial] = {PRESENT: Trial(PRESENT, space.running, "coarse")}
         self._coarse = space.coarse()
+        self._serving = PRESENT
         self._done_s = 0.0
         self.seconds = self._expected_s()
 
@@ -144,7 +145,7 @@ class Search:
 
         on_step(0.0, "")
         try:
-            live_config.load(self._target, self._subject.model, config)
+            self._serve(name, config)
             points, refused = sweep.run(
                 self._subject, self._plan.demands, self._target, effort, name, on_step
             )
@@ -158,6 +159,11 @@ class Search:
         return Trial(
             name, config, stage, tuple(points), "; ".join(f"{each.name}: {each.reason}" for each in refused)
         )
+
+    def _serve(self, name: str, config: Config) -> None:
+        if name != self._serving:
+            live_config.load(self._target, self._subject.model, config)
+            self._serving = name
 
     def _config(self, name: str) -> Config:
         if name == PRESENT:
@@ -176,7 +182,7 @@ class Search:
             for name in list(sides)[:: 1 if turn % 2 else -1]:
                 words = f"turn {turn + 1} of {turns} against the present config: {name}"
                 self._on_step(min(1.0, self._done_s / self.seconds), words)
-                live_config.load(self._target, self._subject.model, self._config(name))
+                self._serve(name, self._config(name))
                 point = self._turn(name, sides[name])
                 seen[name] += [point] if point else []
                 self._done_s += takes_s

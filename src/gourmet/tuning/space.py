@@ -101,18 +101,11 @@ class Space:
     @property
     def present(self) -> Candidate:
         """The running config, as far as a candidate says it."""
-        batching = self.running.get("dynamic_batching")
-        return Candidate(
-            instance_count(self.running),
-            cpu_threads(self.running) if self.on_cpu else None,
-            int(self.running.get("max_batch_size", 0)),
-            None if batching is None else _batching(batching),
-        )
+        return described(self.running)
 
     @property
     def on_cpu(self) -> bool:
-        groups = self.running.get("instance_group") or [{}]
-        return all(group.get("kind") != "KIND_GPU" for group in groups)
+        return _on_cpu(self.running)
 
     @property
     def batches(self) -> bool:
@@ -235,9 +228,28 @@ def space(running: Config, bounds: Bounds, **more: Any) -> Space:
     return Space(running, bounds, **more)
 
 
-def _batching(config: Config) -> Batching:
+def described(config: Config) -> Candidate:
+    """A server's config as a candidate."""
+    largest = int(config.get("max_batch_size", 0))
+    batching = config.get("dynamic_batching")
+    return Candidate(
+        instance_count(config),
+        cpu_threads(config) if _on_cpu(config) else None,
+        largest,
+        None if batching is None else _batching(batching, largest),
+    )
+
+
+def _on_cpu(config: Config) -> bool:
+    groups = config.get("instance_group") or [{}]
+    return all(group.get("kind") != "KIND_GPU" for group in groups)
+
+
+def _batching(config: Config, largest: int) -> Batching:
     preferred = tuple(int(size) for size in config.get("preferred_batch_size", ()))
-    return Batching(int(config.get("max_queue_delay_microseconds", 0)), preferred)
+    # Where a config names none, Triton fills in the largest batch for some backends.
+    named = () if preferred == (largest,) else preferred
+    return Batching(int(config.get("max_queue_delay_microseconds", 0)), named)
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:

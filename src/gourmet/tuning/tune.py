@@ -16,7 +16,7 @@ from gourmet.tuning import reason
 from gourmet.tuning.goal import Goal, Kind
 from gourmet.tuning.results import Duel, Trial, Tuning, Verdict
 from gourmet.tuning.search import BASES, FINALISTS, Plan, Search
-from gourmet.tuning.space import Bounds, Space, space
+from gourmet.tuning.space import Bounds, Space, described, space
 
 
 class OutOfReach(GourmetError):
@@ -122,7 +122,7 @@ def _check_serves(target: Target, chosen: Trial) -> None:
     """Raise ModelUnavailable unless the server says that it serves this config."""
     with triton(target.url) as client:
         now = client.get_model_config(chosen.config["name"])
-    if summary(now) != summary(chosen.config):
+    if described(now) != described(chosen.config):
         raise ModelUnavailable(
             f"{chosen.config['name']} was to serve “{summary(chosen.config)}” and serves “{summary(now)}”: "
             "somebody else changes it; put it right with `gourmet config`"

@@ -1,0 +1,174 @@
+"""`gourmet tune` on a real Triton, with a model of which one knows what is best for it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gourmet.cli import main
+from gourmet.repository import read_config
+
+# An execution takes 40 ms however many rows it has, and no CPU: batches and instances pay for certain, on a
+# busy machine too.
+MODEL = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.04)
+        rows = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 2 * x)]) for x in rows]
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+NAME = "waiter"
+# One candidate without batching and one with it, and no neighbours of theirs: a preferred size of 1 is none.
+NARROW = ["--threads", "1", "--delays", "0", "--preferred", "1", "--max-batches", "8"]
+QUICK = ["--rows", "4", "--window", "0.6", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
+PATIENT = ["--attempts", "8", "--turns", "3", "--client", "gourmet", "--concurrency", "8"]
+
+Tune = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def served(onnx_lab: Any, lab_triton: Any) -> str:
+    folder = lab_triton.repository / NAME
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(MODEL)
+    (folder / "config.pbtxt").write_text(CONFIG)
+    onnx_lab.client.load_model(NAME)
+    return NAME
+
+
+@pytest.fixture
+def arguments(lab_triton: Any, served: str) -> list[str]:
+    to = ["--url", lab_triton.http_url, "--grpc-url", lab_triton.grpc_url]
+    return ["tune", served, *to, *NARROW, *QUICK, *PATIENT]
+
+
+@pytest.fixture
+def config(onnx_lab: Any, served: str) -> Iterator[Callable[[], Any]]:
+    """Asks the config that serves; afterwards the first one serves again."""
+
+    def ask() -> Any:
+        return onnx_lab.client.get_model_config(served)
+
+    before = ask()
+    yield ask
+    if ask() != before:
+        onnx_lab.client.load_model(served, config=json.dumps(before))
+
+
+def test_the_best_is_found_explained_written_and_applied(
+    arguments: list[str], config: Callable[[], Any], tmp_path: Path
+) -> None:
+    # On a machine that stands still now and then a few short turns may not tell: then it says so, and loads
+    # nothing, and is asked again.
+    for _ in range(3):
+        result = CliRunner().invoke(
+            main, [*arguments, "--instances", "2", "--apply", "--save", str(tmp_path)]
+        )
+        assert result.exit_code == 0, result.output
+        found = json.loads((tmp_path / "tune.json").read_text())
+        assert found["applied"] == (found["verdict"] == "better")
+        if found["applied"]:
+            break
+    assert found["applied"], found["sentence"]
+    assert found["duel"]["gain"]["low"] > 1
+    assert found["sentence"] in result.output
+    assert " because " in found["sentence"]
+    now, written = config(), read_config(tmp_path)
+    assert now["instance_group"][0]["count"] == written.instance_group[0].count
+    assert ("dynamic_batching" in now) == written.HasField("dynamic_batching")
+    assert now["instance_group"][0]["count"] == 2 or "dynamic_batching" in now
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("<svg") == 3
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_goal_out_of_reach_names_the_nearest_and_changes_nothing(
+    arguments: list[str], config: Callable[[], Any], tmp_path: Path
+) -> None:
+    before = config()
+    result = CliRunner().invoke(
+        main,
+        [
+            *arguments,
+            "--instances",
+            "1",
+            "--window",
+            "0.2",
+            "--p95",
+            "1ms",
+            "--apply",
+            "--json",
+            "--save",
+            str(tmp_path),
+        ],
+    )
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert found["sentence"].startswith("No config that was tried reaches a p95 of 1 ms; the nearest is ")
+    assert (found["verdict"], found["recommended"], found["applied"]) == ("out of reach", None, False)
+    assert not (tmp_path / "config.pbtxt").exists()
+    assert config() == before
+
+
+def test_an_interrupted_search_leaves_the_config_of_before(
+    arguments: list[str], config: Callable[[], Any], tmp_path: Path
+) -> None:
+    before = config()
+    words = [
+        sys.executable,
+        "-c",
+        "from gourmet.cli import main; main()",
+        *arguments,
+        "--save",
+        str(tmp_path / "no"),
+    ]
+    words += ["--instances", "2"]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while config() == before:
+            assert running.poll() is None, running.stdout and running.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=120)[0]
+    finally:
+        running.kill()
+    assert running.returncode == 1, said
+    assert said.strip().endswith("Aborted!")
+    assert config() == before
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["nobody"], "serves no model 'nobody'; it serves"),
+        ([NAME, "--instances", "0"], "--instances 0: each is a whole number of at least 1"),
+    ],
+    ids=["unknown", "no instances"],
+)
+def test_what_cannot_be_searched_is_said(lab_triton: Any, served: str, more: list[str], says: str) -> None:
+    result = CliRunner().invoke(main, ["tune", "--url", lab_triton.http_url, *more])
+    assert result.exit_code == 2
+    assert says in result.output
