@@ -49,7 +49,7 @@ class Positive(Duration):
 @click.option(
     "--concurrency",
     type=Range(),
-    help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 and 8 a CPU; for latency 2 a CPU]",
+    help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
 )
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows a request.")
 @click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True)
