@@ -27,7 +27,7 @@ READY_LAGS_S: Final = 7.0
 
 @dataclass(frozen=True)
 class Said:
-    at: float
+    at: float  # when it was said, not when it was asked for
     path: str
     status: int  # 0: nothing
 
@@ -59,7 +59,7 @@ class Probe:
 
     def _ask(self, path: str) -> None:
         while not self._ending.wait(self._every_s):
-            at, status = time.monotonic(), 0
+            status = 0
             try:
                 with urllib.request.urlopen(self._url + path, timeout=20) as answer:
                     status = answer.status
@@ -68,7 +68,7 @@ class Probe:
                     status = exc.code
             except OSError:
                 pass
-            self.said.append(Said(at, path, status))
+            self.said.append(Said(time.monotonic(), path, status))
 
 
 @dataclass

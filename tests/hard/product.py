@@ -46,7 +46,7 @@ class Product:
         found: dict[str, list[psutil.Process]] = {TRITON: [], STUBS: [], WEB: []}
         for process in psutil.Process(self.up.process.pid).children(recursive=True):
             try:
-                command = process.cmdline()
+                command = process.cmdline()  # empty for those that are over
             except psutil.Error:  # it ended meanwhile
                 continue
             if command:

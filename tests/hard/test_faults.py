@@ -80,7 +80,7 @@ def test_a_stub_is_killed(product: Product, photos: list[Photo], table: Keep) ->
     ordeal = suffer(
         "a stub of food_classifier killed (-9)", product.url, photos, fault, lasts_s=0, product=product
     )
-    keep(ordeal, table, "502 or 503 for what it was at, until Triton has started another")
+    keep(ordeal, table, "502 for every second photo, until `gourmet up` has had the model loaded anew")
 
 
 def test_the_model_is_unloaded(product: Product, photos: list[Photo], table: Keep) -> None:

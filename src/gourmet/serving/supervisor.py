@@ -1,7 +1,8 @@
 """Keeps Triton and the web app running until asked to stop, and stops them in order.
 
 The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
-when starting. A process that dies is started again, later each time it dies soon after its start.
+when starting. A process that dies is started again, later each time it dies soon after its start; a
+model one of whose processes dies is loaded anew.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gourmet.serving.asking import ask_sample, model_index, triton
 from gourmet.serving.preflight import ConfiguredModel
 from gourmet.serving.processes import Child, DiedWhileStarting
 from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.stubs import Stubs
 from gourmet.serving.triton_server import TritonServer, reachable
 from gourmet.serving.waiting import http_ok
 
@@ -102,6 +104,7 @@ class Supervisor:
         self._log = log
         self._models = models
         self._server = server
+        self._stubs = Stubs(server.options.http_url, self._say) if server else None
         self._web_options = web
         self._web: Child | None = None
         self._stopping = threading.Event()
@@ -118,6 +121,8 @@ class Supervisor:
             while not self._stopping.wait(_POLL_S):
                 for process in kept:
                     process.look(self._say)
+                if self._server and self._stubs:
+                    self._stubs.look(self._server.pid)
         finally:
             self._stop_all()
             for number, handler in before.items():
