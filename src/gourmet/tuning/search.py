@@ -26,7 +26,7 @@ from gourmet.tuning.space import Candidate, Space
 BASES: Final = 2
 FINALISTS: Final = 3
 _FEWEST_TURNS: Final = 3
-_SHORT_STEADINESS: Final = 0.5
+_STEADINESS: Final = 0.5
 # Seconds that a load of a config takes, and perf_analyzer's start, for the time that remains.
 _LOADING_S: Final = 2.0
 _STARTING_S: Final = 1.0
@@ -44,26 +44,25 @@ class Plan:
     demands: tuple[Demand, ...]
     effort: Effort
     turns: int = 5
-    # perf_analyzer takes seconds to begin; ours is at once, where the model is not too fast for it.
-    quick_client: Client = "gourmet"
+    # Ours looks at every answer and begins at once; perf_analyzer where a model is too fast for it.
+    client: Client = "gourmet"
+
+    @property
+    def long(self) -> Effort:
+        """As asked; windows may differ by half, since the noise is judged between turns."""
+        steadiness = max(_STEADINESS, self.effort.steadiness)
+        return replace(self.effort, steadiness=steadiness, client=self.client)
 
     @property
     def short(self) -> Effort:
-        """A third of the time, tried once, whatever the noise: what is close is looked at for longer."""
-        effort = self.effort
-        return replace(
-            effort,
-            window_s=effort.window_s / 3,
-            warm_up_s=effort.warm_up_s / 2,
-            attempts=1,
-            steadiness=max(_SHORT_STEADINESS, effort.steadiness),
-            client=self.quick_client,
-        )
+        """A third of the time, tried once: what is close is looked at for longer."""
+        long = self.long
+        return replace(long, window_s=long.window_s / 3, warm_up_s=long.warm_up_s / 2, attempts=1)
 
     @property
     def turn(self) -> Effort:
         """Half of the time: the turns together are longer than any other measurement."""
-        return replace(self.effort, window_s=self.effort.window_s / 2)
+        return replace(self.long, window_s=self.long.window_s / 2)
 
     def seconds(self, effort: Effort, points: int) -> float:
         """About how long a config takes."""
@@ -85,28 +84,33 @@ class Search:
 
     def run(self) -> tuple[Trial, Duel | None]:
         """The best config found and how it did against the present one; None where no config will do."""
-        self._stage("coarse", [PRESENT], self._plan.short)
-        if self.trials[PRESENT].refused and self._plan.quick_client != self._plan.effort.client:
-            self._plan = replace(self._plan, quick_client=self._plan.effort.client)
-            self._stage("coarse", [PRESENT], self._plan.short)
+        self._begin()
         self._stage("coarse", self._add(self._coarse), self._plan.short)
         self._refuse_nothing()
         bases = [self._candidates[name] for name in self._ranked()[:BASES]]
         fine = self._space.fine(bases, self._candidates.values())
         self._stage("fine", self._add(fine), self._plan.short)
         finalists = [name for name in self._ranked() if name != PRESENT][:FINALISTS]
-        self._stage("long", [PRESENT, *finalists], self._plan.effort)
+        self._stage("long", [PRESENT, *finalists], self._plan.long)
         self._refuse_nothing()
         goal = self._plan.goal
         long = [name for name in self._ranked() if self.trials[name].stage == "long"]
         if not any(goal.best(self.trials[name].points) for name in long):
-            everything = [trial for trial in self.trials.values() if trial.points]
-            return min(everything, key=lambda trial: nearest(trial.points).latency_ms.p95), None
+            tried = [self.trials[name] for name in long or self._ranked()]
+            return min(tried, key=lambda trial: nearest(trial.points).latency_ms.p95), None
         challengers = [name for name in long if name != PRESENT]
         if not challengers:
             return self.trials[PRESENT], None
         challenger = self.trials[challengers[0]]
         return challenger, self._duel(challenger)
+
+    def _begin(self) -> None:
+        """The present config, which also tells whether our client is fast enough for the model."""
+        patient = replace(self._plan.short, attempts=self._plan.effort.attempts)
+        self._stage("coarse", [PRESENT], patient)
+        if self.trials[PRESENT].refused and self._plan.client != self._plan.effort.client:
+            self._plan = replace(self._plan, client=self._plan.effort.client)
+            self._stage("coarse", [PRESENT], self._plan.short)
 
     def _add(self, candidates: Sequence[Candidate]) -> list[str]:
         for candidate in candidates:
@@ -208,6 +212,6 @@ class Search:
         short = 1 + len(self._coarse) + self._space.most_fine(min(BASES, 1 + len(self._coarse)))
         return (
             short * plan.seconds(plan.short, points)
-            + (1 + FINALISTS) * plan.seconds(plan.effort, points)
+            + (1 + FINALISTS) * plan.seconds(plan.long, points)
             + 2 * plan.turns * plan.seconds(plan.turn, 1)
         )

@@ -68,7 +68,8 @@ def tune(
             batch=wish.batch,
             p95_ms=wish.p95_ms,
         )
-        plan = Plan(goal, demands, effort, wish.turns)
+        asked = effort.client
+        plan = Plan(goal, demands, effort, wish.turns, "gourmet" if asked == "auto" else asked)
         search = Search(subject, target, plan, around, on_step)
         best, duel = search.run()
         verdict = _verdict(goal, best, duel)
