@@ -155,7 +155,8 @@ class Search:
             )
         except (ModelUnavailable, trust.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
-            if name == PRESENT:
+            # A row that Triton counts late, in the measurement after its own, says nothing against a config.
+            if name == PRESENT and not isinstance(exc, trust.CountsDisagree):
                 raise
             return Trial(name, config, stage, refused=str(exc))
         finally:
@@ -203,7 +204,7 @@ class Search:
     def _turn(self, name: str, demand: Demand) -> Point | None:
         try:
             point = measure(self._subject, demand, self._target, self._plan.turn, name)
-        except trust.Disturbed:
+        except (trust.Disturbed, trust.CountsDisagree):
             return None
         return point
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
 
 from gourmet.bench import live_config, sweep
 from gourmet.bench.results import Demand, Protocol
@@ -17,6 +20,9 @@ from gourmet.tuning.goal import Goal, Kind
 from gourmet.tuning.results import Duel, Trial, Tuning, Verdict
 from gourmet.tuning.search import BASES, FINALISTS, Plan, Search
 from gourmet.tuning.space import Bounds, Space, described, space
+
+_LISTENS_S: Final = 0.5
+_QUIET_CORES: Final = 0.25
 
 
 class OutOfReach(GourmetError):
@@ -56,6 +62,7 @@ def tune(
     if wish.batch > 1 and not subject.rows.batched:
         raise UsageError(f"{wish.model} takes one input a request (max_batch_size 0): drop --batch")
     cpus = available_cpus()
+    others = _busy_cores()
     levels = wish.levels or _levels(wish.kind, cpus)
     goal = Goal(wish.kind, wish.p95_ms, max(levels))
     demands = tuple(Demand(wish.model, level, batch=wish.batch, protocol=wish.protocol) for level in levels)
@@ -85,7 +92,7 @@ def tune(
         f"The best config of {wish.model} here", command, subject.rows, points, about=f"Wanted: {goal}."
     )
     said = reason.sentence(goal, best, duel, cpus)
-    searched = _searched(plan, around, trials)
+    searched = (*_searched(plan, around, trials), *_disturbed(others, cpus))
     return Tuning(wish.model, goal, searched, trials, best.name, duel, verdict, said, bench, applied)
 
 
@@ -117,6 +124,20 @@ def _searched(plan: Plan, around: Space, trials: tuple[Trial, ...]) -> tuple[str
     if refused:
         said.append(f"{len(refused)} configs could not be measured; each says why in the table")
     return tuple(said)
+
+
+def _busy_cores() -> float:
+    """Cores that are busy while we ask nothing: what others take."""
+    return float(psutil.cpu_percent(interval=_LISTENS_S)) / 100 * (psutil.cpu_count() or 1)
+
+
+def _disturbed(others: float, cpus: int) -> list[str]:
+    if others <= _QUIET_CORES:
+        return []
+    return [
+        f"when the search began, others kept {others:.1f} of {cpus} cores busy: figures are lower and "
+        "noisier than on a quiet machine, and another config may be best there"
+    ]
 
 
 def _check_serves(target: Target, chosen: Trial) -> None:
