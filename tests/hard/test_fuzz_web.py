@@ -25,6 +25,7 @@ REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "4000"))
 # A photo whose answer is known goes between every few hostile requests, on another connection.
 HONEST_EVERY = 8
 THREADS = 6
+OVERLOADED = "503 overloaded"
 
 
 def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
@@ -77,6 +78,8 @@ def outcome(url: str, number: int, known: list[Photo]) -> tuple[str, str]:
         return "no answer", what
     if answer.status == HTTPStatus.NOT_IMPLEMENTED and b"Unsupported transfer coding" in answer.body:
         return "501", what  # what HTTP asks for
+    if answer.status == HTTPStatus.SERVICE_UNAVAILABLE and "retry-after" in answer.headers:
+        return OVERLOADED, what  # bodies of no stated length count as the largest that may be
     if answer.status >= 500:
         return f"{answer.status}: {answer.body[:200]!r}", what
     named = answer.headers.get("x-request-id")
@@ -95,7 +98,7 @@ def attack(url: str, numbers: range) -> tuple[Counter[str], dict[str, str]]:
 
 def bad(results: Counter[str]) -> dict[str, int]:
     fine = {str(status.value) for status in HTTPStatus if 200 <= status < 500}
-    fine |= {"501", "answered rightly", "no answer"}
+    fine |= {"501", OVERLOADED, "answered rightly", "no answer"}
     return {result: count for result, count in results.items() if result not in fine}
 
 
@@ -113,7 +116,7 @@ def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Callabl
             times=1,
             requests=REQUESTS,
             answered=results["200"] + results["answered rightly"],
-            refused={key: count for key, count in results.items() if key.isdigit() and key != "200"},
+            refused=Counter({key: results[key] for key in results if key[0] in "45" and key not in broken}),
             wrong=broken,
             silent={"closed without an answer": results["no answer"]} if results["no answer"] else {},
             recovery_s=None,

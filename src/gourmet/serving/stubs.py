@@ -24,6 +24,8 @@ from gourmet.serving.asking import triton
 
 _EVERY_S: Final = 0.5
 _LOAD_S: Final = 120.0
+# Longer than anybody waits for an answer: what the instances before had begun is over by then.
+_LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
 _PARAMETER: Final = "stubs_died"
 
@@ -78,6 +80,7 @@ class Stubs:
         except GourmetError as exc:
             self._say(f"the model {model!r} could not be loaded anew: {exc}")
             return
+        time.sleep(_LAST_ANSWERS_S)
         for pid in before:
             self._models.pop(pid, None)
             with contextlib.suppress(ProcessLookupError):
