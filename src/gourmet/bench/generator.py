@@ -84,16 +84,15 @@ class _Load:
     async def run(
         self, demand: Demand, pace: Pace, mark: Mark, seed: int, on_time: Callable[[float], None]
     ) -> Traffic:
-        start = time.perf_counter()
-        stop = start + pace.warm_up_s + pace.measure_s
+        start, length_s = time.perf_counter(), pace.warm_up_s + pace.measure_s
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch(start, pace, mark, on_time))
                 if demand.arrivals == "closed":
                     for _ in range(int(demand.level)):
-                        group.create_task(self._ask_until(stop))
+                        group.create_task(self._ask_until(start + length_s))
                 else:
-                    await self._dispatch(group, _due_times(demand, start, stop, seed), demand)
+                    await self._dispatch(group, _due_times(demand, start, length_s, seed), demand)
         except BaseExceptionGroup as exc:
             raise _first(exc) from None
         finally:
@@ -143,12 +142,18 @@ class _Load:
         self.traffic.rows += len(request.rows)
 
 
-def _due_times(demand: Demand, start: float, stop: float, seed: int) -> Iterator[float]:
+def _due_times(demand: Demand, start: float, length_s: float, seed: int) -> Iterator[float]:
+    """Reckoned from 0, since the clock's own numbers are too large to add hundredths to them."""
     random = np.random.default_rng(seed)
-    at = start
-    while at < stop:
-        yield at
-        at += random.exponential(1 / demand.level) if demand.arrivals == "poisson" else 1 / demand.level
+    at = 0.0
+    for number in itertools.count(1):
+        if at >= length_s:
+            return
+        yield start + at
+        if demand.arrivals == "poisson":
+            at += random.exponential(1 / demand.level)
+        else:
+            at = number / demand.level
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
