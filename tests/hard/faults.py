@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +20,8 @@ GOAL_S: Final = 10.0
 BEFORE_S: Final = 3.0
 AFTER_S: Final = 4.0
 GIVE_UP_S: Final = 60.0
+# Instances of a model that was loaded anew have so long for what they had begun.
+SETTLES_S: Final = 30.0
 # How long the app may go on saying that it is ready: what it found is remembered for a second, and
 # a Triton that does not answer is waited for.
 READY_LAGS_S: Final = 7.0
@@ -129,8 +131,15 @@ def suffer(
         lagged = probe.statuses("/readyz", began + READY_LAGS_S, ended)
         held["/readyz does not say ready for long"] = 200 not in lagged
     if product:
-        held["no process is left behind"] = product.counts() == before and not product.strays()
+        held["no process is left behind"] = _as_before(product, before)
     return Ordeal(tried, account, recovery_s, held)
+
+
+def _as_before(product: Product, before: Mapping[str, int]) -> bool:
+    end = time.monotonic() + SETTLES_S
+    while not (same := product.counts() == before and not product.strays()) and time.monotonic() < end:
+        time.sleep(0.5)
+    return same
 
 
 def _well(load: Load, probe: Probe, since: float) -> float | None:

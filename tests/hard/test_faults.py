@@ -48,7 +48,12 @@ def test_triton_ends(
         return at_once(end)
 
     ordeal = suffer(tried, product.url, photos, fault, lasts_s=0, not_ready=True, product=product)
-    keep(ordeal, table, "503 at once, to come again, until `gourmet up` has started Triton again")
+    keep(
+        ordeal,
+        table,
+        "503 at once, to come again, until `gourmet up` has started Triton again",
+        "Loading is what takes the time, torch's import above all.",
+    )
 
 
 def test_triton_stands_still(product: Product, photos: list[Photo], table: Keep) -> None:
@@ -80,7 +85,11 @@ def test_a_stub_is_killed(product: Product, photos: list[Photo], table: Keep) ->
     ordeal = suffer(
         "a stub of food_classifier killed (-9)", product.url, photos, fault, lasts_s=0, product=product
     )
-    keep(ordeal, table, "502 for every second photo, until `gourmet up` has had the model loaded anew")
+    keep(
+        ordeal,
+        table,
+        "502, or 504 after the deadline, for what falls to that process, until the model is loaded anew",
+    )
 
 
 def test_the_model_is_unloaded(product: Product, photos: list[Photo], table: Keep) -> None:

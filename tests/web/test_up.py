@@ -188,6 +188,9 @@ def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up) -
     assert int(headers["Retry-After"]) > 0
     assert answer["error"]["code"]
     wait_until(lambda: predict(running.port)[0] == 200, 60, "the app did not recover")
+    # Those that the app does not need are loaded after that.
+    ready = f"http://127.0.0.1:{running.http}/v2/models/food_classifier_onnx/ready"
+    wait_until(lambda: http_ok(ready), 60, "the other models were not loaded again")
     assert running.stop() < 10
 
 

@@ -1,12 +1,13 @@
 """Keeps Triton and the web app running until asked to stop, and stops them in order.
 
 The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
-when starting. A process that dies is started again, later each time it dies soon after its start; a
-model one of whose processes dies is loaded anew.
+when starting. A process that dies is started again, later each time it dies soon after its start, Triton
+then with the models that the app needs before the others; a model one of whose processes dies is loaded anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.errors import GourmetError
 from gourmet.serving import locks
 from gourmet.serving.asking import ask_sample, model_index, triton
 from gourmet.serving.preflight import ConfiguredModel
@@ -30,6 +32,7 @@ from gourmet.serving.waiting import http_ok
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
+_LOAD_TIMEOUT_S: Final = 120.0
 
 
 @dataclass
@@ -106,6 +109,7 @@ class Supervisor:
         self._server = server
         self._stubs = Stubs(server.options.http_url, self._say) if server else None
         self._web_options = web
+        self._had_triton = False
         self._web: Child | None = None
         self._stopping = threading.Event()
 
@@ -135,7 +139,7 @@ class Supervisor:
         kept = []
         if self._server:
             server = self._server
-            keep_triton = Kept("Triton", self._restart_triton, server.exit_status)
+            keep_triton = Kept("Triton", self._start_triton, server.exit_status)
             keep_triton.start()
             kept.append(keep_triton)
             self._wait_for_models(server)
@@ -146,10 +150,32 @@ class Supervisor:
             self._wait_for_web(self._web_options)
         return kept
 
-    def _restart_triton(self) -> None:
+    def _start_triton(self) -> None:
+        """With all models the first time, and after a death with those that the app needs before the others.
+
+        Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
+        """
         assert self._server
         self._server.stop()  # the stubs and the shared memory of a server that died
-        self._server.start()
+        again, self._had_triton = self._had_triton, True
+        if again and self._models and self._server.options.model_control == "explicit":
+            self._server.start(first=[model.name for model in self._models])
+            threading.Thread(target=self._load_the_others, args=(self._server,), daemon=True).start()
+        else:
+            self._server.start()
+
+    def _load_the_others(self, server: TritonServer) -> None:
+        """What cannot be loaded Triton says itself, and if it dies again, the next start is another's."""
+        with contextlib.suppress(GourmetError, TimeoutError):
+            server.wait_until_live()
+            with triton(server.options.http_url, _LOAD_TIMEOUT_S) as client:
+                names = [name for name, entry in model_index(client).items() if entry.get("state") != "READY"]
+            for name in names:
+                with (
+                    contextlib.suppress(GourmetError),
+                    triton(server.options.http_url, _LOAD_TIMEOUT_S) as client,
+                ):
+                    client.load_model(name)
 
     def _wait_for_models(self, server: TritonServer) -> None:
         """Until the configured models answered a picture; raise if one of them cannot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -82,10 +83,15 @@ class TritonServer:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self) -> None:
-        """Start the process; it answers a while later, see `wait_until_live`."""
+    def start(self, first: Sequence[str] = ()) -> None:
+        """Start the process; it answers a while later, see `wait_until_live`.
+
+        Where models are loaded by command, `first` may name those to begin with; else it is all of them.
+        """
         on_line = self._hiding_keys(self._on_line) if self.options.keys else self._on_line
-        self._child = Child(self.command(), env=self._wheel.environment(), cwd=self._folder, on_line=on_line)
+        self._child = Child(
+            self.command(first), env=self._wheel.environment(), cwd=self._folder, on_line=on_line
+        )
 
     def _hiding_keys(self, on_line: LineSink) -> LineSink:
         """Like `on_line`; at Triton's first line of log, when it has read its arguments, hides the keys."""
@@ -126,7 +132,7 @@ class TritonServer:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def command(self) -> list[str]:
+    def command(self, first: Sequence[str] = ()) -> list[str]:
         """The command line that this server is started with."""
         options = self.options
         command = [
@@ -152,7 +158,7 @@ class TritonServer:
             f"--log-verbose={options.verbose}",
         ]
         if options.model_control == "explicit":
-            command.append("--load-model=*")
+            command += [f"--load-model={name}" for name in first or ("*",)]
         if options.response_cache_bytes:
             command += [
                 f"--cache-directory={self._wheel.caches}",
