@@ -1,18 +1,54 @@
-"""Short forms of tests/hard's faults: a worker that dies, the way to Triton cut and slow."""
+"""Short forms of tests/hard's faults: a stub or a worker that dies, the way to Triton cut and slow."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
+from hard.product import Product
 from hard.proxy import Proxy
+from web.test_up import Up
 
+from gourmet.serving.asking import ask_sample
+from gourmet.serving.asking import triton as triton_at
 from gourmet.serving.waiting import wait_until
+from gourmet.systems.food11 import contract
 
+MODELS = Path(__file__).parents[2] / "triton" / "models"
 MODEL = "food_classifier_onnx"
+
+
+def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_path: Path) -> None:
+    for model in (MODEL, "digits"):
+        shutil.copytree(MODELS / model, tmp_path / "models" / model)
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    env = {contract.MODEL_ENV: MODEL}
+    up = Up("--triton-only", "--unlocked", "--model-repository", str(tmp_path / "models"), tmp=tmp, env=env)
+    try:
+        up.wait_for("ready after")
+        product = Product(up, tmp_path / "models")
+        before = product.stubs(MODEL)
+        before[0].kill()
+        up.wait_for(f"a process of the model '{MODEL}' died; loading the model anew", 60)
+
+        def anew() -> bool:
+            now = product.stubs(MODEL)
+            return len(now) == len(before) and not set(now) & set(before)
+
+        wait_until(anew, 60, "the processes of the model are not new ones")
+        with triton_at(product.triton_url) as client:
+            for _ in range(4):  # each of its instances
+                assert ask_sample(client, "food11", MODEL)
+    finally:
+        up.stop(signal.SIGTERM)
+    assert not up.processes()
+    assert not up.leftovers()
 
 
 def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline(

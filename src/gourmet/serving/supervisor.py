@@ -120,17 +120,21 @@ class Supervisor:
         }
         try:
             kept = self._start_all()
+            self._look_at_stubs()  # one that dies from here on is known by its model
             if not self._stopping.is_set():
                 on_ready()
             while not self._stopping.wait(_POLL_S):
                 for process in kept:
                     process.look(self._say)
-                if self._server and self._stubs:
-                    self._stubs.look(self._server.pid)
+                self._look_at_stubs()
         finally:
             self._stop_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _look_at_stubs(self) -> None:
+        if self._server and self._stubs:
+            self._stubs.look(self._server.pid)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._stopping.set()
