@@ -226,9 +226,9 @@ def _run(command: list[str], libraries: Path, load: Load, on_line: Callable[[str
         assert ran.stderr is not None
         listener = threading.Thread(target=complaints.extend, args=(ran.stderr,), daemon=True)
         listener.start()
+        began = time.monotonic()
         late = threading.Timer(load.timeout_s, ran.kill)
         late.start()
-        began = time.monotonic()
         try:
             for line in ran.stdout:
                 on_line(line.strip())
