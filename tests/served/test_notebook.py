@@ -108,7 +108,9 @@ def window_ms(url: str) -> int:
 def executed(triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
     notebook = nbformat.read(PATH, as_version=4)
     temporary = tmp_path_factory.mktemp("lab")
-    windows = f"--measurement-interval {window_ms(triton.http_url)} --stability-percentage 999 --max-trials 3"
+    windows = (
+        f"--measurement-interval {window_ms(triton.http_url)} --stability-percentage 999 --max-trials 10"
+    )
     env = {
         **os.environ,
         "TRITON_SERVER_URL": triton.http_url,

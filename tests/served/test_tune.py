@@ -143,7 +143,14 @@ def test_an_interrupted_search_leaves_the_config_of_before(
         str(tmp_path / "no"),
     ]
     words += ["--instances", "2"]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Whoever starts the tests in the background may have them ignore Ctrl-C, which is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         deadline = time.monotonic() + 120
         while config() == before:
