@@ -116,7 +116,7 @@ def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Callabl
             times=1,
             requests=REQUESTS,
             answered=results["200"] + results["answered rightly"],
-            refused=Counter({key: results[key] for key in results if key[0] in "45" and key not in broken}),
+            refused={key: results[key] for key in results if key[0] in "45" and key not in broken},
             wrong=broken,
             silent={"closed without an answer": results["no answer"]} if results["no answer"] else {},
             recovery_s=None,
