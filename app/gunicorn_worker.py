@@ -36,7 +36,9 @@ _LINGER_BYTES: Final = 50_000_000
 _LOOK_S: Final = 0.05
 _LINGERING: Final = 4
 _CHUNK_BYTES: Final = 65_536
-_MOST_READ_HERE_BYTES: Final = 1_000_000
+# The most that is read of a request that is refused here; where MSG_TRUNC is known, nothing is copied.
+_SINK: Final = bytearray(1_000_000)
+_FORGET: Final = socket.MSG_DONTWAIT | socket.MSG_TRUNC
 # A longer head is left to a thread.
 _HEAD_BYTES: Final = 8192
 # What is left of the time to stop when those who wait for their turn are sent away: for those at work.
@@ -56,7 +58,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def enqueue_req(self, conn: Any) -> None:
         """Have a thread answer what comes on `conn`, or refuse it here."""
         limits: Limits = self.wsgi.extensions["limits"]
-        if not limits.is_full or self.cfg.is_ssl:
+        if not limits.is_busy or self.cfg.is_ssl:
             super().enqueue_req(conn)
             return
         try:
@@ -66,11 +68,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             return
         except OSError:
             head = b""
-        refusal = limits.refusal(head)
-        if refusal is None:
-            super().enqueue_req(conn)
-        else:
+        if not limits.is_full:
+            limits.expect(head, conn.sock)
+        elif refusal := limits.refusal(head):
             self._refuse(conn, refusal)
+            return
+        super().enqueue_req(conn)
 
     def _wait_for_data(self, conn: Any) -> None:
         conn.sock.setblocking(False)
@@ -82,12 +85,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def _refuse(self, conn: Any, refusal: Refusal) -> None:
         try:
-            conn.sock.setblocking(False)
-            conn.sock.sendall(refusal.answer)
             left = refusal.request_bytes
-            if left > _MOST_READ_HERE_BYTES:
+            if conn.sock.send(refusal.answer, socket.MSG_DONTWAIT) < len(refusal.answer) or left > len(_SINK):
                 raise BlockingIOError
-            while left > 0 and (read := len(conn.sock.recv(_CHUNK_BYTES))):
+            while left > 0 and (read := conn.sock.recv_into(_SINK, left, _FORGET)):
                 left -= read
         except BlockingIOError:  # it is still sending, or would keep the others waiting
             asked = self.tpool.submit(self._linger, conn)

@@ -6,15 +6,18 @@
                                         └ MAX_UPLOADS are being received
 
 At the door nothing of the body was read: there a refusal is cheap, and that is where it happens when the
-line is full. Whoever sends slowly holds a place among the uploads and no turn. gunicorn has more threads
-than all of these together (`Settings.threads`), so that one is always free to refuse and to say how
-things are.
+line is full. A line that was full is kept short until it was empty: a burst may wait, but where more comes
+than can be done, a long line only makes everybody wait for longer. Whoever sends slowly holds a place among
+the uploads and no turn. gunicorn has more threads than all of these together (`Settings.threads`), so that
+one is always free to refuse and to say how things are.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import socket
 import threading
 import time
 import uuid
@@ -24,12 +27,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from flask import Flask, current_app, g, request
+from prometheus_client import Counter
 
 from app.errors import Overloaded, Stopping
 from app.metrics import Metrics
 from app.settings import Settings
 from app.web import READ_BODIES
 
+# For so long an upload that was let in counts as one of the line; most are here sooner.
+_COMING_S: Final = 0.25
+NOBODY: Final = -1
 # The weight of the newest turn in the pace of late.
 _LATELY: Final = 0.1
 _PHOTO_FOR_A_PROGRAM: Final = re.compile(
@@ -43,7 +50,13 @@ _ORIGIN: Final = re.compile(rb"\r\norigin:", re.I)
 _ANSWER: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nX-Request-ID: %b\r\n"
     b"Retry-After: %d\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b%b%b"
+)
+# What is around the request's id, which has no character that JSON would write in another way.
+_BEFORE_ID, _AFTER_ID = (
+    json.dumps({"error": {"code": Overloaded.code, "message": str(Overloaded("line")), "request_id": "|"}})
+    .encode()
+    .split(b"|")
 )
 
 
@@ -58,8 +71,10 @@ class _Place:
 class Line:
     """At most so many at work; the others wait for their turn in the order in which they came.
 
-    It is full where as many wait as may, and where those who came now would wait for longer than
-    `wait_s` at the pace of late: better refused at once than then.
+    It is full where as many wait, or are about to, as may: `waiting`, but from when so many did until
+    nobody does only as many as are `at_work`, which is enough for those never to be idle. It is full as
+    well where those who came now would wait for longer than `wait_s` at the pace of late: better refused
+    at once than then.
     """
 
     def __init__(
@@ -69,44 +84,78 @@ class Line:
         self._now = now
         self._free = at_work
         self._most_waiting = waiting
+        self._most_when_crowded = min(waiting, at_work)
+        self._crowded = False
         self._wait_s = wait_s
         # Seconds between turns that end while others wait, and when the last of them ended.
         self._pace_s = 0.0
         self._last_end = 0.0
         self._waiting: deque[_Place] = deque()
+        # Until when those who were let in, and are not here yet, count as waiting.
+        self._coming: dict[int, float] = {}
         self._closed = False
 
     @property
+    def is_busy(self) -> bool:
+        return not self._free
+
+    @property
     def is_full(self) -> bool:
+        with self._lock:
+            return self._is_full()
+
+    def expect(self, number: int) -> None:
+        """Count somebody as waiting who is about to: their upload is still to be received."""
+        with self._lock:
+            self._coming[number] = self._now() + _COMING_S
+
+    def expects(self, number: int) -> bool:
+        return number in self._coming
+
+    def forget(self, number: int) -> None:
+        with self._lock:
+            self._coming.pop(number, None)
+
+    def _is_full(self) -> bool:
         if self._free:
             return False
         waiting = len(self._waiting)
-        if waiting >= self._most_waiting:
+        most = self._most_when_crowded if self._crowded else self._most_waiting
+        if waiting + self._count_coming() >= most:
             return True
         stalled_s = self._now() - self._last_end if waiting else 0.0
         return stalled_s + waiting * self._pace_s > self._wait_s
 
-    def take_turn(self) -> float:
+    def _count_coming(self) -> int:
+        now = self._now()
+        for number in [number for number, until in self._coming.items() if until <= now]:
+            del self._coming[number]
+        return len(self._coming)
+
+    def take_turn(self, number: int = NOBODY) -> float:
         """Wait for a turn; how many seconds that took. Raise Overloaded or Stopping."""
         with self._lock:
+            self._coming.pop(number, None)
             if self._free:
                 self._free -= 1
                 return 0.0
             if self._closed:
                 raise Stopping
-            if self.is_full:
+            if self._is_full():
                 raise Overloaded("line")
             place = _Place()
             started = self._now()
             if not self._waiting:
                 self._last_end = started
             self._waiting.append(place)
+            self._crowded = self._crowded or len(self._waiting) == self._most_waiting
         place.called.wait(self._wait_s)
         with self._lock:
             if not place.has_turn:
                 if self._closed:
                     raise Stopping
                 self._waiting.remove(place)
+                self._crowded = self._crowded and bool(self._waiting)
                 raise Overloaded("wait")
         return self._now() - started
 
@@ -117,6 +166,7 @@ class Line:
                 self._pace_s += _LATELY * (now - self._last_end - self._pace_s)
                 self._last_end = now
                 self._call(self._waiting.popleft(), has_turn=True)
+                self._crowded = self._crowded and bool(self._waiting)
             else:
                 self._free += 1
 
@@ -178,8 +228,18 @@ class Limits:
         self._door = Door(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether somebody who came now would have to wait, or be refused."""
+        return self._line.is_busy
+
+    @property
     def is_full(self) -> bool:
         return self._line.is_full
+
+    def expect(self, head: bytes, connection: socket.socket) -> None:
+        """Count a request that is let in, and begins so, as one of the line until it is, but not for long."""
+        if _PHOTO_FOR_A_PROGRAM.match(head):
+            self._line.expect(connection.fileno())
 
     def refusal(self, head: bytes) -> Refusal | None:
         """What to answer to a request that begins so; None if it has to be looked at more closely."""
@@ -191,20 +251,19 @@ class Limits:
         if not (match[1].startswith(b"/api/") or _WANTS_JSON.search(head, 0, end)):
             return None
         given = _REQUEST_ID.search(head, 0, end)
-        name = given[1].decode() if given else uuid.uuid4().hex
-        self._count_refusal("line")
-        self._metrics.requests.labels(match[1].decode(), "POST", Overloaded.status).inc()
-        error = {"code": Overloaded.code, "message": str(Overloaded("line")), "request_id": name}
-        body = json.dumps({"error": error}).encode()
-        answer = _ANSWER % (name.encode(), Overloaded.retry_after_s, len(body), body)
-        return Refusal(answer, end + 2 + int(length[1]))
+        name = given[1] if given else uuid.uuid4().hex.encode()
+        for counter in self._counters_of_refusals(match[1]):
+            counter.inc()
+        nbytes = len(_BEFORE_ID) + len(name) + len(_AFTER_ID)
+        body = (_BEFORE_ID, name, _AFTER_ID)
+        return Refusal(_ANSWER % (name, Overloaded.retry_after_s, nbytes, *body), end + 2 + int(length[1]))
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
         if request.endpoint not in READ_BODIES:
             return
         try:
-            if self._line.is_full:
+            if not self._line.expects(_number()) and self._line.is_full:
                 raise Overloaded("line")
             most = self._settings.max_call_bytes
             nbytes = min(request.content_length or most, most)
@@ -220,7 +279,7 @@ class Limits:
         self._end_upload()
         self._metrics.in_flight.labels("waiting").inc()
         try:
-            g.line_ms = self._line.take_turn() * 1000
+            g.line_ms = self._line.take_turn(_number()) * 1000
         except Overloaded as exc:
             self._count_refusal(exc.at)
             raise
@@ -232,6 +291,7 @@ class Limits:
     def leave(self, _: BaseException | None = None) -> None:
         """However the request ended."""
         self._end_upload()
+        self._line.forget(_number())
         self._door.forget(g.pop("held_bytes", 0))
         self.keep_turn()()
 
@@ -254,8 +314,19 @@ class Limits:
             self._door.received()
             self._metrics.in_flight.labels("upload").dec()
 
+    @functools.cache  # noqa: B019 - there is one of these in a process, and looking them up takes longest
+    def _counters_of_refusals(self, route: bytes) -> tuple[Counter, Counter]:
+        answered = self._metrics.requests.labels(route.decode(), "POST", Overloaded.status)
+        return self._metrics.refusals.labels("line"), answered
+
     def _count_refusal(self, at: str) -> None:
         self._metrics.refusals.labels(at).inc()
+
+
+def _number() -> int:
+    """What the line knows this request's connection by."""
+    connection = request.environ.get("gunicorn.socket")
+    return connection.fileno() if isinstance(connection, socket.socket) else NOBODY
 
 
 def init_app(app: Flask, settings: Settings) -> None:
