@@ -11,6 +11,7 @@
       UnknownModel             404  unknown_model: none of the system's models that are ready
       TooManyPhotos            413  too_many_photos: more in one call than allowed
       TooManyRequests          429  too_many_requests: more in a time than allowed
+      HeatMapsBusy             429  heat_maps_busy: as many are being made as are made at once
       UploadTooLarge           413  upload_too_large: more bytes than allowed
       UploadTooSlow            408  upload_too_slow
       InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
@@ -19,11 +20,10 @@
       TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
       ModelNotReady            503  model_not_ready: Triton is there, the model is not, or not yet
       TritonBusy               503  triton_busy: its queue is full
-      HeatMapsBusy             503  heat_maps_busy: as many are being made as are made at once
       TritonTooSlow            504  triton_too_slow: no answer before the deadline
 
 Every one is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the
-client prefers; so are Flask's own 404, 405 and 500. The 503s say when to try again.
+client prefers; so are Flask's own 404, 405 and 500. The 429s and 503s say when to try again.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class TritonBusy(ServingError):
 
 
 class HeatMapsBusy(ServingError):
-    status = 503
+    """The app is well and answers photos; of these there are too many at a time."""
+
+    status = 429
     code = "heat_maps_busy"
     retry_after_s = RETRY_AFTER_S
 

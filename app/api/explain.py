@@ -32,9 +32,10 @@ _EXPLAIN: Final = Operation(
     "Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean "
     "colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it "
     "is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map "
-    "with `final` true, or the `Error` that ended it.",
+    "with `final` true, or the `Error` that ended it. Few are made at a time: beyond that "
+    "the answer is 429 with `heat_maps_busy` and `Retry-After`.",
     other_lines=(shapes.Progress, shapes.Error),
-    errors=(400, 404, 408, 413, 415, 500, 502, 503, 504),
+    errors=(400, 404, 408, 413, 415, 429, 500, 502, 503, 504),
     bodies={
         "multipart/form-data": form(several=False),
         "image/*": PHOTO,

@@ -204,14 +204,14 @@ class Held(FakeClassifier):
 
 
 @pytest.mark.parametrize(
-    ("settings", "path", "code"),
+    ("settings", "path", "status", "code"),
     [
-        ({}, EXPLAIN, "heat_maps_busy"),
-        ({"max_at_work": 1, "max_waiting": 1, "max_wait_s": 0.05}, "/api/v1/classify", "overloaded"),
+        ({}, EXPLAIN, 429, "heat_maps_busy"),
+        ({"max_at_work": 1, "max_waiting": 1, "max_wait_s": 0.05}, "/api/v1/classify", 503, "overloaded"),
     ],
 )
 def test_its_turn_among_heat_maps_and_among_all_lasts_until_its_last_line(
-    settings: Any, path: str, code: str
+    settings: Any, path: str, status: int, code: str
 ) -> None:
     held = Held()
     app = create_app(Settings(**settings), held)
@@ -225,7 +225,7 @@ def test_its_turn_among_heat_maps_and_among_all_lasts_until_its_last_line(
         refused = ask()
         held.may_go_on.set()
         assert first.result(30)[-1]["final"]
-    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, code)
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (status, code)
     assert refused.headers["Retry-After"]
     assert ask().status_code == 200
 
