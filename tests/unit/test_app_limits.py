@@ -100,6 +100,52 @@ def test_a_slow_pace_makes_the_line_short() -> None:
         line.close()
 
 
+def test_a_line_that_was_full_is_kept_short_until_it_was_empty() -> None:
+    line = Line(2, 6, 20)
+
+    def come(many: int) -> None:
+        for _ in range(many):
+            assert not line.is_full
+            now_waiting = len(line._waiting) + 1
+            pool.submit(line.take_turn)
+            eventually(lambda so_many=now_waiting: len(line._waiting) == so_many)
+
+    with ThreadPoolExecutor(8) as pool:
+        line.take_turn()
+        line.take_turn()
+        come(6)
+        for _ in range(5):
+            assert line.is_full
+            line.end_turn()
+        come(1)  # as many may wait now as are at work
+        assert line.is_full
+        line.end_turn()
+        line.end_turn()
+        come(6)
+        assert line.is_full
+        line.close()
+
+
+def test_who_is_about_to_wait_counts_for_a_moment() -> None:
+    clock = [0.0]
+    line = Line(1, 2, 10, now=lambda: clock[0])
+    line.take_turn()
+    line.expect(7)
+    assert not line.is_full
+    line.expect(8)
+    assert line.is_full
+    line.forget(8)
+    assert not line.is_full
+    line.expect(9)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(line.take_turn, 7)  # no longer about to
+        eventually(lambda: len(line._waiting) == 1)
+        assert line.is_full
+        clock[0] += 1  # that upload is a slow one, and holds no place in the line
+        assert not line.is_full
+        line.close()
+
+
 def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on() -> None:
     line = Line(1, 5, 20)
     line.take_turn()
