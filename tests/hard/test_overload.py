@@ -16,10 +16,6 @@ from app.settings import Settings
 TIMES = 5
 SECONDS = 120
 WORKERS = 2
-BOUND = (
-    "The client and the refusals take their share of the same cores, so that less is answered than the bound "
-    "reckons with: a shorter line, by the pace under load"
-)
 MODELS = ["food_classifier", "food_classifier_onnx"]
 
 
@@ -86,7 +82,7 @@ def test_overload(web: Any, table: Callable[[Row], Row]) -> None:
             seen=f"{overload.count(ANSWERED) / SECONDS:.0f} photos a second are answered, the others "
             "refused at once with a request to come again",
             survived=not failed,
-            planned=f"not held: {', '.join(failed)}. {BOUND}" if failed else "",
+            planned=f"not held: {', '.join(failed)}" if failed else "",
             recovery_s=recovery_s,
             figures={
                 "capacity per second": round(capacity, 1),

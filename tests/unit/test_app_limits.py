@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -192,9 +193,10 @@ class Slow(FakeClassifier):
         return super().classify(photo, deadline, request_id, model)
 
 
-def post(app: Any, path: str = "/predict") -> Any:
+def post(app: Any, path: str = "/predict", **environ: Any) -> Any:
     form = {"file": (io.BytesIO(contract.sample()), "x.jpg")}
-    return app.test_client().post(path, data=form, headers={"Accept": "application/json"})
+    headers = {"Accept": "application/json"}
+    return app.test_client().post(path, data=form, headers=headers, environ_base=environ)
 
 
 @pytest.mark.parametrize("outcome", [SOUP, TritonUnavailable("away"), ZeroDivisionError()])
@@ -243,6 +245,25 @@ HEAD = (
     b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
     b"X-Request-ID: me-7\r\nContent-Length: 12\r\n\r\n"
 )
+
+
+def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
+    classifier = Slow(SOUP)
+    app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
+    limits: Limits = app.extensions["limits"]
+    with socket.socket() as connection, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(post, app)
+        eventually(lambda: limits.is_busy)
+        limits.expect(HEAD.replace(b"/predict", b"/healthz"), connection)
+        assert not limits.is_full
+        limits.expect(HEAD, connection)
+        assert limits.is_full
+        second = pool.submit(post, app, **{"gunicorn.socket": connection})
+        eventually(lambda: len(limits._line._waiting) == 1)
+        assert post(app).status_code == 503
+        classifier.may_answer.set()
+        assert [first.result().status_code, second.result().status_code] == [200, 200]
+    assert not limits._line._coming
 
 
 @pytest.fixture(scope="module")
