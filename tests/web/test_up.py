@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,15 @@ from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems.food11 import contract
 
 GOURMET = str(Path(sys.executable).with_name("gourmet"))
+MODELS = Path(__file__).parents[2] / "triton" / "models"
+HANGS = """
+import time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        print("it hangs", flush=True)
+        time.sleep(600)
+"""
 
 
 class Up:
@@ -227,6 +237,18 @@ def test_a_broken_configured_model_is_said_and_nothing_keeps_running(up, models_
     assert "model.onnx" in running.output
     assert "Traceback" not in running.output
     assert not running.processes()
+    assert not running.leftovers()
+
+
+def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample(up, tmp_path) -> None:
+    model = tmp_path / "models" / "food_classifier"
+    shutil.copytree(MODELS / "food_classifier", model, ignore=shutil.ignore_patterns("model.pt"))
+    (model / "1" / "model.py").write_text(HANGS)
+    running = up("--triton-only", "--model-repository", str(model.parent))
+    running.wait_for("it hangs")
+    assert running.stop() < 10
+    assert running.process.returncode == 0
+    wait_until(lambda: not running.processes(), 5, f"still running: {running.processes()}")
     assert not running.leftovers()
 
 

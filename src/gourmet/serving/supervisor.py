@@ -27,7 +27,7 @@ from gourmet.serving.processes import Child, DiedWhileStarting
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stubs import Stubs
 from gourmet.serving.triton_server import TritonServer, reachable
-from gourmet.serving.waiting import http_ok
+from gourmet.serving.waiting import http_ok, unless
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
@@ -37,7 +37,7 @@ _LOAD_TIMEOUT_S: Final = 120.0
 
 @dataclass
 class Backoff:
-    """Seconds to wait before the next start: doubling, and forgotten after a long healthy life."""
+    """Seconds to wait before the next start: none after a long healthy life, then doubling."""
 
     first_s: float = 0.5
     most_s: float = 30.0
@@ -45,9 +45,8 @@ class Backoff:
     _next_s: float = field(default=0.0, init=False)
 
     def after_life_of(self, lived_s: float) -> float:
-        if lived_s > self.healthy_s or not self._next_s:
-            self._next_s = self.first_s
-        wait_s, self._next_s = self._next_s, min(2 * self._next_s, self.most_s)
+        wait_s = 0.0 if lived_s > self.healthy_s else self._next_s
+        self._next_s = min(max(self.first_s, 2 * wait_s), self.most_s)
         return wait_s
 
 
@@ -85,13 +84,13 @@ class Kept:
 
     def look(self, say: Callable[[str], None]) -> None:
         """Notice a death, and start again once its wait is over."""
-        if self._start_again is not None:
-            if time.monotonic() >= self._start_again:
-                self.start()
-        elif (status := self._exit_status()) is not None:
+        if self._start_again is None and (status := self._exit_status()) is not None:
             wait_s = self._backoff.after_life_of(time.monotonic() - self._started)
-            say(f"{self.name} ended with status {status}; starting it again in {wait_s:.1f} s")
+            when = f" in {wait_s:.1f} s" if wait_s else ""
+            say(f"{self.name} ended with status {status}; starting it again{when}")
             self._start_again = time.monotonic() + wait_s
+        if self._start_again is not None and time.monotonic() >= self._start_again:
+            self.start()
 
 
 class Supervisor:
@@ -170,11 +169,14 @@ class Supervisor:
 
     def _load_the_others(self, server: TritonServer) -> None:
         """What cannot be loaded Triton says itself, and if it dies again, the next start is another's."""
+        pid = server.pid
         with contextlib.suppress(GourmetError, TimeoutError):
             server.wait_until_live()
             with triton(server.options.http_url, _LOAD_TIMEOUT_S) as client:
                 names = [name for name, entry in model_index(client).items() if entry.get("state") != "READY"]
             for name in names:
+                if server.pid != pid:
+                    return
                 with (
                     contextlib.suppress(GourmetError),
                     triton(server.options.http_url, _LOAD_TIMEOUT_S) as client,
@@ -185,8 +187,16 @@ class Supervisor:
         """Until the configured models answered a picture; raise if one of them cannot."""
         while not self._stopping.is_set() and not server.live():
             self._stopping.wait(_POLL_S)
-        if self._stopping.is_set():
-            return
+        try:
+            # Aside, since a model that hangs answers neither us nor Ctrl-C.
+            unless(self._stopping, lambda: self._ask_models(server))
+        except GourmetError:
+            time.sleep(_POLL_S)  # whoever lost the connection may be the first to know
+            if (status := server.exit_status()) is not None:
+                raise DiedWhileStarting("Triton", status) from None
+            raise
+
+    def _ask_models(self, server: TritonServer) -> None:
         with triton(server.options.http_url) as client:
             for name, entry in sorted(model_index(client).items()):
                 if entry.get("state") == "UNAVAILABLE":

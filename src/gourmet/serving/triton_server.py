@@ -20,8 +20,9 @@ ModelControl = Literal["explicit", "poll", "none"]
 # A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
 _LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
-# Triton drains for this long when asked to end; the rest of the ten seconds is the web app's.
-_DRAIN_TIMEOUT_S: Final = 5
+# Triton waits for so long when asked to end, also for connections on which nothing is under way, such as the
+# web app keeps: when it alone is ended, nobody is answered meanwhile.
+_DRAIN_TIMEOUT_S: Final = 3
 
 
 @dataclass(frozen=True)
