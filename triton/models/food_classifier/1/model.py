@@ -6,6 +6,7 @@ own request, with a reason, and no other.
 
 from __future__ import annotations
 
+import gc
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,7 +41,11 @@ class TritonPythonModel:
             manifest.check(path, config)
         except manifest.ManifestError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
-        from food_network import FoodNetwork
+        gc.disable()  # an eighth of torch's import is a search for garbage, of which there is none yet
+        try:
+            from food_network import FoodNetwork
+        finally:
+            gc.enable()
 
         device, threads = wanted_device(args), cpu_threads(config)
         try:
