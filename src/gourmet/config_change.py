@@ -13,7 +13,8 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.errors import UsageError
-from gourmet.systems.instances import THREADS_PARAMETER
+from gourmet.systems.instances import THREADS_PARAMETER, parameter
+from gourmet.systems.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
 
 Config = dict[str, Any]
 
@@ -44,6 +45,7 @@ class Change:
     gpus: tuple[int, ...] | None = None
     cpu: bool | None = None
     response_cache: bool | None = None
+    engine: str | None = None
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
@@ -81,6 +83,10 @@ def changed(config: Config, change: Change) -> Config:
     if change.threads is not None:
         parameters = config.setdefault("parameters", {})
         parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
+    if change.engine is not None:
+        if config.get("backend") != "onnxruntime":
+            raise ImpossibleChange(f"{config.get('name', 'the model')} is no ONNX file: it has no --engine")
+        config.setdefault("parameters", {})[ENGINE_PARAMETER] = {"string_value": change.engine}
     _change_batching(config, change)
     if change.response_cache is not None:
         config["response_cache"] = {"enable": change.response_cache}
@@ -141,8 +147,10 @@ def summary(config: Config) -> str:
     """What matters of a config, in one line."""
     groups = config.get("instance_group") or []
     placed = ", ".join(_group(group) for group in groups) or "instances left to Triton"
-    threads = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
+    threads = parameter(config, THREADS_PARAMETER)
     parts = [placed + (f" of {threads} threads" if threads and threads != "0" else "")]
+    if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
+        parts[0] += f", {engine} on the CPU"
     parts.append(f"at most {config.get('max_batch_size', 0)} rows a batch")
     batching = config.get("dynamic_batching")
     if batching is None:

@@ -34,7 +34,10 @@ def test_without_options_it_prints_the_config_that_serves(gourmet_config, tmp_pa
 def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None:
     result = gourmet_config(MODEL, "--instances", "3", "--delay", "100us")
     assert result.exit_code == 0, result.output
-    assert "now: 3 × CPU; at most 16 rows a batch; dynamic batching after 100 µs" in result.output
+    assert (
+        "now: 3 × CPU, openvino on the CPU; at most 16 rows a batch; dynamic batching after 100 µs"
+        in result.output
+    )
     result = gourmet_config(MODEL, "--reset")
     assert "now: 2 × CPU; at most 16 rows a batch; no dynamic batching" in result.output
 

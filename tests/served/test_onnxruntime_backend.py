@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from gourmet.serving.waiting import wait_until
+
 EVERY_TYPE = {
     "bool": np.array([[True], [False]]),
     "uint8": np.array([[0], [255]], np.uint8),
@@ -125,6 +127,19 @@ def test_requests_of_one_call_share_a_run_and_each_gets_its_own_rows(onnx_lab: A
     for feeds, answer in zip(sent, answers, strict=True):
         np.testing.assert_array_equal(answer["y"], 2 * feeds["x"])
     assert max(int(answer["rows"].max()) for answer in answers) > 4, "no run had rows of two requests"
+
+
+def test_openvino_gives_each_request_of_one_call_its_own_rows(onnx_lab: Any) -> None:
+    openvino = 'parameters { key: "cpu_engine" value { string_value: "openvino" } }'
+    onnx_lab.serve("merging_openvino", doubler(5), declared([5], BATCHING + openvino))
+    random = np.random.default_rng(11)
+    sent = [{"x": random.random((rows, 5), np.float32)} for rows in random.integers(1, 5, size=24)]
+
+    answers = onnx_lab.ask_together("merging_openvino", sent)
+
+    for feeds, answer in zip(sent, answers, strict=True):
+        np.testing.assert_array_equal(answer["y"], 2 * feeds["x"])
+    wait_until(lambda: any("runs model.onnx on OpenVINO" in line for line in onnx_lab.log), 20, "no log line")
 
 
 def test_requests_of_different_lengths_run_apart_in_the_same_model(onnx_lab: Any) -> None:

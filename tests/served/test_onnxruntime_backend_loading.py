@@ -15,6 +15,7 @@ from gourmet.config_change import Change, changed
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.instances import available_cpus
 
+OPENVINO = 'parameters { key: "cpu_engine" value { string_value: "openvino" } }'
 ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
 
 
@@ -160,6 +161,27 @@ def test_the_file_may_lie_with_its_weights_in_a_folder_of_its_name(onnx_lab: Any
             identity("batch", 3),
             config(more='parameters { key: "intra_op_thread_count" value { string_value: "many" } }'),
             r'"intra_op_thread_count" of model .bad_threads. is .many.; it must be a whole number',
+        ),
+        (
+            "bad_engine",
+            identity("batch", 3),
+            config(more=OPENVINO.replace("openvino", "tensorrt")),
+            r'"cpu_engine" is .tensorrt.; it must be one of onnxruntime, openvino',
+        ),
+        (
+            "bad_strings",
+            identity("batch", 3, element="string"),
+            config(data_type="STRING", more=OPENVINO),
+            r"input 'given' is of strings, which OpenVINO is not given here: leave out .*cpu_engine",
+        ),
+        (
+            "bad_accelerator",
+            identity("batch", 3),
+            config(
+                more="optimization { execution_accelerators "
+                '{ cpu_execution_accelerator [ { name: "openvino" } ] } }'
+            ),
+            r"'openvino' is not supported here; supported: none .for OpenVINO set the parameter .cpu_engine",
         ),
         (
             "bad_ragged",

@@ -13,7 +13,7 @@ from typing import Final
 
 from gourmet.systems.instances import available_cpus
 
-_PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "torch", "numpy", "pillow")
+_PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "openvino", "torch", "numpy", "pillow")
 
 
 def about() -> dict[str, str]:

@@ -15,6 +15,7 @@ from gourmet import repository
 from gourmet.config_change import VARIANTS, Change, Config, as_json, as_pbtxt, changed, summary
 from gourmet.errors import UsageError
 from gourmet.serving.asking import ModelUnavailable, model_index, triton
+from gourmet.systems.openvino_network import ENGINES
 
 
 class Duration(click.ParamType[int]):
@@ -64,6 +65,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     default=None,
     help="Remember answers, where Triton was started with a cache (gourmet up --response-cache MB).",
 )
+@click.option("--engine", type=click.Choice(ENGINES), help="What runs an ONNX file on the CPU.")
 @click.option("--reset", is_flag=True, help="Back to the config.pbtxt of the model repository.")
 @click.option(
     "--model-repository",
@@ -92,6 +94,7 @@ def config(
     gpus: tuple[int, ...] | None,
     cpu: bool | None,
     response_cache: bool | None,
+    engine: str | None,
     reset: bool,
     folder: Path,
     write: Path | None,
@@ -108,7 +111,9 @@ def config(
     gourmet config food_classifier --variant two-gpus
     gourmet config food_classifier --reset
     """
-    change = Change(instances, threads, max_batch, dynamic, delay, preferred, gpus, cpu, response_cache)
+    change = Change(
+        instances, threads, max_batch, dynamic, delay, preferred, gpus, cpu, response_cache, engine
+    )
     if variant:
         change = change.over(VARIANTS[variant])
     if reset and change:

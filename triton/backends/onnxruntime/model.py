@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_batches as batches
+import onnx_engine as engines
 import onnx_session as sessions
 import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
@@ -39,21 +40,19 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         try:
             path = sessions.model_path(Path(args["model_repository"], args["model_version"]), config)
-            device = wanted_device(args)
-            self._session = sessions.open_session(path, config, device, warn=pb_utils.Logger.log_warn)
-            signature = signatures.Signature.of(self._session)
-            signatures.check(config, signature)
-            self._run_options = sessions.run_options(config)
+            engine = engines.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
+            signatures.check(config, engine.signature)
         except _LOAD_ERRORS as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
-        provider, threads = self._session.get_providers()[0], cpu_threads(config)
         pb_utils.Logger.log_info(
-            f"{args['model_instance_name']} runs {path.name} on {provider} with {threads} CPU threads"
+            f"{args['model_instance_name']} runs {path.name} on {engine.name} "
+            f"with {cpu_threads(config)} CPU threads"
         )
+        self._run = engine.run
         self._batched = config["max_batch_size"] > 0
         self._stack = batches.Stack()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
-        self._free_shapes = signatures.looser_inputs(config, signature)
+        self._free_shapes = signatures.looser_inputs(config, engine.signature)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._read(request) for request in requests]
@@ -77,10 +76,6 @@ class TritonPythonModel:
                 f"input {name!r} has shape {list(array.shape)}, the ONNX file takes {list(takes)}"
             )
         return batches.text(name, array) if name in self._strings else array
-
-    def _run(self, feeds: batches.Feeds, wanted: Sequence[str]) -> Sequence[batches.Array]:
-        outputs: Sequence[batches.Array] = self._session.run(wanted, feeds, self._run_options)
-        return outputs
 
 
 def _response(job: batches.Job) -> pb_utils.InferenceResponse:

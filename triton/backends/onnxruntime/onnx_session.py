@@ -19,8 +19,9 @@ from gourmet.systems.instances import (
     integer_parameter,
     parameter,
 )
+from gourmet.systems.openvino_network import ENGINE_PARAMETER
 
-__all__ = ["InvalidArgument", "SessionError", "model_path", "open_session", "peek", "run_options"]
+__all__ = ["InvalidArgument", "SessionError", "has_cuda", "model_path", "open_session", "peek", "run_options"]
 
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
@@ -66,6 +67,11 @@ def peek(path: Path) -> ort.InferenceSession:
     return _open(path, options, ["CPUExecutionProvider"])
 
 
+def has_cuda() -> bool:
+    """Whether the installed ONNX Runtime was built with its CUDA provider."""
+    return CUDA in ort.get_available_providers()
+
+
 def open_session(
     path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> ort.InferenceSession:
@@ -85,7 +91,7 @@ def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.Infer
         _refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
         return _open(path, options, ["CPUExecutionProvider"])
     _refuse_accelerators(config, "gpu_execution_accelerator", known=frozenset({"cuda"}))
-    if CUDA not in ort.get_available_providers():
+    if not has_cuda():
         raise SessionError(
             f"KIND_GPU needs ONNX Runtime's {CUDA}, this one has {', '.join(ort.get_available_providers())}; "
             "install onnxruntime-gpu, or set the instance group's kind to KIND_CPU"
@@ -163,6 +169,11 @@ def _refuse_accelerators(config: Mapping[str, Any], role: str, known: frozenset[
             raise SessionError(
                 f"{role} {accelerator['name']!r} is not supported here; "
                 f"supported: {', '.join(sorted(known)) or 'none'}"
+                + (
+                    f' (for OpenVINO set the parameter "{ENGINE_PARAMETER}")'
+                    if role.startswith("cpu")
+                    else ""
+                )
             )
 
 

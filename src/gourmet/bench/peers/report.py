@@ -83,7 +83,7 @@ def as_markdown(results: Results, machine: dict[str, str], when: str) -> str:
         page += "".join(_line(row) for row in table if row.photos == photos)
     return (
         page
-        + "\nHow decoding at a fraction of the size changes answers, against decoding plainly:\n\n"
+        + "\nHow other decoding or another engine changes answers, against ours run by ONNX Runtime:\n\n"
         + "".join(f"- {line}\n" for line in results.decoding)
     )
 
@@ -93,9 +93,10 @@ Everybody was sent the same photos as the same form, one server after another, i
 of {window:g} s; figures are medians over the turns with the least and the most in brackets, percentiles are
 of all turns' answers together, and ratios are taken turn by turn. **Every** answer was compared, label and
 probabilities, with the same ONNX file run without a server on the same pixels (peers: on pixels decoded
-plainly); one wrong answer ends the run. A window in which others took more than {quiet:g} cores was
-measured again, up to twice; rows with a * never had a quiet one in some turn. CPU is of all processes of a
-server, per photo, in milliseconds of one core; memory counts once what processes share.
+plainly) and by the same engine: ours is what the model's config says, OpenVINO as shipped, and that of the
+limit and the peers is ONNX Runtime; one wrong answer ends the run. A window in which others took more than
+{quiet:g} cores was measured again, up to twice; rows with a * never had a quiet one in some turn. CPU is of
+all processes of a server, per photo, in milliseconds of one core; memory counts once what processes share.
 """
 
 _HEAD: Final = (

@@ -22,13 +22,30 @@ from gourmet.bench.peers.windows import Window
 from gourmet.bench.raw_onnx import usual_arms
 from gourmet.systems.food11 import contract
 from gourmet.systems.instances import available_cpus
+from gourmet.systems.openvino_network import ONNX_RUNTIME
 
 # A window in which others took more of the machine than this is measured again, at most so many times.
 QUIET_CORES: Final = 0.1
 _TRIES: Final = 3
 
 Step = Callable[[float, str], None]
-_Rows = dict[tuple[str, str, bool], contract.Floats]  # (photos, model, decoded plainly)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How an answer comes about, which decides what is right."""
+
+    model: str
+    plainly: bool  # decoded at full size
+    engine: str
+
+    @classmethod
+    def of(cls, arm: Arm, models: Path) -> _Way:
+        served = Model.served(arm.model, models)
+        return cls(arm.model, arm.decodes_plainly, served.engine if arm.role == "ours" else ONNX_RUNTIME)
+
+
+_Rows = dict[tuple[str, _Way], contract.Floats]  # by what the photos are called
 
 
 @dataclass(frozen=True)
@@ -102,16 +119,17 @@ class _Bench:
     def _take_turn(
         self, arm: Arm, turn: int, sets: dict[str, PhotoSet], rows: _Rows, client: ProcessPoolExecutor
     ) -> None:
+        way = _Way.of(arm, self._plan.models)
         if arm.role == "limit":
             for name, drawn in sets.items():
                 self._step(f"turn {turn + 1} of {self._plan.turns}: {arm.words}, {name} photos")
-                self._windows.append(self._limit(arm, turn, drawn, rows[name, arm.model, False]))
+                self._windows.append(self._limit(arm, turn, drawn, rows[name, way]))
             return
         self._on_step(self._done / self._plan.steps, f"turn {turn + 1}: starting {arm.words}")
         try:
             with arms.serving(arm, self._programs, self._plan.models) as endpoint:
                 for name in sets:
-                    right = rows[name, arm.model, arm.decodes_plainly]
+                    right = rows[name, way]
                     for concurrency in self._plan.concurrencies:
                         self._step(f"turn {turn + 1}: {arm.words}, {name} photos, {concurrency} at a time")
                         load = Load(concurrency, self._plan.warm_up_s, self._plan.window_s)
@@ -167,30 +185,37 @@ class _Bench:
 
 
 def _expected(chosen: Sequence[Arm], sets: dict[str, PhotoSet], models: Path) -> _Rows:
-    """The right answers, of our decoding always and of the plain one where a peer takes part."""
+    """The right answers of everybody's way, and of ONNX Runtime on our decoding to tell them from."""
     plain = expected.plain_decode()
-    wanted = {(arm.model, arm.decodes_plainly) for arm in chosen} | {(arm.model, False) for arm in chosen}
+    wanted = {_Way.of(arm, models) for arm in chosen}
+    wanted |= {_Way(arm.model, False, ONNX_RUNTIME) for arm in chosen}
     return {
-        (name, model, plainly): expected.rows(
-            Model.served(model, models), drawn.photos, plain if plainly else contract.pixels
+        (name, way): expected.rows(
+            Model.served(way.model, models),
+            drawn.photos,
+            plain if way.plainly else contract.pixels,
+            way.engine,
         )
         for name, drawn in sets.items()
-        for model, plainly in sorted(wanted)
+        for way in sorted(wanted, key=str)
     }
 
 
 def _differences(rows: _Rows) -> list[str]:
-    """How far our decoding changes answers, against a plain one."""
+    """How far our decoding, and our engine, change answers."""
     said = []
-    for (name, model, plainly), theirs in rows.items():
-        if plainly:
-            ours = rows[name, model, False]
-            same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
-            apart = np.abs(ours - theirs).max(axis=1)
-            said.append(
-                f"{name} photos, {model}: the same label for {same} of {len(ours)}; probabilities apart by "
-                f"{np.median(apart):.4f} in the median and {apart.max():.4f} at most"
-            )
+    for (name, way), theirs in rows.items():
+        usual = _Way(way.model, False, ONNX_RUNTIME)
+        if way == usual:
+            continue
+        ours = rows[name, usual]
+        same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        apart = np.abs(ours - theirs).max(axis=1)
+        what = "decoded plainly" if way.plainly else f"run by {way.engine}"
+        said.append(
+            f"{name} photos, {way.model}, {what}: the same label for {same} of {len(ours)}; probabilities "
+            f"apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most"
+        )
     return said
 
 
