@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from gourmet.cli import main
 from gourmet.repository import read_config
+from gourmet.tuning.search import Search
 
 # An execution takes 40 ms however many rows it has, and no CPU: batches and instances pay for certain, on a
 # busy machine too.
@@ -85,8 +86,8 @@ def test_the_best_is_found_explained_written_and_applied(
         result = CliRunner().invoke(
             main, [*arguments, "--instances", "2", "--apply", "--save", str(tmp_path)]
         )
-        assert result.exit_code == 0, result.output
         found = json.loads((tmp_path / "tune.json").read_text())
+        assert result.exit_code == (found["verdict"] == "undecided"), result.output
         assert found["applied"] == (found["verdict"] == "better")
         if found["applied"]:
             break
@@ -128,6 +129,23 @@ def test_a_goal_out_of_reach_names_the_nearest_and_changes_nothing(
     assert found["sentence"].startswith("No config that was tried reaches a p95 of 1 ms; the nearest is ")
     assert (found["verdict"], found["recommended"], found["applied"]) == ("out of reach", None, False)
     assert not (tmp_path / "config.pbtxt").exists()
+    assert config() == before
+
+
+def test_turns_that_cannot_be_believed_leave_the_search_and_the_present_config(
+    arguments: list[str], config: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = config()
+    # A real server cannot be made to be disturbed in every turn and in nothing before them.
+    monkeypatch.setattr(Search, "_turn", lambda *_: None)
+    options = ["--instances", "1", "--window", "0.2", "--apply", "--save", str(tmp_path)]
+    result = CliRunner().invoke(main, [*arguments, *options])
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "tune.json").read_text())
+    assert (found["verdict"], found["recommended"], found["applied"]) == ("undecided", "present", False)
+    assert "could not be compared with it, since too few turns could be believed" in found["sentence"]
+    assert read_config(tmp_path).instance_group[0].count == 1
+    assert "<svg" in (tmp_path / "index.html").read_text()
     assert config() == before
 
 

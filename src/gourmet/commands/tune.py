@@ -106,7 +106,7 @@ def tune(
     from gourmet.bench.sweep import Data
     from gourmet.tuning import report, results
     from gourmet.tuning.space import Bounds
-    from gourmet.tuning.tune import OutOfReach, Wish
+    from gourmet.tuning.tune import OutOfReach, Undecided, Wish
     from gourmet.tuning.tune import tune as search
 
     bounds = Bounds(instances, threads, max_batches, delays, preferred, may_take_less=not apply)
@@ -128,3 +128,5 @@ def tune(
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if found.recommended is None:
         raise OutOfReach(found.sentence)
+    if found.verdict == "undecided":
+        raise Undecided(found.sentence)

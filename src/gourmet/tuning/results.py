@@ -14,7 +14,7 @@ from gourmet.tuning.goal import Goal
 SCHEMA: Final = "gourmet-tune/1"
 PRESENT: Final = "present"
 
-Verdict = Literal["better", "no better", "out of reach"]
+Verdict = Literal["better", "no better", "undecided", "out of reach"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,14 @@ _STARTING_S: Final = 1.0
 
 
 class NoDuel(trust.Untrusted):
-    """The best and the present config could not be compared."""
+    """The best and the present config could not be compared; the search before that is worth keeping."""
+
+    def __init__(self, challenger: Trial) -> None:
+        super().__init__(
+            f"The present config stays: “{challenger.name}” could not be compared with it, since too few "
+            "turns could be believed; wait until nothing else runs here, or use a longer --window."
+        )
+        self.challenger = challenger
 
 
 @dataclass(frozen=True)
@@ -192,10 +199,7 @@ class Search:
                 seen[name] += [point] if point else []
                 self._done_s += takes_s
         if min(len(points) for points in seen.values()) < min(turns, _FEWEST_TURNS):
-            raise NoDuel(
-                f"{challenger.name} could not be compared with the present config: too few turns could be "
-                "believed; wait until nothing else runs here, or use a longer --window"
-            )
+            raise NoDuel(challenger)
         ours, present = (merge(seen[name]) for name in sides)
         keeps = goal.keeps(ours)
         misses = goal.p95_ms is not None and min(p95s(present), default=0.0) > goal.p95_ms

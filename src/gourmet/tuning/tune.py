@@ -18,7 +18,7 @@ from gourmet.systems.instances import available_cpus
 from gourmet.tuning import reason
 from gourmet.tuning.goal import Goal, Kind
 from gourmet.tuning.results import Duel, Trial, Tuning, Verdict
-from gourmet.tuning.search import BASES, FINALISTS, Plan, Search
+from gourmet.tuning.search import BASES, FINALISTS, NoDuel, Plan, Search
 from gourmet.tuning.space import Bounds, Space, described, space
 
 _LISTENS_S: Final = 0.5
@@ -27,6 +27,10 @@ _QUIET_CORES: Final = 0.25
 
 class OutOfReach(GourmetError):
     """No config keeps the goal."""
+
+
+class Undecided(GourmetError):
+    """Too little of the last comparison could be believed."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,11 @@ def tune(
         asked = effort.client
         plan = Plan(goal, demands, effort, wish.turns, "gourmet" if asked == "auto" else asked)
         search = Search(subject, target, plan, around, on_step)
-        best, duel = search.run()
-        verdict = _verdict(goal, best, duel)
+        try:
+            best, duel = search.run()
+            verdict, said = _verdict(goal, best, duel), reason.sentence(goal, best, duel, cpus)
+        except NoDuel as exc:
+            best, duel, verdict, said = exc.challenger, None, "undecided", str(exc)
         applied = wish.apply and verdict == "better"
         if applied:
             serves_afterwards[wish.model] = best.config
@@ -91,7 +98,6 @@ def tune(
     bench = sweep.bench(
         f"The best config of {wish.model} here", command, subject.rows, points, about=f"Wanted: {goal}."
     )
-    said = reason.sentence(goal, best, duel, cpus)
     searched = (*_searched(plan, around, trials), *_disturbed(others, cpus))
     return Tuning(wish.model, goal, searched, trials, best.name, duel, verdict, said, bench, applied)
 
