@@ -9,12 +9,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gourmet.bench import compare, figures, generator, page, results, scenario, tables, triton_counts, trust
+from gourmet.bench import (
+    compare,
+    figures,
+    generator,
+    labs_page,
+    page,
+    results,
+    scenario,
+    tables,
+    triton_counts,
+    trust,
+)
 from gourmet.bench.answers import Answers
 from gourmet.bench.connections import Reply
-from gourmet.bench.results import BatchSize, Bench, Demand, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.bench.results import (
+    BatchSize,
+    Bench,
+    Demand,
+    Estimate,
+    Finding,
+    Latency,
+    Point,
+    Split,
+    Usage,
+    Window,
+)
 from gourmet.bench.scenarios import SCENARIOS
 from gourmet.bench.wire import Answer, Request
+from gourmet.bench.written import NoPlaceForReport
 
 
 def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), **more: object) -> Point:
@@ -199,6 +222,21 @@ def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
     missing = chosen.read(scenario.Points([]))
     assert {each.seen for each in missing} == {None}
     assert all(each.says.startswith("Not measured: ") for each in missing)
+
+
+def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_others(tmp_path: Path) -> None:
+    seen = replace(a_bench(a_point()), findings=(Finding("it is so", True), Finding("Not reproduced", False)))
+    labs_page.write(seen, "food", tmp_path)
+    labs = tmp_path / "labs.md"
+    labs.write_text(labs.read_text() + "\nRead on.\n")
+    first = labs.read_text()
+    assert "- ✓ it is so\n- ✗ Not reproduced\n" in first
+    assert "![Throughput of every point](labs-food.svg)" in first
+    labs_page.write(replace(seen, findings=(Finding("it is still so", True),)), "food", tmp_path)
+    assert labs.read_text() == first.replace("it is so\n- ✗ Not reproduced", "it is still so")
+    assert "<svg" in (tmp_path / "labs-food.svg").read_text()
+    with pytest.raises(NoPlaceForReport, match="bench scenario digits"):
+        labs_page.write(seen, "digits", tmp_path)
 
 
 class StallingServer:

@@ -21,6 +21,7 @@ from gourmet.bench.peers.photo_sets import Kind, _draw
 from gourmet.bench.peers.run import Plan, Results
 from gourmet.bench.peers.traffic import Endpoint, Load, Seen, Spent, Traffic, drive
 from gourmet.bench.peers.windows import Window
+from gourmet.bench.written import NoPlaceForReport
 from gourmet.cli import main
 from gourmet.systems.food11 import contract
 
@@ -223,7 +224,7 @@ def test_what_others_disturbed_is_shown_and_not_judged() -> None:
 
 def test_a_page_without_a_place_for_the_report_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / report.PAGE).write_text("# Ours\n")
-    with pytest.raises(report.NoPlaceForReport, match="add both"):
+    with pytest.raises(NoPlaceForReport, match="add both"):
         report.write(results(), {}, tmp_path, "today")
     assert (tmp_path / report.PAGE).read_text() == "# Ours\n"
 

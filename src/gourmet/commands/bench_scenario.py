@@ -22,6 +22,11 @@ from gourmet.commands.progress import bar
 @click.option(
     "--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos instead of drawn ones."
 )
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder with labs.md, whose part of this scenario is written anew, such as docs.",
+)
 @target_options
 @effort_options
 @output_options
@@ -31,6 +36,7 @@ def scenario(
     model: str | None,
     count: int,
     data: Path | None,
+    write: Path | None,
     target: Any,
     effort: Any,
     save: Path | None,
@@ -46,6 +52,7 @@ def scenario(
 
     Configs change through Triton's load API; what served before is put back at the end.
     """
+    from gourmet.bench import labs_page
     from gourmet.bench import scenario as running
     from gourmet.bench.scenarios import SCENARIOS, gpu, queue_delay
     from gourmet.bench.sweep import Data
@@ -66,4 +73,7 @@ def scenario(
             command=command_line(),
             on_step=tick,
         )
+    if write and result.points:
+        for path in labs_page.write(result, name, write):
+            click.echo(f"wrote {path}", err=as_json)
     finish(result, save, as_json)

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.bench import written
 from gourmet.bench.peers.arms import ARMS
 from gourmet.bench.peers.picture import bars
 from gourmet.bench.peers.run import QUIET_CORES, Results
 from gourmet.bench.peers.summary import GOAL_CONCURRENCY, Row, goals, rows
 from gourmet.bench.peers.venv import REQUIREMENTS
-from gourmet.errors import GourmetError
 
 COMMAND: Final = "gourmet bench peers"
 PAGE, DATA, PICTURE = "performance.md", "peers.json", "peers.svg"
@@ -22,21 +22,10 @@ _BEGIN: Final = f"<!-- from here on written by `{COMMAND}` -->"
 _END: Final = "<!-- to here -->"
 
 
-class NoPlaceForReport(GourmetError):
-    """The page has no part that the command may write."""
-
-
 def write(results: Results, machine: dict[str, str], folder: Path, when: str) -> tuple[Path, ...]:
     """Put the comparison into the page's generated part, its picture and its data beside it."""
     page = folder / PAGE
-    text = page.read_text() if page.exists() else f"# Performance\n\n{_BEGIN}\n{_END}\n"
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise NoPlaceForReport(
-            f"{page} has no lines {_BEGIN!r} and {_END!r}: add both, empty, where it belongs"
-        )
-    page.write_text(f"{before}{begin}\n{as_markdown(results, machine, when)}{end}{after}")
+    written.put(page, _BEGIN, _END, as_markdown(results, machine, when), "Performance")
     (folder / PICTURE).write_text(bars(results))
     (folder / DATA).write_text(json.dumps(as_data(results, machine, when), indent=1) + "\n")
     return page, folder / PICTURE, folder / DATA
