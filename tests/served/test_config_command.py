@@ -39,7 +39,7 @@ def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None
         in result.output
     )
     result = gourmet_config(MODEL, "--reset")
-    assert "now: 2 × CPU; at most 16 rows a batch; no dynamic batching" in result.output
+    assert "now: 2 × CPU, openvino on the CPU; at most 16 rows a batch; no dynamic batching" in result.output
 
 
 def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:
