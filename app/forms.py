@@ -19,7 +19,9 @@ from werkzeug.datastructures import FileStorage, MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
-_CHUNK_BYTES: Final = 65_536
+# As much as gunicorn takes from a socket at once: of a smaller piece it keeps the rest, and copies that again
+# for every piece that is read of it.
+_CHUNK_BYTES: Final = 1 << 20
 _Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 
 
