@@ -37,7 +37,8 @@ def measure(task: Task) -> Point:
     if counted.failed:
         checks_failed = {"an error counted by Triton": counted.failed}
         checks = (*checks, trust.few_errors(checks_failed, counted.requests, effort.errors_allowed))
-    trust.rows_counted(counted.rows, counted.requests * demand.batch)
+    under_way = int(demand.level) * demand.batch
+    trust.rows_counted(counted.rows, counted.requests * demand.batch, under_way=under_way)
     rate = got.measured.requests_per_s
     measured = got.measured
     took = Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms)
