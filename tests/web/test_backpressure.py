@@ -50,7 +50,7 @@ def measured(web: Any, name: str) -> dict[str, float]:
 
 
 def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[Photo]) -> None:
-    with Load(web.url, known, per_s=150) as load:
+    with Load(web.url, known, per_s=300) as load:
         load.run_for(3)
         load.per_s = 2
         load.run_for(0.5)
