@@ -16,6 +16,9 @@ from gourmet.serving.waiting import wait_until
 from gourmet.systems.instances import available_cpus
 
 OPENVINO = 'parameters { key: "cpu_engine" value { string_value: "openvino" } }'
+ACCELERATOR = (
+    'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "openvino" } ] } }\n'
+)
 ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
 
 
@@ -174,14 +177,14 @@ def test_the_file_may_lie_with_its_weights_in_a_folder_of_its_name(onnx_lab: Any
             config(data_type="STRING", more=OPENVINO),
             r"input 'given' is of strings, which OpenVINO is not given here: leave out .*cpu_engine",
         ),
-        (
-            "bad_accelerator",
-            identity("batch", 3),
-            config(
-                more="optimization { execution_accelerators "
-                '{ cpu_execution_accelerator [ { name: "openvino" } ] } }'
-            ),
-            r"'openvino' is not supported here; supported: none .for OpenVINO set the parameter .cpu_engine",
+        *(
+            (
+                name,
+                identity("batch", 3),
+                config(more=f"{ACCELERATOR}{more}"),
+                r"'openvino' is not supported here; supported: none .for OpenVINO set .*cpu_engine",
+            )
+            for name, more in (("bad_accelerator", ""), ("bad_accelerator_of_openvino", OPENVINO))
         ),
         (
             "bad_ragged",

@@ -108,10 +108,6 @@ def test_windows_and_requests_in_flight() -> None:
         (lambda: trust.rows_counted(60, 100), trust.CountsDisagree, "a cache answered the rest"),
         (lambda: trust.rows_counted(101, 100), trust.CountsDisagree, "somebody else asks"),
         (lambda: trust.rows_counted(101, 100, failed=1), None, ""),
-        (lambda: trust.rows_counted(104, 100, under_way=4), None, ""),
-        (lambda: trust.rows_counted(96, 100, under_way=4), None, ""),
-        (lambda: trust.rows_counted(105, 100, under_way=4), trust.CountsDisagree, "somebody else asks"),
-        (lambda: trust.rows_counted(95, 100, under_way=4), trust.CountsDisagree, "a cache answered the rest"),
         (
             lambda: trust.rate_counted(Demand("m"), 38, 618, 500),
             trust.SomebodyElseAsks,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,13 +17,10 @@ from gourmet.bench.generator import Pace, Traffic
 from gourmet.bench.results import Check, Demand, Latency, Point
 from gourmet.bench.rows import Rows
 from gourmet.bench.task import OnTime, Target, Task, Watch, wire_for
-from gourmet.bench.triton_counts import Counts
 from gourmet.bench.wire import in_shared_memory, requests
 
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02
-# Triton books a request shortly after it answered it.
-_BOOKED_WITHIN_S: Final = 3.0
 _SEED: Final = 1
 
 
@@ -127,7 +123,9 @@ def checked_traffic(
             on_time=on_time,
         )
     errors = trust.few_errors(traffic.errors, len(traffic.done), task.effort.errors_allowed)
-    counted = _booked(target, demand, before, traffic.rows).rows
+    counted = triton_counts.booked(
+        target.url, demand.model, before, lambda counts: counts.rows >= traffic.rows
+    ).rows
     failed = demand.batch * sum(traffic.errors.values())
     others = _OTHERS_BEHIND_THE_APP if demand.through == "app" else 0.0
     rows = trust.rows_counted(counted, traffic.rows, failed=failed, others_allowed=others)
@@ -135,15 +133,6 @@ def checked_traffic(
         "answers", f"{len(traffic.done)} of {len(traffic.done)} right", f"as {subject.answers.source}"
     )
     return traffic, (answers, errors, rows)
-
-
-def _booked(target: Target, demand: Demand, before: Counts, rows: int) -> Counts:
-    deadline = time.monotonic() + _BOOKED_WITHIN_S
-    while True:
-        counted = triton_counts.look(target.url, demand.model).since(before)
-        if counted.rows >= rows or time.monotonic() > deadline:
-            return counted
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

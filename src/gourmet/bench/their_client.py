@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from gourmet.bench import figures, perf_analyzer, trust
+from gourmet.bench import figures, perf_analyzer, triton_counts, trust
 from gourmet.bench.generator import Pace, Traffic
 from gourmet.bench.our_client import checked_traffic
 from gourmet.bench.perf_analyzer import Measurement, PerfAnalyzerError, Profile
@@ -30,6 +30,7 @@ def measure(task: Task) -> Point:
     pace = Pace(0.0, max(0.5, effort.warm_up_s))
     traffic, checks = checked_traffic(task, pace, Watch(task.target, demand))
     watch = Watch(task.target, demand)
+    at_rest = triton_counts.look(task.target.url, demand.model)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
         data = for_perf_analyzer(task.rows, Path(folder) / "rows.json")
         got = _profile(task, data, watch, _window_s(task, traffic))
@@ -37,8 +38,11 @@ def measure(task: Task) -> Point:
     if counted.failed:
         checks_failed = {"an error counted by Triton": counted.failed}
         checks = (*checks, trust.few_errors(checks_failed, counted.requests, effort.errors_allowed))
-    under_way = int(demand.level) * demand.batch
-    trust.rows_counted(counted.rows, counted.requests * demand.batch, under_way=under_way)
+    # Looked at before and after the load: under it, Triton's two counts are not of the same moment.
+    whole = triton_counts.booked(
+        task.target.url, demand.model, at_rest, lambda counts: counts.rows == counts.requests * demand.batch
+    )
+    trust.rows_counted(whole.rows, whole.requests * demand.batch)
     rate = got.measured.requests_per_s
     measured = got.measured
     took = Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gourmet.bench.results import BatchSize, Split
 
+# Triton books a request shortly after it answered it.
+_BOOKED_WITHIN_S: Final = 3.0
 _PHASES: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
@@ -75,3 +78,13 @@ def look(url: str, model: str) -> Counts:
     """The counts of a model now."""
     with urllib.request.urlopen(f"http://{url}/v2/models/{model}/stats", timeout=10) as answer:
         return counts(json.load(answer))
+
+
+def booked(url: str, model: str, before: Counts, done: Callable[[Counts], bool]) -> Counts:
+    """The counts since `before` when they are `done`, or after a while as they are."""
+    deadline = time.monotonic() + _BOOKED_WITHIN_S
+    while True:
+        counted = look(url, model).since(before)
+        if done(counted) or time.monotonic() > deadline:
+            return counted
+        time.sleep(0.05)

@@ -98,15 +98,12 @@ def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Chec
     return Check("errors", f"{failed} of {asked}", f"at most {allowed:.0%}" if allowed else "none")
 
 
-def rows_counted(
-    counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0, under_way: int = 0
-) -> Check:
+def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0) -> Check:
     """Triton's count of rows in the whole of the load, against what was sent and answered.
 
-    Rows of a request that failed may have been counted or not, depending on where it failed. Where Triton
-    was looked at while it worked, so many rows were `under_way`, and counted as rows but not as requests.
+    Rows of a request that failed may have been counted or not, depending on where it failed.
     """
-    if not sent - under_way <= counted <= (sent + failed) * (1 + others_allowed) + under_way:
+    if not sent <= counted <= (sent + failed) * (1 + others_allowed):
         why = (
             "a cache answered the rest: turn it off with `gourmet config MODEL --no-response-cache`"
             if counted < sent

@@ -39,6 +39,7 @@ def open_engine(path: Path, config: Mapping[str, Any], device: Device, warn: Cal
 
 
 def _openvino(path: Path, config: Mapping[str, Any]) -> Engine:
+    sessions.refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
     # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
     signature = signatures.Signature.of(sessions.peek(path))
     if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:

@@ -21,7 +21,16 @@ from gourmet.systems.instances import (
 )
 from gourmet.systems.openvino_network import ENGINE_PARAMETER
 
-__all__ = ["InvalidArgument", "SessionError", "has_cuda", "model_path", "open_session", "peek", "run_options"]
+__all__ = [
+    "InvalidArgument",
+    "SessionError",
+    "has_cuda",
+    "model_path",
+    "open_session",
+    "peek",
+    "refuse_accelerators",
+    "run_options",
+]
 
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
@@ -88,9 +97,9 @@ def open_session(
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:
     options = session_options(config)
     if device.kind == "cpu":
-        _refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
+        refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
         return _open(path, options, ["CPUExecutionProvider"])
-    _refuse_accelerators(config, "gpu_execution_accelerator", known=frozenset({"cuda"}))
+    refuse_accelerators(config, "gpu_execution_accelerator", known=frozenset({"cuda"}))
     if not has_cuda():
         raise SessionError(
             f"KIND_GPU needs ONNX Runtime's {CUDA}, this one has {', '.join(ort.get_available_providers())}; "
@@ -163,7 +172,8 @@ def _accelerators(config: Mapping[str, Any], role: str) -> list[Mapping[str, Any
     return chosen
 
 
-def _refuse_accelerators(config: Mapping[str, Any], role: str, known: frozenset[str]) -> None:
+def refuse_accelerators(config: Mapping[str, Any], role: str, known: frozenset[str]) -> None:
+    """Raise SessionError if the config asks for one in this role that is not known."""
     for accelerator in _accelerators(config, role):
         if accelerator["name"] not in known:
             raise SessionError(
