@@ -12,7 +12,8 @@ from hard.decoding import decode
 from PIL import Image
 
 from gourmet.systems import avif_size
-from gourmet.systems.pictures import PictureError, identify
+from gourmet.systems.picture_guards import MAX_MARKERS
+from gourmet.systems.pictures import MAX_READS, PictureError, identify
 
 FILES = 400
 
@@ -67,6 +68,66 @@ def test_a_webp_of_more_than_sixteen_million_pixels_is_refused() -> None:
     assert (
         code_of(encoded(Image.new("RGB", (4001, 4000)), "WEBP", lossless=True, method=0)) == "too_many_pixels"
     )
+
+
+# Found: ten megabytes of them took nine seconds.
+@pytest.mark.parametrize("marker", [b"\xff\x01", b"\xff\xfe\0\2", b"\xff\xda\0\2"])
+def test_a_jpeg_of_markers_without_end_is_refused(marker: bytes) -> None:
+    data = encoded(Image.new("RGB", (64, 64)), "JPEG")
+    assert code_of(data[:-2] + marker * MAX_MARKERS) == "too_complex"
+    assert identify(data[:-2] + marker * 100).width == 64
+
+
+# Found: 37 kB, by which 1,900 items shared a stream of 1,990 headers, took half a minute.
+def test_an_avif_whose_items_share_a_long_stream_is_refused() -> None:
+    assert avif_size.pixels(avif_with_shared_stream(items=10, units=30)) == 64 * 64 + 10
+    with pytest.raises(avif_size.Unreadable, match="units"):
+        avif_size.pixels(avif_with_shared_stream(items=4, units=1001))
+    with pytest.raises(avif_size.Unreadable, match="overlap"):
+        avif_size.pixels(avif_with_shared_stream(items=20, units=150))
+    with pytest.raises(avif_size.Unreadable, match="items"):
+        avif_size.pixels(avif_with_shared_stream(items=2000, units=1))
+
+
+def avif_with_shared_stream(items: int, units: int) -> bytes:
+    """An AVIF with so many more items, which are one stream of headers of one pixel."""
+    data = encoded(Image.new("RGB", (64, 64)), "AVIF", speed=10)
+    stream = b"\x0a\3\x18\0\0" * units
+    places, more = data.index(b"iloc") - 4, 14 * items
+    first = data[places + 16 : places + 30]
+    moved = first[:6] + struct.pack(">I", int.from_bytes(first[6:10], "big") + more) + first[10:]
+    at = len(data) + more + 8
+    others = b"".join(struct.pack(">HHHII", 100 + n, 0, 1, at, len(stream)) for n in range(items))
+    iloc = struct.pack(">I", 30 + more) + data[places + 4 : places + 14] + struct.pack(">H", 1 + items)
+    meta = data.index(b"meta") - 4
+    size = struct.pack(">I", int.from_bytes(data[meta : meta + 4], "big") + more)
+    changed = data[:meta] + size + data[meta + 4 : places] + iloc + moved + others + data[places + 30 :]
+    return changed + struct.pack(">I", 8 + len(stream)) + b"free" + stream
+
+
+def test_an_avif_whose_header_has_a_number_that_decoders_read_in_two_ways_is_unreadable() -> None:
+    bits = "0000" + "01" + "0" * 64 + "1" + "0" * 32 + "1" * 40  # timing, and 32 zeros before its number
+    header = int(bits.ljust(160, "1"), 2).to_bytes(20, "big")
+    shared = avif_with_shared_stream(items=1, units=5)
+    stream = b"\x0a" + bytes([len(header)]) + header
+    with pytest.raises(avif_size.Unreadable, match="too long"):
+        avif_size.pixels(shared[:-25] + stream + shared[-25 + len(stream) :])
+
+
+# Found: ten megabytes took three seconds, and eluded the walk through the blocks.
+@pytest.mark.parametrize("begin", [b"", b"!\x01\0," + bytes(44)], ids=["unknown", "an empty block first"])
+def test_a_gif_that_is_read_byte_by_byte_is_refused(begin: bytes) -> None:
+    data = encoded(Image.new("P", (8, 8)), "GIF")
+    at = 13 + 3 * (2 << (data[10] & 7))
+    assert code_of(data[:at] + begin + b"\1c" * MAX_READS + data[at:]) == "too_complex"
+    assert identify(data[:at] + b"\0" * 9 + data[at:]).width == 8
+
+
+# Found: seven megabytes took three seconds.
+def test_a_jpeg_with_padding_in_front_of_every_segment_is_refused() -> None:
+    data = encoded(Image.new("RGB", (64, 64)), "JPEG")
+    assert code_of(data[:2] + (b"\xff\xfe\0\4ab" + b"\xff" * 4000) * 100 + data[2:]) == "too_complex"
+    assert identify(data[:2] + b"\xff" * 4000 + data[2:]).width == 64
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])

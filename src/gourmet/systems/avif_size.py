@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from typing import Final
 
 _SEQUENCE_HEADER: Final = 1
+# Of the whole file: many short items that all point to one long stream cost half a minute otherwise.
 _MAX_BOXES: Final = 2_000
+_MAX_ITEMS: Final = 2_000
 _MAX_EXTENTS: Final = 2_000
-_MAX_UNITS: Final = 2_000
+_MAX_UNITS: Final = 4_000
+_MAX_OVERLAP: Final = 4  # writers store what is alike once
+_MAX_ZEROS: Final = 31  # of a number of variable length; decoders differ on what follows more
 
 Box = tuple[bytes, int, int]  # type, begin, end of the content
 
@@ -40,14 +44,17 @@ class _Bits:
         zeros = 0
         while not self.take(1):
             zeros += 1
-        self.take(min(zeros, 32))
+            if zeros > _MAX_ZEROS:
+                raise Unreadable("a number in a sequence header is too long")
+        self.take(zeros)
 
 
 def pixels(data: bytes) -> int:
     """The pixels of all frames that decoding `data` may allocate; raise Unreadable where that is hidden."""
     found = 0
+    units = iter(range(_MAX_UNITS))
     for stream in _streams(data):
-        found += max(map(_frame_pixels, _sequence_headers(stream)), default=0)
+        found += max(map(_frame_pixels, _sequence_headers(stream, units)), default=0)
     if not found:
         raise Unreadable("it has no sequence header")
     return found
@@ -103,13 +110,16 @@ def _items(data: bytes, begin: int, end: int, idat: bytes) -> Iterator[bytes]:
         raise Unreadable(f"its list of places is of version {version}")
     sizes = take(2)
     offset_size, length_size, base_size, index_size = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
-    extents_seen = 0
-    for _ in range(take(4 if version == 2 else 2)):
+    items = take(4 if version == 2 else 2)
+    if items > _MAX_ITEMS:
+        raise Unreadable(f"it has more than {_MAX_ITEMS} items")
+    extents_seen = bytes_seen = 0
+    for _ in range(items):
         take(4 if version == 2 else 2)
         method = take(2) & 15 if version else 0
         take(2)
         base = take(base_size)
-        stream = b""
+        pieces: list[bytes] = []
         for _ in range(take(2)):
             extents_seen += 1
             if extents_seen > _MAX_EXTENTS or method > 1:
@@ -117,16 +127,20 @@ def _items(data: bytes, begin: int, end: int, idat: bytes) -> Iterator[bytes]:
             take(index_size if version else 0)
             place, length = base + take(offset_size), take(length_size)
             source = idat if method else data
-            stream += source[place : place + length if length else len(source)]
-            if len(stream) > len(data):
+            pieces.append(source[place : place + length if length else len(source)])
+            bytes_seen += len(pieces[-1])
+            if bytes_seen > _MAX_OVERLAP * len(data):
                 raise Unreadable("its pieces overlap")
-        yield stream
+        yield b"".join(pieces)
 
 
-def _sequence_headers(stream: bytes) -> Iterator[bytes]:
-    """The sequence headers among the units of an AV1 stream; what is none (an Exif item) has none."""
+def _sequence_headers(stream: bytes, units: Iterator[int]) -> Iterator[bytes]:
+    """The sequence headers among the units of an AV1 stream; what is none (an Exif item) has none.
+
+    Each unit is one of `units`, which are those of all streams.
+    """
     at = 0
-    for _ in range(_MAX_UNITS):
+    for _ in units:
         if at >= len(stream):
             return
         kind, extended, sized = stream[at] >> 3 & 15, stream[at] & 4, stream[at] & 2

@@ -25,6 +25,8 @@ from gourmet.systems import avif_size
 # Ordinary progressive JPEGs have about ten scans; at 50 million pixels this leaves twenty-four.
 MAX_SCAN_PIXELS: Final = 1_200_000_000
 MAX_SCANS: Final = 200
+# Damaged photos have some in the midst of a scan.
+MAX_MARKERS: Final = 100_000
 # Where a JPEG has several scans its coefficients are all kept, at two bytes each.
 MAX_COEFFICIENTS: Final = 120_000_000
 # What an AVIF's frames may have beyond what it says, for colour and alpha each: a thumbnail.
@@ -47,7 +49,9 @@ def excess(image: Image.Image, data: bytes) -> str | None:
     """Why decoding the opened `image` of `data` would cost too much, or None."""
     if image.format in ("JPEG", "MPO"):
         scans = jpeg_scans(data)
-        if scans > MAX_SCANS or scans * image.width * image.height > MAX_SCAN_PIXELS:
+        if scans > MAX_SCANS:
+            return f"it has more than {MAX_SCANS} scans or {MAX_MARKERS} markers"
+        if scans * image.width * image.height > MAX_SCAN_PIXELS:
             return f"its {scans} scans would each visit {image.width * image.height / 1e6:.1f} million pixels"
         if scans > 1 and (kept := _coefficients(image)) > MAX_COEFFICIENTS:
             return f"its {scans} scans need {kept / 1e6:.0f} million coefficients at once"
@@ -92,16 +96,17 @@ def header_excess(data: bytes) -> str | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """The number of scans in the first picture of a JPEG."""
+    """The number of scans in the first picture of a JPEG; too many markers count as too many scans."""
     scans = 0
     at = 2
-    while found := _MARKER.search(data, at):
+    for _ in range(MAX_MARKERS):
+        found = _MARKER.search(data, at)
+        if not found or found[1][0] == _EOI or scans > MAX_SCANS:
+            return scans
         marker = found[1][0]
-        if marker == _EOI:
-            break
         scans += marker == _SOS
         at = _after_segment(data, found.end(), marker)
-    return scans
+    return MAX_SCANS + 1
 
 
 def _jpeg_header_excess(data: bytes) -> str | None:

@@ -43,6 +43,10 @@ MAX_PIXELS: Final = 25_000_000
 MAX_PIXELS_COPIED: Final = 16_000_000
 _LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MAX_PIXELS_COPIED}
 
+# Pillow reads headers in Python, piece by piece, and what it does not know byte by byte: ten megabytes of it
+# take seconds. As many segments, chunks and blocks as are allowed are fewer pieces.
+MAX_READS: Final = 250_000
+
 # Larger pictures, which may take half a gigabyte each to decode, are decoded one after another, so
 # that a process with many threads stays within its memory.
 LARGE_PIXELS: Final = 4_000_000
@@ -107,6 +111,21 @@ class PictureInfo:
     height: int
 
 
+class _Metered(io.BytesIO):
+    """A file that is read in so many pieces at most, whatever a header says."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._left = MAX_READS
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            reason = f"it is read in more than {MAX_READS} pieces"
+            raise PictureError("too_complex", f"this picture is not decoded, as {reason}: save it again")
+        return super().read(size)
+
+
 def identify(data: bytes) -> PictureInfo:
     """Read the header of `data`; raise PictureError unless it may be decoded."""
     with _open(data) as image:
@@ -146,6 +165,8 @@ def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixe
                 image.draft(None, frame(*image.size)[1])
                 image.load()
                 small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
+        except PictureError:
+            raise
         except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
             raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
     return np.asarray(small)
@@ -174,7 +195,9 @@ def _open(data: bytes) -> Image.Image:
     if reason := header_excess(data):
         raise PictureError("too_complex", f"this picture is not decoded, as {reason}: save it again")
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(_Metered(data), formats=FORMATS)
+    except PictureError:
+        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
     except Exception as exc:  # the header parsers of hostile bytes raise anything
