@@ -30,7 +30,7 @@ test: test-unit ## Run all tests but the containers' (options: make test ARGS="-
 test-unit: setup-dev ## Run the tests that start no server
 	@$(call run_tests,tests/unit --numprocesses 2)
 
-test-hard: setup-dev ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
+test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
 	$(PYTEST) tests/hard --timeout 3600 --hard-page docs/reliability.md $(ARGS)
 
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
@@ -70,6 +70,10 @@ $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/jupyter.txt requirements/notebook.txt
 	$(PIP) install -q -c requirements/constraints.txt -r requirements/jupyter.txt
 	$(BIN)/python -m bash_kernel.install --sys-prefix
+	@touch $@
+
+$(VENV)/.ready-hard: $(VENV)/.ready-dev requirements/fuzz.txt
+	$(PIP) install -q -c requirements/constraints.txt -r requirements/fuzz.txt
 	@touch $@
 
 clean: ## Remove the virtual environment, caches and local runs
