@@ -17,6 +17,7 @@
       InferenceFailed          502  inference_failed: Triton answered, with an error or nonsense
       Overloaded               503  overloaded: more is asked at a time than the app takes in
       Stopping                 503  stopping: the app is being stopped
+      Interrupted              503  interrupted: the process that was at it was killed
       TritonUnavailable        503  triton_unavailable: nobody answers at Triton's address
       ModelNotReady            503  model_not_ready: Triton is there, the model is not, or not yet
       TritonBusy               503  triton_busy: its queue is full
@@ -32,7 +33,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from flask import Flask, current_app, g
+from flask import Flask, Response, current_app, g
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
@@ -163,6 +164,18 @@ class Stopping(ServingError):
         super().__init__("this server is being stopped: send it again in a few seconds")
 
 
+class Interrupted(ServingError):
+    """Said by another process than the one that was asked: `app.survivor`."""
+
+    status = 503
+    code = "interrupted"
+    retry_after_s = RETRY_AFTER_S
+    closes_connection = True
+
+    def __init__(self) -> None:
+        super().__init__("the process that was looking at your photo was ended: send it again")
+
+
 class InferenceFailed(ServingError):
     status = 502
     code = "inference_failed"
@@ -237,17 +250,22 @@ def init_app(app: Flask) -> None:
     app.register_error_handler(Exception, lambda exc: _serving_error(for_visitor(exc)))
 
 
-def _serving_error(error: ServingError) -> ResponseReturnValue:
+def _serving_error(error: ServingError) -> Response:
     g.error_code = error.code
+    return response(error)
+
+
+def response(error: ServingError) -> Response:
+    """What somebody is sent to whom `error` happened."""
     title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
-    response = render("error.html", as_dict(error), error.status, error=error, title=title)
+    made = render("error.html", as_dict(error), error.status, error=error, title=title)
     if error.retry_after_s is not None:
-        response.headers["Retry-After"] = str(error.retry_after_s)
+        made.headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
-        response.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
+        made.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
     if error.closes_connection:
-        response.headers["Connection"] = "close"
-    return response
+        made.headers["Connection"] = "close"
+    return made
 
 
 def _http_exception(exc: HTTPException) -> ResponseReturnValue:
@@ -257,8 +275,8 @@ def _http_exception(exc: HTTPException) -> ResponseReturnValue:
     error.status = exc.code
     error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
     _count(error)
-    response = current_app.make_response(_serving_error(error))
+    made = _serving_error(error)
     for name, value in exc.get_headers():
         if name not in ("Content-Type", "Content-Length"):
-            response.headers[name] = value
-    return response
+            made.headers[name] = value
+    return made

@@ -88,6 +88,8 @@ def worker_exit(server: Any, worker: Any) -> None:
     app = getattr(worker, "wsgi", None)
     if app is not None:
         app.extensions["close"]()
+        if survivor := app.extensions.get("survivor"):
+            survivor.end()
 
 
 def on_exit(server: Any) -> None:

@@ -1,4 +1,4 @@
-"""gunicorn's threaded worker, but for refusals, the end of a connection and its own.
+"""gunicorn's threaded worker, but for refusals, the end of a connection and its own, also a sudden one.
 
 Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections,
 from the first bytes of the request: through a thread and Flask a refusal takes five times as much of the
@@ -9,7 +9,8 @@ it, in the thread that accepts everybody else's connections: there one client in
 them waiting. Here the request's own thread waits, and not many at a time.
 
 When it is told to stop, gunicorn leaves connections that the kernel took in and nobody accepted yet to be
-reset. Here they are accepted and answered, and none is taken in after that.
+reset. Here they are accepted and answered, and none is taken in after that. Where it is killed, its survivor
+answers for it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
 
+from app.survivor import Survivor
+
 if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
     from app.limits import Limits, Refusal
 
@@ -39,6 +42,8 @@ _CHUNK_BYTES: Final = 65_536
 # The most that is read of a request that is refused here; where MSG_TRUNC is known, nothing is copied.
 _SINK: Final = bytearray(1_000_000)
 _FORGET: Final = socket.MSG_DONTWAIT | socket.MSG_TRUNC
+# A request that comes later after its connection has no survivor while it is at work.
+_SOON_S: Final = 1.0
 # A longer head is left to a thread.
 _HEAD_BYTES: Final = 8192
 # What is left of the time to stop when those who wait for their turn are sent away: for those at work.
@@ -54,12 +59,23 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._may_linger = threading.BoundedSemaphore(_LINGERING)
         self._listens = True
+        self._survivor: Survivor | None = None
+
+    def load_wsgi(self) -> None:
+        # What is encrypted only this process can say.
+        self._survivor = None if self.cfg.is_ssl else Survivor.start(self.sockets, self.log)
+        super().load_wsgi()
+        if self._survivor:
+            from app import last_words
+
+            self._survivor.prepare(last_words.of(self.wsgi))
+            self.wsgi.extensions["survivor"] = self._survivor
 
     def enqueue_req(self, conn: Any) -> None:
         """Have a thread answer what comes on `conn`, or refuse it here."""
         limits: Limits = self.wsgi.extensions["limits"]
         if not limits.is_busy or self.cfg.is_ssl:
-            super().enqueue_req(conn)
+            self._pass_on(conn)
             return
         try:
             head = conn.sock.recv(_HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -73,6 +89,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         elif refusal := limits.refusal(head):
             self._refuse(conn, refusal)
             return
+        self._pass_on(conn)
+
+    def _pass_on(self, conn: Any) -> None:
+        if self._survivor:
+            self._survivor.hold(conn.sock)
         super().enqueue_req(conn)
 
     def _wait_for_data(self, conn: Any) -> None:
@@ -118,7 +139,12 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def handle(self, conn: Any) -> Any:
         """Answer one request; False where that was the last of its connection, which is closed then."""
+        number = conn.sock.fileno()
+        if self._survivor and self._has_come(conn):
+            self._survivor.entrust(conn.sock)
         keeps = super().handle(conn)
+        if self._survivor:
+            self._survivor.withdraw(number)
         if keeps is False:
             self._finish(conn)
             with contextlib.suppress(OSError):
@@ -126,6 +152,10 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             conn.sock.close()
             conn.close = _nothing_left
         return keeps
+
+    def _has_come(self, conn: Any) -> bool:
+        """Wait a little for a request, as gunicorn does for longer and only where none came here."""
+        return bool(conn.initialized or conn.data_ready or conn.wait_for_data(_SOON_S))
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
         return keepalive and self._finish(conn)

@@ -44,22 +44,27 @@ def since_start_ms() -> float:
 
 
 def render(template: str, data: Mapping[str, Any], status: int = 200, **context: Any) -> Response:
-    """`data` as JSON, or `template` with `context` as a fragment or a whole page, as the client prefers.
-
-    A browser that navigates names text/html and gets a page; the page's own script names itself in
-    X-Requested-With and, like curl, gets the fragment only.
-    """
-    accepted = request.accept_mimetypes
-    if wants_json():
-        response = jsonify(data)
+    """`data` as JSON, or `template` with `context` as a fragment or a whole page, as the client prefers."""
+    if shape := layout():
+        response = Response(render_template(template, layout=shape, request_id=request_id(), **context))
     else:
-        navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
-        layout = "page.html" if navigates else "fragment.html"
-        response = Response(render_template(template, layout=layout, request_id=request_id(), **context))
+        response = jsonify(data)
     response.status_code = status
     response.headers["Cache-Control"] = "no-store"
     response.vary.update(["Accept", "X-Requested-With"])
     return response
+
+
+def layout() -> str | None:
+    """The layout of an answer to this request; None where it is JSON.
+
+    A browser that navigates names text/html and gets a page; the page's own script names itself in
+    X-Requested-With and, like curl, gets the fragment only.
+    """
+    if wants_json():
+        return None
+    navigates = "text/html" in request.accept_mimetypes.values() and "X-Requested-With" not in request.headers
+    return "page.html" if navigates else "fragment.html"
 
 
 def wants_json() -> bool:
@@ -70,7 +75,7 @@ def wants_json() -> bool:
 
 def init_app(app: Flask) -> None:
     app.before_request(_begin)
-    app.after_request(_finish)
+    app.after_request(finish)
 
 
 def _begin() -> None:
@@ -79,7 +84,8 @@ def _begin() -> None:
     g.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _finish(response: Response) -> Response:
+def finish(response: Response) -> Response:
+    """Give it what every answer carries."""
     response.headers["X-Request-ID"] = request_id()
     # One by one with `setdefault`, each would be compared with all that are there, in small letters.
     given = {name for name, _ in response.headers}

@@ -58,10 +58,9 @@ class Product:
         return [stub for stub in self.processes()[STUBS] if f"/{model}/" in " ".join(stub.cmdline())]
 
     def workers(self) -> list[psutil.Process]:
-        """gunicorn's, without the one that watches over them."""
-        web = self.processes()[WEB]
-        masters = {process.pid for process in web}
-        return [process for process in web if process.ppid() in masters]
+        """gunicorn's, without the one that watches over them and those that survive them."""
+        (master,) = (process for process in self.processes()[WEB] if process.ppid() == self.up.process.pid)
+        return master.children()
 
     def counts(self) -> dict[str, int]:
         return {kind: len(found) for kind, found in self.processes().items()}

@@ -132,7 +132,7 @@ def test_every_code_of_an_error_is_documented_for_the_addresses_that_have_it() -
     assert known[413] == ["too_complex", "too_many_photos", "too_many_pixels", "upload_too_large"]
     away = ["triton_busy", "triton_unavailable"]
     assert known[429] == ["heat_maps_busy", "too_many_requests"]
-    assert known[503] == ["model_not_ready", "overloaded", "stopping", *away]
+    assert known[503] == ["interrupted", "model_not_ready", "overloaded", "stopping", *away]
     described = document()["paths"][CLASSIFY]["post"]["responses"]["400"]["description"]
     assert "`broken_picture`" in described
 

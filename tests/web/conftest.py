@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,13 @@ class WebApp:
         step = -(-len(body) // pieces) if pieces else 0
         sent = (body[at : at + step] for at in range(0, len(body), step)) if pieces else body
         return self.request("POST", "/predict", sent, Accept=accept, **content, **headers)
+
+    def measured(self, name: str) -> dict[str, float]:
+        """The metric's values by their only label."""
+        text = self.request("GET", "/metrics").body.decode()
+        return {
+            label: float(value) for label, value in re.findall(rf'^{name}{{\w+="(\w+)"}} (\S+)', text, re.M)
+        }
 
     def stop(self) -> int:
         if self.process.poll() is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -43,12 +42,6 @@ def known(web: Any, photos: list[bytes]) -> list[Photo]:
     return learn(web.url, photos)
 
 
-def measured(web: Any, name: str) -> dict[str, float]:
-    """The metric's values by their only label."""
-    text = web.request("GET", "/metrics").body.decode()
-    return {label: float(value) for label, value in re.findall(rf'^{name}{{\w+="(\w+)"}} (\S+)', text, re.M)}
-
-
 def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[Photo]) -> None:
     with Load(web.url, known, per_s=300) as load:
         load.run_for(3)
@@ -64,10 +57,10 @@ def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list
     assert account.recovery_s(ended) == 0
     refused_s = account.quantile_s(REFUSED, 0.95)
     assert refused_s < account.quantile_s(ANSWERED, 0.5)
-    refusals = measured(web, "web_refusals_total")
+    refusals = web.measured("web_refusals_total")
     assert sum(refusals.values()) == account.count(REFUSED)
     assert refusals["line"] > 0
-    assert set(measured(web, "web_photos_in_flight").values()) == {0.0}
+    assert set(web.measured("web_photos_in_flight").values()) == {0.0}
 
 
 def post_head(length: int, path: str = "/predict") -> bytes:
@@ -97,15 +90,15 @@ def test_slow_uploads_hold_no_turn_and_more_of_them_than_allowed_are_refused(web
     with contextlib.ExitStack() as held:
         for _ in range(UPLOADS - 1):
             held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
-        eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == UPLOADS - 1)
+        eventually(lambda: web.measured("web_photos_in_flight").get("upload") == UPLOADS - 1)
         assert web.predict(sample).status == 200
         held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
-        eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == UPLOADS)
+        eventually(lambda: web.measured("web_photos_in_flight").get("upload") == UPLOADS)
         refused = web.predict(sample)
         assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
         assert refused.seconds < 2
         assert web.request("GET", "/readyz").status == 200
-    eventually(lambda: measured(web, "web_photos_in_flight").get("upload") == 0)
+    eventually(lambda: web.measured("web_photos_in_flight").get("upload") == 0)
     assert web.predict(sample).status == 200
 
 

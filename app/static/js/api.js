@@ -14,7 +14,9 @@ export class Failure extends Error {
 const failure = (problem) => new Failure(problem.code, problem.message,
   { requestId: problem.request_id, passes: PASSING.has(problem.code) });
 
-const PASSING = new Set(["triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping"]);
+const PASSING = new Set([
+  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping", "interrupted",
+]);
 
 /** What `work` gives, where a network that fails is a Failure too. */
 async function reaching(work) {
