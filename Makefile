@@ -9,11 +9,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
+SERVED := tests/served tests/web
+
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab test test-unit test-hard test-containers check audit format bench clean
+.PHONY: help setup setup-dev setup-lab up lab test test-unit test-slow test-hard test-containers check audit format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +26,11 @@ up: setup ## Run the product, Triton and the web app, until Ctrl-C (options: mak
 lab: setup-lab ## Open the notebook beside Triton, which is started unless one runs, until Ctrl-C (ARGS="--no-browser")
 	@exec $(BIN)/gourmet lab $(ARGS)
 
-test: test-unit ## Run all tests but the containers' (options: make test ARGS="-k upload")
-	@$(call run_tests,tests/served tests/web)
+test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload")
+	@$(call run_tests,$(SERVED) -m "not slow")
+
+test-slow: setup-dev ## Run the slow ones: the notebook, training, tuning, and thousands of real photos and broken rows
+	@$(call run_tests,$(SERVED) -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@$(call run_tests,tests/unit --numprocesses 2)

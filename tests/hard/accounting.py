@@ -43,6 +43,7 @@ SILENT: Final = "silent"
 
 # Batches of other sizes round differently; the photos' own answers lie further apart than this.
 _SAME: Final = 2e-3
+_NOBODY_LISTENED: Final = ("no connection", "the connection was closed before the request was sent")
 _MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -97,6 +98,11 @@ class Account:
     def lost(self) -> Counter[str]:
         """What may never be: wrong answers and none at all, by reason."""
         return self.reasons(WRONG) + self.reasons(SILENT)
+
+    @property
+    def taken_in(self) -> Account:
+        """Without those that came when nobody listened any more."""
+        return Account(tuple(a for a in self.attempts if not a.reason.startswith(_NOBODY_LISTENED)))
 
     @property
     def late_s(self) -> float:

@@ -101,6 +101,7 @@ def test_any_partition_of_rows_into_requests_gives_each_row_its_own_answer(asker
     asker.check(requests)
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows_one_in_a_hundred_broken(asker) -> None:
     random = np.random.default_rng(20)
     rows = random.integers(0, len(asker.pictures), ROWS // 2)

@@ -108,7 +108,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("kind", ["drawn", "real"])
+@pytest.mark.parametrize("kind", ["drawn", pytest.param("real", marks=pytest.mark.slow)])
 def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     kind: str, triton: Any, committed: Path, request: pytest.FixtureRequest
 ) -> None:

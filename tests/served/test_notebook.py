@@ -130,6 +130,7 @@ def executed(triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             CliRunner().invoke(main, ["config", model, "--reset", "--url", triton.http_url])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_what_must_hold_holds(executed: Executed, name: str) -> None:
     claim, _ = CHECKS[name]
@@ -137,6 +138,7 @@ def test_what_must_hold_holds(executed: Executed, name: str) -> None:
     assert line.startswith("seen here: "), printed(executed.check(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPEEDS)
 def test_what_depends_on_the_machine_is_judged(executed: Executed, name: str) -> None:
     claim, _ = SPEEDS[name]
@@ -145,6 +147,7 @@ def test_what_depends_on_the_machine_is_judged(executed: Executed, name: str) ->
     assert re.search(r"\(.*\d.*\)\.$", line), "a verdict gives its figures"
 
 
+@pytest.mark.slow
 def test_the_end_lists_every_verdict_and_the_configs_are_as_they_were(
     executed: Executed, triton: Any
 ) -> None:
@@ -159,6 +162,7 @@ def test_the_end_lists_every_verdict_and_the_configs_are_as_they_were(
     assert Lab(triton.http_url).config(MODELS[0])["instance_group"][0]["count"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "claim", "sabotage"),
     [
@@ -175,6 +179,7 @@ def test_a_check_can_fail_and_says_what_to_make_of_it(
     assert "What to make of it: " in text
 
 
+@pytest.mark.slow
 def test_mixed_up_rows_stop_the_notebook(executed: Executed) -> None:
     claim, sabotage = CHECKS["answers"]
     with pytest.raises(CellExecutionError, match=claim):

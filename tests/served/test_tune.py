@@ -77,6 +77,7 @@ def config(onnx_lab: Any, served: str) -> Iterator[Callable[[], Any]]:
         onnx_lab.client.load_model(served, config=json.dumps(before))
 
 
+@pytest.mark.slow
 def test_the_best_is_found_explained_written_and_applied(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_best_is_found_explained_written_and_applied(
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.slow
 def test_a_goal_out_of_reach_names_the_nearest_and_changes_nothing(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def gourmet(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_train_kill_resume_evaluate_deploy_check(
     data: Path, tmp_path: Path, models_copy: Path, lab_triton: Any

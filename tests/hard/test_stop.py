@@ -1,0 +1,51 @@
+"""The web app told to end under load, again and again: whatever it took in is answered."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hard.accounting import ANSWERED, Account, Attempt, Load, learn
+from hard.stack import SAMPLES
+from hard.table import Row
+
+TIMES = 10
+PER_S = 25
+
+
+@pytest.mark.timeout(600)
+def test_told_to_stop_under_load(start: Callable[..., Any], triton: Any, table: Callable[[Row], Row]) -> None:
+    attempts: list[Attempt] = []
+    took_s: list[float] = []
+    statuses = set()
+    for number in range(TIMES):
+        web = start(triton.http_url)
+        photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
+        with Load(web.url, photos, PER_S, keeps_alive=number % 2 == 0) as load:
+            load.run_until(lambda load=load: load.account().count(ANSWERED) > PER_S)
+            web.process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
+            load.run_until(lambda web=web: web.process.poll() is not None)
+            took_s.append(time.monotonic() - told)
+        statuses.add(web.process.returncode)
+        attempts += load.account().attempts
+    account = Account(tuple(attempts)).taken_in
+    held = {"nobody is lost": not account.lost, "it ends well": statuses == {0}}
+    failed = [name for name, held_so in held.items() if not held_so]
+    table(
+        account.row(
+            "the web app told to end (SIGTERM) under load",
+            seen="the answer, or 503 to come again; from then on nobody listens",
+            survived=not failed,
+            planned=f"not held: {', '.join(failed)}" if failed else "",
+            times=TIMES,
+            figures={
+                "longest s until it was over": round(max(took_s), 1),
+                "came when nobody listened": len(attempts) - len(account.attempts),
+            },
+        )
+    )
+    assert not failed, (account.lost, statuses)
