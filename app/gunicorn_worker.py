@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
 
+from app.one_write import OneWrite
 from app.survivor import Survivor
 
 if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
@@ -152,6 +153,13 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             conn.sock.close()
             conn.close = _nothing_left
         return keeps
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        answer = conn.sock = OneWrite(conn.sock)
+        try:
+            return super().handle_request(req, conn)
+        finally:
+            conn.sock = answer.end()
 
     def _has_come(self, conn: Any) -> bool:
         """Wait a little for a request, as gunicorn does for longer and only where none came here."""

@@ -325,8 +325,8 @@ class Limits:
 
 def _number() -> int:
     """What the line knows this request's connection by."""
-    connection = request.environ.get("gunicorn.socket")
-    return connection.fileno() if isinstance(connection, socket.socket) else NOBODY
+    connection: socket.socket | None = request.environ.get("gunicorn.socket")
+    return connection.fileno() if connection else NOBODY
 
 
 def init_app(app: Flask, settings: Settings) -> None:

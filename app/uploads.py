@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from flask import Flask, Request, current_app, g
 from gunicorn.http.errors import ParseException
@@ -117,8 +117,8 @@ def _patience(request: Request, seconds: float) -> Iterator[None]:
     gunicorn waits for a request's body without end; it hands out the socket, and one whose reading
     side is shut down reads as ended.
     """
-    connection: Any = request.environ.get("gunicorn.socket")
-    if not isinstance(connection, socket.socket):
+    connection: socket.socket | None = request.environ.get("gunicorn.socket")
+    if connection is None:
         yield
         return
     timed_out = threading.Event()
