@@ -366,6 +366,28 @@ def test_a_file_made_to_keep_the_decoder_busy_is_refused(data: bytes) -> None:
     assert code_of(data) == "too_complex"
 
 
+DECODE_AND_KEEP_WHAT_IS_FREED = """
+import sys
+from pathlib import Path
+from gourmet.systems.pictures import square_pixels
+from gourmet.training.memory import keep_freed_blocks
+keep_freed_blocks()
+def mib():
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
+data = sys.stdin.buffer.read()
+before = mib()
+square_pixels(data, 224)
+print(mib() - before)
+"""
+
+
+def test_the_memory_of_a_large_picture_is_given_back_where_others_is_kept() -> None:
+    data = encoded(Image.new("RGB", (4900, 4900)), "JPEG", progressive=True)
+    command = [sys.executable, "-c", DECODE_AND_KEEP_WHAT_IS_FREED]
+    shown = subprocess.run(command, input=data, capture_output=True, check=True)
+    assert int(shown.stdout) < 30  # MiB; else 74 are kept
+
+
 DECODE_ON_EIGHT_THREADS = """
 import sys
 from concurrent.futures import ThreadPoolExecutor

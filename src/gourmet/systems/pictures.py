@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import ctypes
 import io
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -159,9 +161,19 @@ def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixe
     Cropping and shrinking come first and everything else after, so that turning the picture
     upright, flattening its transparency and changing its colours cost what the small one costs.
     """
+    small, turn = _shown(data, frame)
+    if turn is _large:
+        _give_back()
+    return np.asarray(small)
+
+
+def _shown(
+    data: bytes, frame: Callable[[int, int], tuple[Box, Size]]
+) -> tuple[Image.Image, AbstractContextManager[object]]:
     with _open(data) as image:
+        turn = _turn(image, data)
         try:
-            with _turn(image, data):
+            with turn:
                 image.draft(None, frame(*image.size)[1])
                 image.load()
                 small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
@@ -169,7 +181,17 @@ def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixe
             raise
         except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
             raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
-    return np.asarray(small)
+    return small, turn
+
+
+def _give_back() -> None:
+    """Have malloc return to the system what the last picture took.
+
+    Otherwise a process that keeps what it frees, as the Python model does for torch, keeps the memory of the
+    largest picture that it ever decoded.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # where there is another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def from_base64(blob: bytes) -> bytes:
@@ -247,9 +269,9 @@ def _turn(image: Image.Image, data: bytes) -> AbstractContextManager[object]:
     if image.format == "AVIF":  # its header may say less than its frame has, up to 268 million pixels
         return _large
     if image.width * image.height <= LARGE_PIXELS:
-        return nullcontext()
+        return contextlib.nullcontext()
     shrinks_as_it_decodes = _format(image) == "JPEG" and jpeg_scans(data) == 1
-    return nullcontext() if shrinks_as_it_decodes else _large
+    return contextlib.nullcontext() if shrinks_as_it_decodes else _large
 
 
 def _format(image: Image.Image) -> str:
