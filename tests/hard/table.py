@@ -83,7 +83,8 @@ def _line(row: Row) -> str:
 
 
 def _counts(by_reason: Mapping[str, int]) -> str:
-    parts = [f"{count:,} × {reason}" for reason, count in sorted(by_reason.items(), key=lambda x: -x[1])]
+    found = sorted(by_reason.items(), key=lambda x: -x[1])
+    parts = [f"{count:,} × {reason}" for reason, count in found if count]
     return ", ".join(parts) or "0"
 
 

@@ -46,7 +46,7 @@ def alone(url: str, photos: list[Photo], at_once: int, seconds: float) -> Accoun
 def test_overload(web: Any, table: Callable[[Row], Row]) -> None:
     app, model = web
     photos = learn(app.url, [path.read_bytes() for path in SAMPLES])
-    alone(app.url, photos, 16, 5)  # so that nothing is done for the first time
+    alone(app.url, photos, 200, 10)  # so that nothing is done for the first time, by any thread
     unloaded_s = alone(app.url, photos, 1, 10).quantile_s(ANSWERED, 0.95)
     with Pace() as pace:
         asked = time.monotonic()
