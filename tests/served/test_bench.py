@@ -181,6 +181,7 @@ def test_a_load_is_measured_and_saved(bench: Bench, tmp_path: Path, arguments: l
     assert "href=" not in page
 
 
+@pytest.mark.slow
 def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
     saved = tmp_path / "one"
     result = bench("no", "--concurrency", "1:2", "--batch", "8", "--json", *PATIENT, "--save", str(saved))

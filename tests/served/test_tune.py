@@ -134,6 +134,7 @@ def test_a_goal_out_of_reach_names_the_nearest_and_changes_nothing(
     assert config() == before
 
 
+@pytest.mark.slow
 def test_turns_that_cannot_be_believed_leave_the_search_and_the_present_config(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def lab_web(start: Callable[..., Any], triton: Any, tmp_path_factory: pytest.Tem
     return start(triton.http_url, LAB_REPORTS=str(folder))
 
 
+@pytest.mark.slow
 def test_figures_move_and_go_on_when_triton_comes_back(
     visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
 ) -> None:

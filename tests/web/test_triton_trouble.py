@@ -126,6 +126,7 @@ def test_a_name_that_was_never_served_gives_503_with_the_names_of_those_served(
     assert all(name in message for name in ("food_classifier,", "food_classifier_onnx"))
 
 
+@pytest.mark.slow
 def test_a_changed_threshold_is_noticed_without_a_restart(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
