@@ -88,8 +88,8 @@ def worker_exit(server: Any, worker: Any) -> None:
     app = getattr(worker, "wsgi", None)
     if app is not None:
         app.extensions["close"]()
-        if survivor := app.extensions.get("survivor"):
-            survivor.end()
+    if worker.survivor:
+        worker.survivor.end()
 
 
 def on_exit(server: Any) -> None:

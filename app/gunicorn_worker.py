@@ -60,17 +60,16 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._may_linger = threading.BoundedSemaphore(_LINGERING)
         self._listens = True
-        self._survivor: Survivor | None = None
+        self.survivor: Survivor | None = None
 
     def load_wsgi(self) -> None:
         # What is encrypted only this process can say.
-        self._survivor = None if self.cfg.is_ssl else Survivor.start(self.sockets, self.log)
+        self.survivor = None if self.cfg.is_ssl else Survivor.start(self.sockets, self.log)
         super().load_wsgi()
-        if self._survivor:
+        if self.survivor:
             from app import last_words
 
-            self._survivor.prepare(last_words.of(self.wsgi))
-            self.wsgi.extensions["survivor"] = self._survivor
+            self.survivor.prepare(last_words.of(self.wsgi))
 
     def enqueue_req(self, conn: Any) -> None:
         """Have a thread answer what comes on `conn`, or refuse it here."""
@@ -93,8 +92,8 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         self._pass_on(conn)
 
     def _pass_on(self, conn: Any) -> None:
-        if self._survivor:
-            self._survivor.hold(conn.sock)
+        if self.survivor:
+            self.survivor.hold(conn.sock)
         super().enqueue_req(conn)
 
     def _wait_for_data(self, conn: Any) -> None:
@@ -141,11 +140,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def handle(self, conn: Any) -> Any:
         """Answer one request; False where that was the last of its connection, which is closed then."""
         number = conn.sock.fileno()
-        if self._survivor and self._has_come(conn):
-            self._survivor.entrust(conn.sock)
+        if self.survivor and self._has_come(conn):
+            self.survivor.entrust(conn.sock)
         keeps = super().handle(conn)
-        if self._survivor:
-            self._survivor.withdraw(number)
+        if self.survivor:
+            self.survivor.withdraw(number)
         if keeps is False:
             self._finish(conn)
             with contextlib.suppress(OSError):

@@ -135,3 +135,15 @@ def test_photos_are_answered_also_where_the_survivor_was_killed(
     with ThreadPoolExecutor(3) as pool:
         assert {reply.status for reply in pool.map(web.predict, [sample] * 3)} == {200}
     web.stop()
+
+
+def test_a_survivor_that_hangs_keeps_nobody_waiting_for_long(start: Callable[..., Any]) -> None:
+    web = start("127.0.0.1:9", WEB_CONCURRENCY="1")
+    (worker,) = psutil.Process(web.process.pid).children()
+    (survivor,) = worker.children()
+    survivor.suspend()
+    replies = [web.request("GET", "/healthz") for _ in range(400)]  # more than the channel takes
+    assert {reply.status for reply in replies} == {200}
+    assert max(reply.seconds for reply in replies) < 10
+    assert survivor.status() == psutil.STATUS_ZOMBIE  # ended by its worker
+    assert web.stop() == 0
