@@ -82,9 +82,10 @@ class LastWords:
 class Survivor:
     """The worker's end of the channel; what threads send through it stays whole."""
 
-    def __init__(self, channel: socket.socket, pid: int) -> None:
+    def __init__(self, channel: socket.socket, pid: int, log: logging.Logger) -> None:
         self._channel = channel
         self._pid = pid
+        self._log = log
         self._owed: set[int] = set()
         self._last_words = LastWords()
 
@@ -98,7 +99,7 @@ class Survivor:
         if pid := os.fork():
             theirs.close()
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SECOND)
-            return cls(ours, pid)
+            return cls(ours, pid, log)
         try:
             ours.close()
             for listener in listeners:
@@ -115,41 +116,49 @@ class Survivor:
     def prepare(self, last_words: LastWords) -> None:
         """What it will have to say, as soon as that is known."""
         self._last_words = last_words
-        with contextlib.suppress(OSError):
-            self._channel.send(_NUMBER.pack(_TEMPLATES) + b"\0".join(astuple(last_words)))
+        self._tell(_NUMBER.pack(_TEMPLATES) + b"\0".join(astuple(last_words)))
 
     def hold(self, connection: socket.socket) -> None:
         """An answer is about to be owed on it."""
         number = connection.fileno()
-        # Where the channel is full or nobody hears it, requests are answered all the same.
-        with contextlib.suppress(OSError):
-            message = [_NUMBER.pack(number), _WRITTEN.pack(_written(connection))]
-            socket.send_fds(self._channel, message, [number], socket.MSG_DONTWAIT)
+        try:
+            message = _NUMBER.pack(number) + _WRITTEN.pack(_written(connection))
+        except OSError:  # of another kind than TCP
+            return
+        if self._tell(message, [number]):
             self._owed.add(number)
 
     def entrust(self, connection: socket.socket) -> None:
         """What waits to be read from it is read from now on."""
         number = connection.fileno()
         if number in self._owed and (answer := self._last_words.to(_unread(connection))):
-            with contextlib.suppress(OSError):
-                self._channel.send(_NUMBER.pack(number) + answer, socket.MSG_DONTWAIT)
+            self._tell(_NUMBER.pack(number) + answer)
 
     def withdraw(self, number: int) -> None:
         """It was answered, or nothing was asked."""
         if number in self._owed:
             self._owed.discard(number)
-            try:
-                self._channel.send(_NUMBER.pack(number))
-            except BlockingIOError:  # it hangs, and with it every connection that it has
-                os.kill(self._pid, signal.SIGKILL)
-            except OSError:
-                pass
+            self._tell(_NUMBER.pack(number))
 
     def end(self) -> None:
         """At the end of a worker that owes nothing; of another the survivor has to see the end."""
         if not self._owed:
             self._channel.close()
             os.waitpid(self._pid, 0)
+
+    def _tell(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:
+        """Whether it will hear that; where nobody does, requests are answered all the same."""
+        try:
+            socket.send_fds(self._channel, [message], descriptors)
+        except BlockingIOError:  # it hangs, and with it every connection that it has
+            os.kill(self._pid, signal.SIGKILL)
+            self._channel.shutdown(socket.SHUT_RDWR)  # other threads may be waiting for room as well
+            self._log.error("the survivor did not listen for a second and was ended; nobody stands in now")
+        except OSError:
+            pass
+        else:
+            return True
+        return False
 
 
 @dataclass

@@ -31,6 +31,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake who accepts
         self._listener.close()
         self.cut()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -137,13 +138,18 @@ def test_photos_are_answered_also_where_the_survivor_was_killed(
     web.stop()
 
 
-def test_a_survivor_that_hangs_keeps_nobody_waiting_for_long(start: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("idle", [0, 1, 2])  # another one of a request's three messages is too many
+def test_a_survivor_that_hangs_keeps_nobody_waiting_for_long(start: Callable[..., Any], idle: int) -> None:
     web = start("127.0.0.1:9", WEB_CONCURRENCY="1")
     (worker,) = psutil.Process(web.process.pid).children()
     (survivor,) = worker.children()
     survivor.suspend()
-    replies = [web.request("GET", "/healthz") for _ in range(400)]  # more than the channel takes
+    with contextlib.ExitStack() as open_now:
+        for _ in range(idle):
+            open_now.enter_context(socket.create_connection(("127.0.0.1", web.port)))
+        replies = [web.request("GET", "/healthz") for _ in range(400)]  # more than the channel takes
     assert {reply.status for reply in replies} == {200}
     assert max(reply.seconds for reply in replies) < 10
     assert survivor.status() == psutil.STATUS_ZOMBIE  # ended by its worker
+    assert "the survivor did not listen" in web.log.read_text()
     assert web.stop() == 0
