@@ -51,6 +51,14 @@ _HEAD_BYTES: Final = 8192
 _LAST_WORDS_S: Final = 2.0
 
 
+def _count_told(number: int) -> None:
+    """In the survivor, when it has told `number` of them: all this is imported then and not before."""
+    from app.errors import Interrupted
+    from app.metrics import Metrics
+
+    Metrics().errors.labels(Interrupted.code).inc(number)
+
+
 def _nothing_left(graceful: bool = False) -> None:
     """Closes a connection that is closed."""
 
@@ -64,7 +72,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def load_wsgi(self) -> None:
         # What is encrypted only this process can say.
-        self.survivor = None if self.cfg.is_ssl else Survivor.start(self.sockets, self.log)
+        self.survivor = None if self.cfg.is_ssl else Survivor.start(self.sockets, self.log, _count_told)
         super().load_wsgi()
         if self.survivor:
             from app import last_words

@@ -17,6 +17,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from app.errors import Interrupted
 from app.web import since_start_ms
 from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract as food11
@@ -91,6 +92,7 @@ class Metrics:
             ["code"],
             registry=self._registry,
         )
+        self.errors.labels(Interrupted.code)  # from the start on, since an alert waits for its first increase
         self.in_flight = Gauge(
             "web_photos_in_flight",
             "Requests with photos at the moment: being uploaded, waiting for their turn, at work",

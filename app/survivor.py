@@ -25,7 +25,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -90,7 +90,9 @@ class Survivor:
         self._last_words = LastWords()
 
     @classmethod
-    def start(cls, listeners: Iterable[socket.socket], log: logging.Logger) -> Self | None:
+    def start(
+        cls, listeners: Iterable[socket.socket], log: logging.Logger, count_told: Callable[[int], None]
+    ) -> Self | None:
         """Fork it; None where sockets of this kind are unknown, which is not on Linux."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -109,7 +111,8 @@ class Survivor:
             signal.set_wakeup_fd(-1)  # it leads to the worker
             with contextlib.suppress(OSError):
                 Path("/proc/self/comm").write_text(_NAME)
-            _outlive(theirs, log)
+            if told := _outlive(theirs, log):
+                count_told(told)
         finally:
             os._exit(0)
 
@@ -180,7 +183,8 @@ class _Owed:
         return False
 
 
-def _outlive(channel: socket.socket, log: logging.Logger) -> None:
+def _outlive(channel: socket.socket, log: logging.Logger) -> int:
+    """How many were told to come again, when all is said."""
     worker = os.getppid()
     last_words = LastWords()
     all_owed: dict[int, _Owed] = {}
@@ -203,6 +207,7 @@ def _outlive(channel: socket.socket, log: logging.Logger) -> None:
     if told:
         log.warning("worker %d was killed; requests that were told to come again: %d", worker, len(told))
         _linger(told)
+    return len(told)
 
 
 def _written(connection: socket.socket) -> int:

@@ -68,6 +68,7 @@ def test_everybody_whose_photo_it_had_is_told_to_send_it_again(
     assert [reply.headers["x-request-id"] for reply in replies] == ["0", "503", "a" * 64]
     says = "was killed; requests that were told to come again: 3"
     wait_until(lambda: says in web.log.read_text(), 10, "the log does not say it")
+    wait_until(lambda: web.measured("web_errors_total") == {"interrupted": 3}, 30, "not counted")
 
 
 def test_who_is_still_sending_reads_it_too(web: WebApp, sample: bytes) -> None:
