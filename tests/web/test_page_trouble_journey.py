@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from gourmet.serving.triton_server import TritonServer
@@ -12,6 +13,7 @@ from gourmet.serving.triton_server import TritonServer
 MODEL = "food_classifier_onnx"
 
 
+@pytest.mark.slow
 def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_is_there(
     visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
 ) -> None:
