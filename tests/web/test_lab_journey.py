@@ -61,6 +61,10 @@ def tell(page: Page, *looks: dict[str, Any]) -> None:
     page.route("**/lab/figures", lambda route: route.fulfill(json=left.pop(0) if left[1:] else left[0]))
 
 
+def away(message: str) -> dict[str, Any]:
+    return {"error": {"code": "triton_unavailable", "message": message, "request_id": "x"}}
+
+
 @pytest.fixture(scope="module")
 def lab_web(start: Callable[..., Any], triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The app with a benchmark's report and a hostile one."""
@@ -136,6 +140,27 @@ def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Pag
     expect(card).to_have_count(0)
 
 
+def test_why_there_are_no_figures_is_said_once_for_each_reason(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit("about:blank", forgiven=("status of 503",))
+    told = ["broke off", "broke off", "no Triton answers", "no Triton answers", "broke off"]
+    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away(told[0])))
+    page.goto(f"{python_web.url}/lab")
+    reason = page.locator("#status small")
+    expect(reason).to_have_text(told[0])
+    page.evaluate(
+        "new MutationObserver(() => { window.said = (window.said ?? 0) + 1 })"
+        ".observe(document.querySelector('#status'), { childList: true })"
+    )
+    while told[1:]:
+        del told[0]
+        with page.expect_response("**/lab/figures"):
+            page.evaluate("dispatchEvent(new Event('online'))")
+        expect(reason).to_have_text(told[0])
+    assert page.evaluate("window.said") == 2
+
+
 def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/lab")
     expect(page.locator("#quiet")).to_contain_text("No model was asked")
@@ -188,8 +213,7 @@ def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[
     expect(page.locator(".failing")).to_have_count(1)
     found = Axe().run(page).response["violations"]
     page.unroute("**/lab/figures")
-    away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
-    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away))
+    page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away("no Triton answers")))
     expect(page.locator("#status")).to_contain_text("no Triton answers")
     found += Axe().run(page).response["violations"]
     assert found == []

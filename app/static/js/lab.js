@@ -16,7 +16,7 @@ let waitMs = EACH_MS;
 let timer = 0;
 let asking = false;
 let paused = false;
-let inTrouble = false;
+let wrong = null;  // as the reader was told it
 
 async function look() {
   clearTimeout(timer);
@@ -36,22 +36,22 @@ async function look() {
   }
 }
 
-/** Said once, however often it is tried again. */
+/** Said once for each reason, however often it is tried again. */
 function trouble(error) {
   byId("live").dataset.old = "";
-  if (inTrouble) return;
-  inTrouble = true;
+  if (wrong === error.message) return;
+  wrong = error.message;
   byId("status").dataset.state = error.code ?? "failed";
-  byId("status").replaceChildren(h("strong", {}, t("away")), " ", t("again"), h("small", {}, error.message));
+  byId("status").replaceChildren(h("strong", {}, t("away")), " ", t("again"), h("small", {}, wrong));
 }
 
 function over() {
   delete byId("live").dataset.old;
-  if (!inTrouble) return;
-  inTrouble = false;
+  if (wrong === null) return;
+  wrong = null;
   byId("status").dataset.state = "ready";
   byId("status").replaceChildren(h("strong", {}, t("back")));
-  setTimeout(() => { if (!inTrouble) byId("status").replaceChildren(); }, BACK_SHOWN_MS);
+  setTimeout(() => { if (wrong === null) byId("status").replaceChildren(); }, BACK_SHOWN_MS);
 }
 
 function atOnce() {
