@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +45,26 @@ def test_it_answers_in_eleven_classes_for_any_batch(network: Food11Network) -> N
     with torch.no_grad():
         for rows in (1, 3):
             assert network(torch.zeros(rows, 3, 224, 224)).shape == (rows, 11)
+
+
+def test_a_torchvision_that_fits_this_torch_defines_its_operators_itself(tmp_path: Path) -> None:
+    """Which of the two kinds is installed here is chance; defining an operator twice ends a process."""
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import torch\n"
+        "library = torch.library.Library('torchvision', 'DEF')\n"
+        "library.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
+    )
+    (package / "models.py").write_text("def mobilenet_v2(**shape):\n    return shape\n")
+    ask = "from gourmet.systems.food11.network import mobilenet_v2; print(mobilenet_v2(3)['num_classes'])"
+    ran = subprocess.run(
+        [sys.executable, "-c", ask],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.stdout, ran.returncode) == ("3\n", 0), ran.stderr
 
 
 def test_weights_come_back_as_they_were_saved(network: Food11Network, tmp_path: Path) -> None:

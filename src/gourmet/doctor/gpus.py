@@ -81,6 +81,8 @@ class Carrier:
 _FIRST_CUDA_13: Final = (25, 8)
 IMAGE_CUDA_12: Final = ((6, 0), (9, 0), 560)
 IMAGE_CUDA_13: Final = ((7, 5), (12, 1), 580)
+# The first driver of each CUDA, also of its later minor versions. Source: NVIDIA's CUDA release notes.
+_DRIVERS: Final = {"11": 450, "12": 525, "13": 580}
 # Source: tools/ci_build/github/linux/build_cuda_c_api_package.sh of microsoft/onnxruntime: 75;80;90.
 ONNXRUNTIME_GPU: Final = Carrier(
     "onnxruntime-gpu",
@@ -170,7 +172,8 @@ def compare(gpu: Gpu, carrier: Carrier) -> Iterator[Finding]:
     )
     if gpu.capability < carrier.lowest:
         yield fail(f"{says}, since the GPU is too old for it", f"{carrier.older}, or {CPU_INSTEAD}")
-    elif carrier.highest and gpu.capability > carrier.highest:
+    # Within a major version what is built for one minor runs on the later ones.
+    elif carrier.highest and gpu.capability[0] > carrier.highest[0]:
         yield fail(f"{says}, since the GPU is newer than it", f"{carrier.newer}, or {CPU_INSTEAD}")
     if int(gpu.driver.partition(".")[0]) < carrier.driver:
         yield warn(
@@ -206,7 +209,10 @@ def _installed_carriers() -> Iterator[Carrier]:
     if arches:
         carried = sorted((int(major), int(minor)) for major, minor in arches)
         name = f"torch {torch.__version__}"
-        yield Carrier(name, carried[0], carried[-1], 525, "install an older torch", "install a newer torch")
+        driver = _DRIVERS.get(str(torch.version.cuda).partition(".")[0], 0)
+        yield Carrier(
+            name, carried[0], carried[-1], driver, "install an older torch", "install a newer torch"
+        )
 
 
 def _dotted(capability: Capability) -> str:

@@ -7,7 +7,6 @@ logits. Data without dishes train the same network with one dish a class.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,8 +23,11 @@ ARCHITECTURE = "mobilenet_v2 1.0"
 
 def mobilenet_v2(outputs: int, *, pretrained: bool = False, dropout: float = 0.2) -> nn.Module:
     """torchvision's MobileNetV2, width 1.0; `pretrained` downloads its ImageNet weights."""
-    _declare_missing_operators()
-    from torchvision import models
+    try:
+        from torchvision import models
+    except RuntimeError:  # declared beforehand, its own would end the process where it has them
+        _declare_missing_operators()
+        from torchvision import models
 
     network = models.mobilenet_v2(num_classes=outputs, dropout=dropout)
     if pretrained:
@@ -91,10 +93,9 @@ def _declare_missing_operators() -> None:
     """torchvision built for CUDA refuses to be imported beside a CPU-only torch for want of these two."""
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
-            with contextlib.suppress(RuntimeError):
-                library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-                library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")  # type: ignore[no-untyped-call]
-                _LIBRARIES.append(library)
+            library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+            library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")  # type: ignore[no-untyped-call]
+            _LIBRARIES.append(library)
 
 
 _LIBRARIES: list[torch.library.Library] = []

@@ -1,0 +1,180 @@
+"""gourmet doctor on GPUs, as a machine that has none can be made to show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from unit.doctoring import findings, said
+
+from gourmet.doctor import gpus
+from gourmet.doctor.findings import Subject
+
+P100 = "0, Tesla P100-PCIE-16GB, 580.95.05, 6.0"
+H100 = "0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0"
+B200 = "0, NVIDIA B200, 580.95.05, 10.0"
+
+
+@pytest.fixture
+def torch_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have the installed torch be built for this CUDA and these GPUs."""
+
+    def build(cuda: str | None, *arches: str) -> None:
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(arches))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tag", "says"),
+    [
+        (P100, "26.09-py3", "compute capability 6.0, NVIDIA's image 26.09-py3 carries kernels for 7.5 to"),
+        (B200, "24.10-py3", "compute capability 10.0, NVIDIA's image 24.10-py3 carries kernels for 6.0 to 9"),
+    ],
+    ids=["too old", "too new"],
+)
+def test_a_gpu_that_the_image_has_no_kernels_for(
+    subject: Subject,
+    program: Callable[[str, str], None],
+    torch_for: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gpu: str,
+    tag: str,
+    says: str,
+) -> None:
+    program("nvidia-smi", f"echo '{gpu}'")
+    torch_for(None)
+    dockerfile = tmp_path / "Dockerfile.triton"
+    dockerfile.write_text(f"ARG TRITON_TAG={tag}\nFROM nvcr.io/nvidia/tritonserver:${{TRITON_TAG}}\n")
+    image = gpus.image(dockerfile)
+    monkeypatch.setattr(gpus, "image", lambda: image)
+    line = said("kernels", subject, "fail")
+    assert says in line
+    assert "CUDA failure 209: no kernel image is available for execution on the device" in line
+    assert "gourmet config MODEL --cpu" in line
+    assert "TRITON_TAG=" in line
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cuda", "arches", "says"),
+    [
+        (P100, "13.0", ("sm_75", "sm_120"), "capability 6.0, torch TORCH carries kernels for 7.5 to 12.0"),
+        (B200, "12.6", ("sm_50", "sm_90"), "capability 10.0, torch TORCH carries kernels for 5.0 to 9.0"),
+    ],
+    ids=["too old", "too new"],
+)
+def test_a_gpu_that_the_installed_torch_has_no_kernels_for(
+    subject: Subject,
+    program: Callable[[str, str], None],
+    torch_for: Callable[..., None],
+    gpu: str,
+    cuda: str,
+    arches: tuple[str, ...],
+    says: str,
+) -> None:
+    program("nvidia-smi", f"echo '{gpu}'")
+    torch_for(cuda, *arches)
+    found = [str(finding) for finding in findings("kernels", subject) if finding.level == "fail"]
+    assert says.replace("TORCH", torch.__version__) in found[-1]
+    assert f"install {'a newer' if gpu == B200 else 'an older'} torch" in found[-1]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "wanted"),
+    [("470.57", "12.6", 525), ("570.1", "13.0", 580)],
+    ids=["CUDA 12", "CUDA 13"],
+)
+def test_a_driver_that_is_too_old_for_the_installed_torch(
+    subject: Subject,
+    program: Callable[[str, str], None],
+    torch_for: Callable[..., None],
+    driver: str,
+    cuda: str,
+    wanted: int,
+) -> None:
+    program("nvidia-smi", f"echo '0, NVIDIA H100 80GB HBM3, {driver}, 9.0'")
+    torch_for(cuda, "sm_75", "sm_90")
+    says = f"has driver {driver}, torch {torch.__version__} wants {wanted} or later"
+    assert any(says in str(finding) for finding in findings("kernels", subject))
+
+
+def test_what_runs_on_a_gpu_runs_on_the_later_ones_of_its_major_version(
+    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
+) -> None:
+    program("nvidia-smi", "echo '0, NVIDIA GB10, 580.95.05, 12.1'")
+    torch_for("13.0", "sm_75", "sm_120")
+    assert "carry what the GPUs need" in said("kernels", subject, "ok")
+
+
+def test_a_gpu_that_everything_has_kernels_for(
+    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
+) -> None:
+    torch_for("13.0", "sm_75", "sm_90")
+    program("nvidia-smi", f"echo '{H100}'")
+    assert said("gpu", subject, "ok") == (
+        "GPU 0 (NVIDIA H100 80GB HBM3), compute capability 9.0, driver 580.95.05"
+    )
+    assert "carry what the GPUs need" in said("kernels", subject, "ok")
+
+
+def test_an_old_driver_knows_no_capability_but_the_card_is_known(
+    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
+) -> None:
+    torch_for(None)
+    program(
+        "nvidia-smi",
+        'case "$1" in *compute_cap*) echo "Field compute_cap is not a valid field to query."; exit 2;; esac\n'
+        "echo '0, Tesla P100-PCIE-16GB, 470.57'\necho '1, Matrox Millennium, 470.57'",
+    )
+    assert "GPU 0 (Tesla P100-PCIE-16GB), compute capability 6.0" in said("gpu", subject, "ok")
+    assert "GPU 1 (Matrox Millennium) has a compute capability that is not known" in said(
+        "gpu", subject, "warn"
+    )
+    assert "has driver 470.57, NVIDIA's image" in said("kernels", subject, "warn")
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (8, 0)),
+        ("NVIDIA A10", (8, 6)),
+        ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA L4", (8, 9)),
+        ("Tesla P40", (6, 1)),
+        ("NVIDIA GeForce GTX 1080 Ti", (6, 1)),
+        ("NVIDIA GeForce RTX 3090", (8, 6)),
+        ("Tesla V100-SXM2-16GB", (7, 0)),
+    ],
+)
+def test_cards_are_known_by_name(
+    program: Callable[[str, str], None], name: str, capability: tuple[int, int]
+) -> None:
+    program("nvidia-smi", f'case "$1" in *compute_cap*) exit 2;; esac\necho "0, {name}, 470.57"')
+    assert [gpu.capability for gpu in gpus.find()] == [capability]
+
+
+def test_a_driver_that_is_not_loaded(subject: Subject, program: Callable[[str, str], None]) -> None:
+    words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    program("nvidia-smi", f'echo "{words}"; exit 9')
+    line = said("gpu", subject, "fail")
+    assert words in line
+    assert "load or install the driver" in line
+
+
+def test_docker_without_the_runtime_for_gpus(subject: Subject, program: Callable[[str, str], None]) -> None:
+    assert "no Docker here" in said("docker", subject, "ok")
+    program("nvidia-smi", f"echo '{H100}'")
+    program("docker", """echo '{"runc":{"path":"runc"}}'""")
+    assert "no NVIDIA runtime to hand it to containers: install nvidia-container-toolkit" in said(
+        "docker", subject, "fail"
+    )
+    program("docker", """echo '{"nvidia":{},"runc":{}}'""")
+    assert said("docker", subject, "ok") == "Docker answers, with NVIDIA's runtime"
+    program("docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    assert "Docker does not answer (Cannot connect to the Docker daemon): start it" in said(
+        "docker", subject, "warn"
+    )
