@@ -146,7 +146,8 @@ class Survivor:
     def end(self) -> None:
         """At the end of a worker that owes nothing; of another the survivor has to see the end."""
         if not self._owed:
-            self._channel.close()
+            # It has nothing to say, and one that hangs would not end by itself.
+            os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
 
     def _tell(self, message: bytes, descriptors: Sequence[int] = ()) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,3 +155,14 @@ def test_a_survivor_that_hangs_keeps_nobody_waiting_for_long(start: Callable[...
     assert survivor.status() == psutil.STATUS_ZOMBIE  # ended by its worker
     assert "the survivor did not listen" in web.log.read_text()
     assert web.stop() == 0
+
+
+def test_a_survivor_that_hangs_is_left_neither_waited_for_nor_behind(start: Callable[..., Any]) -> None:
+    web = start("127.0.0.1:9", WEB_CONCURRENCY="1")
+    (worker,) = psutil.Process(web.process.pid).children()
+    (survivor,) = worker.children()
+    survivor.suspend()
+    began = time.monotonic()
+    assert web.stop() == 0
+    assert time.monotonic() - began < 4  # of the five seconds after which gunicorn kills its worker
+    assert not psutil.pid_exists(survivor.pid)

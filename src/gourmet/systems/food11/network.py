@@ -25,7 +25,8 @@ def mobilenet_v2(outputs: int, *, pretrained: bool = False, dropout: float = 0.2
     """torchvision's MobileNetV2, width 1.0; `pretrained` downloads its ImageNet weights."""
     try:
         from torchvision import models
-    except RuntimeError:  # declared beforehand, its own would end the process where it has them
+    except RuntimeError:
+        # Only now: a torchvision that has operators of its own ends the process if they are declared already.
         _declare_missing_operators()
         from torchvision import models
 
