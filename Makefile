@@ -10,12 +10,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/pytest
 
 SERVED := tests/served tests/web
+MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
+# Two workers, each with servers of its own; the tests of a file share what they start.
+TWO := --numprocesses 2 --dist loadfile
 
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab test test-unit test-slow test-hard test-containers check audit format bench clean
+.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,14 +29,22 @@ up: setup ## Run the product, Triton and the web app, until Ctrl-C (options: mak
 lab: setup-lab ## Open the notebook beside Triton, which is started unless one runs, until Ctrl-C (ARGS="--no-browser")
 	@exec $(BIN)/gourmet lab $(ARGS)
 
-test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload")
-	@$(call run_tests,$(SERVED) -m "not slow")
+smoke: setup-dev ## Run the few tests that show in a minute whether the product works at all
+	@$(PYTEST) tests/unit $(SERVED) --smoke $(ARGS)
+
+ifeq ($(ARGS),--smoke)
+test: smoke
+else
+test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
+	@$(call run_tests,$(SERVED) $(TWO) -m "not slow")
+endif
 
 test-slow: setup-dev ## Run the slow ones: the notebook, training, tuning, and thousands of real photos and broken rows
-	@$(call run_tests,$(SERVED) -m slow)
+	@$(call run_tests,$(SERVED) $(TWO) -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
-	@$(call run_tests,tests/unit --numprocesses 2)
+	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
+	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2)
 
 test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
 	$(PYTEST) tests/hard --timeout 3600 --hard-page docs/reliability.md $(ARGS)
@@ -45,6 +56,8 @@ check: setup-dev ## Lint, check the format and the types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@# Every model and backend is a program of its own, and all call themselves "model".
+	@for folder in $(MODEL_FOLDERS); do echo "mypy $$folder"; MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
 
 audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py
@@ -56,6 +69,9 @@ format: setup-dev ## Bring the code into the house's format
 bench: setup ## Measure the figures of docs/measurements.md again (about 10 minutes, on a quiet machine)
 	$(BIN)/gourmet bench foundation $(ARGS)
 
+bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
+	$(BIN)/python -P benchmarks/peers $(ARGS)
+
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 setup-dev: $(VENV)/.ready-dev ## Make the virtual environment that `make test` needs
 setup-lab: $(VENV)/.ready-lab ## Make the virtual environment that `make lab` needs
@@ -66,6 +82,8 @@ $(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
 	$(PIP) install -q -r requirements.txt
 	$(PIP) install -q --no-deps --editable .
+	@# Every Python of the environment then finds torch whole when it is started here: see gourmet/import_guard.py
+	@$(BIN)/python -P -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "gourmetgram.pth").write_text("import gourmet\n")'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt

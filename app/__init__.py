@@ -3,100 +3,87 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from app.classifier import Classifier
-    from app.settings import Settings
+    from app.core.settings import Settings
 
 
-def create_app(
-    settings: Settings | None = None,
-    classifier: Classifier | None = None,
-    digits: Classifier | None = None,
-) -> Flask:
-    """The app, set up from the environment and asking a real Triton unless told otherwise.
+def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> Flask:
+    """The app, set up from the environment and asking a real Triton unless told otherwise."""
+    from flask import Blueprint
 
-    Where only the food `classifier` is given, the app has no digits, and no lab without a Triton to look at.
-    """
-    from flask import Flask
-
-    from app import (
-        access,
-        delivery,
-        digits_page,
+    from app.admission import queue, rate_limit, uploads
+    from app.api.parallel import THREADS
+    from app.classifier import Classifier
+    from app.core import (
+        auth,
+        compression,
         errors,
-        food_routes,
         health,
-        inference,
-        keys,
-        limits,
+        hosts_and_cors,
+        http,
         logs,
+        messages,
         metrics,
-        pages,
-        rates,
-        texts,
         tracing,
-        uploads,
-        web,
     )
-    from app.api import docs, explain
-    from app.api import routes as api_routes
-    from app.api.several import Several
-    from app.classifier import TritonClassifier
-    from app.lab import routes as lab
-    from app.settings import Settings
-    from gourmet.systems.digits import contract as digits_contract
-    from gourmet.systems.food11 import contract as food_contract
+    from app.core.settings import Settings
+    from app.features import FEATURES, OWN_PAGES
+    from app.features.feature import Services, add_navigation
+    from app.generator import Generator
+    from app.triton.client import Triton
+    from gourmet.contracts import Classification, Generation
+    from gourmet.systems.registry import load_all
 
     settings = settings or Settings.from_env(os.environ)
-    triton = None
-    if classifier is None:
-        triton = inference.Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
-        classifier = TritonClassifier(triton, settings.food_model, food_contract)
-        digits = digits or TritonClassifier(triton, settings.digits_model, digits_contract)
+    every = load_all()
+    systems = {name: every[name] for name in (*OWN_PAGES, *every)}
+    triton = Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
+    pictures = {name: each for name, each in systems.items() if isinstance(each, Classification)}
+    classifier = classifier or Classifier(triton, pictures, settings.models)
+    texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
+    generator = Generator(triton, texts, settings.models)
 
-    app = Flask(__name__)
+    app = http.App(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     uploads.init_app(app, settings)
-    metrics.init_app(app)
+    metrics.init_app(app, systems.values())
     logs.init_app(app, settings)
-    web.init_app(app)
+    http.init_app(app)
     tracing.init_app(app)
-    access.init_app(app, settings)
-    limits.init_app(app, settings)
-    keys.init_app(app, settings)
-    rates.init_app(app, settings)
-    delivery.init_app(app)
-    texts.init_app(app)
+    hosts_and_cors.init_app(app, settings)
+    queue.init_app(app, settings)
+    auth.init_app(app, settings)
+    rate_limit.init_app(app, settings)
+    compression.init_app(app)
+    messages.init_app(app)
     errors.init_app(app)
-    app.register_blueprint(food_routes.blueprint(classifier, settings))
-    pages.init_app(app, classifier, settings)
-    classifiers = {food_contract.NAME: classifier}
-    wait_s = min(health.DEADLINE_S, settings.request_deadline_s)
-    seen = health.Sighting.shared()
-    readiness = {food_contract.NAME: health.Readiness(classifier, settings.food_model, wait_s, seen)}
-    if digits is not None:
-        classifiers[digits_contract.NAME] = digits
-        ready = health.Readiness(digits, settings.digits_model, pages.LIST_DEADLINE_S, seen)
-        readiness[digits_contract.NAME] = ready
-        digits_page.init_app(app, digits, ready, settings)
-    several = Several()
-    app.register_blueprint(health.blueprint(readiness[food_contract.NAME]))
-    api = api_routes.blueprint(classifiers, settings, readiness, several)
-    explain.add_to(api, classifier, settings)
-    app.register_blueprint(api)
+
+    services = Services(
+        settings=settings,
+        systems=systems,
+        own_pages=OWN_PAGES,
+        classifier=classifier,
+        readiness=health.readiness_of(systems, settings, classifier, generator),
+        photos=ThreadPoolExecutor(THREADS, thread_name_prefix="photo"),
+        api=Blueprint("api", __name__, url_prefix="/api/v1"),
+        triton=triton,
+        generator=generator,
+    )
+    links = [link for add in FEATURES for link in add(app, services)]
+    app.register_blueprint(services.api)
+    app.register_blueprint(health.blueprint(services.readiness[services.first_system]))
+    add_navigation(app, links)
 
     def close() -> None:
-        several.close()
-        for each in classifiers.values():
-            each.close()
+        services.photos.shutdown(wait=False, cancel_futures=True)
+        triton.close()
         tracing.close(app)
 
-    app.register_blueprint(docs.blueprint(settings))
-    if triton is not None:
-        lab.init_app(app, triton.model_statistics, settings)
     app.extensions["close"] = close
     return app

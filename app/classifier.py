@@ -1,62 +1,68 @@
-"""Telling what is on a picture, by whichever model of a system Triton serves."""
+"""Telling what is on a picture, by any model of any picture classification system that Triton serves."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import heapq
+import logging
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from app import tracing
-from app.errors import BadPicture, InferenceFailed, ModelNotReady, ServingError, UnknownModel
-from app.inference import Answer, Deadline, ModelInfo, Refused, TensorSpec, Triton
-from app.inside import Inside, Watch
-from app.system import System
-from gourmet.systems.food11 import contract as food11
-from gourmet.systems.pictures import Pixels
-from gourmet.systems.scores import Floats
+from app.core import tracing
+from app.core.errors import BadPicture, InferenceFailed, ServingError
+from app.triton.client import Answer, Deadline, Refused, Triton
+from app.triton.served_models import ServedModels
+from app.triton.server_timing import Inside, Watch
+from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
+from gourmet.pictures.decode import Pixels
+from gourmet.pictures.probabilities import Floats
 
 TOP: Final = 5
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_log: Final = logging.getLogger(__name__)
+# How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
+_DECODING_FAILED: Final = re.compile(r"row \d+ of \d+: (?P<reason>.+) \[(?P<code>\w+)\]", re.S)
 
 
 @dataclass(frozen=True)
 class Prediction:
     """What a picture shows; `sure` is false below the threshold that the model was trained to need."""
 
+    system: Classification
+    labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     model: str
     version: str
     threshold: float = 0.0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
-    system: System = food11
     inside: Inside | None = None
 
     @functools.cached_property
+    def _best(self) -> list[int]:
+        return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
+
+    @property
     def top(self) -> list[tuple[str, float]]:
         """The likeliest labels with their probabilities, best first."""
-        labelled = zip(self.system.LABELS, self.probabilities, strict=True)
-        return sorted(labelled, key=lambda pair: -pair[1])[:TOP]
+        return [(self.labels[at], self.probabilities[at]) for at in self._best]
 
     @property
     def label(self) -> str:
-        return self.top[0][0]
+        return self.labels[self.class_id]
 
     @property
     def class_id(self) -> int:
-        return self.system.LABELS.index(self.label)
+        return self._best[0]
 
     @property
     def probability(self) -> float:
-        return self.top[0][1]
+        return self.probabilities[self.class_id]
 
     @property
     def sure(self) -> bool:
@@ -65,31 +71,62 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model of a system that is ready, with what it takes."""
+    """A model that is ready, with the system that it belongs to and what its config says."""
 
-    name: str
-    version: str
-    input: TensorSpec
+    system: Classification
+    info: ModelInfo
+    labels: tuple[str, ...]
     threshold: float
+
+    @classmethod
+    def of(cls, system: Classification, info: ModelInfo) -> ServedModel:
+        try:
+            return cls(system, info, system.labels_of(info), info.threshold)
+        except BadModel as exc:
+            raise InferenceFailed(str(exc)) from exc
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def version(self) -> str:
+        return self.info.version
 
     @property
     def bytes_kind(self) -> str:
         """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
-        return {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}[self.input.datatype]
+        return {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}[self.info.inputs[0].datatype]
 
 
 @dataclass(frozen=True)
 class Rows:
     """One version of a model, asked about several pictures of the size that it takes at once."""
 
+    system: Classification
+    labels: tuple[str, ...]
     model: str
     version: str
     at_once: int
     ask: Callable[[Pixels], Floats]
 
 
-class Classifier(Protocol):
-    system: System
+class Classifier:
+    """Asks a served model, sending what it takes: the photo or a tensor.
+
+    `model` is any that is ready, or else the one that is configured for `system`, or for the first of all.
+    Where both are given, the model has to be one of the system's.
+    """
+
+    def __init__(
+        self, triton: Triton, systems: Mapping[str, Classification], configured: Mapping[str, str]
+    ) -> None:
+        """The first of `systems` is asked where none is named; `configured` has a model for each."""
+        self._triton = triton
+        self._first = next(iter(systems))
+        self._models = ServedModels(triton, systems, configured, lambda system, info: system.takes(info))
+        self._versions: dict[str, str] = {}
+        self._known: dict[str, ServedModel] = {}
 
     def classify(
         self,
@@ -98,219 +135,126 @@ class Classifier(Protocol):
         request_id: str = "",
         model: str = "",
         *,
-        closely: bool = False,
+        system: str = "",
+        with_server_timing: bool = False,
     ) -> Prediction:
-        """Ask `model`, or else the one that was set; `closely` where it is to be told what was inside Triton.
-
-        Raise PictureError for a photo that cannot be used and ServingError for all else.
-        """
+        """Raise PictureError for a photo that cannot be used and ServingError for all else."""
+        asked: ServedModel | None = None
+        try:
+            asked = self._find(model, deadline, system)
+            try:
+                return self._ask(asked, photo, deadline, request_id, with_server_timing)
+            except Refused:
+                # The model may have been replaced by one that takes something else.
+                before, asked = asked, self._looked_at_afresh(asked, deadline)
+                if asked.info.inputs == before.info.inputs:
+                    raise
+                return self._ask(asked, photo, deadline, request_id, with_server_timing)
+        except ServingError as error:
+            # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
+            # nobody here has looked at it before: a photo that is answered is looked at only once.
+            (asked.system if asked else self._models.systems[system or self._first]).identify(photo)
+            if isinstance(error, Refused) and asked and asked.bytes_kind == "photo":
+                raise _bad_picture(error) from error
+            raise
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
         """The same model, to be asked about pictures that were decoded already."""
-
-    def models(self, deadline: Deadline) -> list[ServedModel]:
-        """The system's models that are ready."""
-
-    def close(self) -> None: ...
-
-
-class TritonClassifier:
-    """Asks a served model, `model` unless told otherwise, sending what it takes: the photo or a tensor."""
-
-    def __init__(self, triton: Triton, model: str, system: System) -> None:
-        self.system = system
-        self._triton = triton
-        self._model = model
-        self._versions: dict[str, str] = {}
-
-    def classify(
-        self,
-        photo: bytes,
-        deadline: Deadline,
-        request_id: str = "",
-        model: str = "",
-        *,
-        closely: bool = False,
-    ) -> Prediction:
-        try:
-            info = self._choose(model or self._model, deadline)
-        except ServingError:
-            self.system.identify(photo)  # what is no photo is refused for that, whatever else is the matter
-            raise
-        try:
-            return self._ask(info, photo, deadline, request_id, closely)
-        except Refused as exc:
-            # The model may have been replaced by one that takes something else.
-            now = self._triton.describe(info.name, deadline, afresh=True)
-            if now.inputs != info.inputs:
-                return self._ask(now, photo, deadline, request_id, closely)
-            if info.inputs[0].datatype == "BYTES":  # Triton decoded it, so the fault is the picture's
-                raise BadPicture("broken_picture", str(exc)) from exc
-            raise
-
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
-        name = self._choose(model or self._model, deadline).name
-        info = self._triton.describe(name, deadline, afresh=True)
-        datatype = self._datatype(info)
+        served = self._looked_at_afresh(self._find(model, deadline), deadline)
+        info, system = served.info, served.system
 
         def ask(images: Pixels) -> Floats:
-            tensor = np.concatenate([self.system.arrange(image, datatype) for image in images])
-            answer = self._triton.infer(name, {info.inputs[0].name: tensor}, deadline, request_id)
+            tensor = np.concatenate([system.arrange(image, info.inputs[0].datatype) for image in images])
+            answer = self._triton.infer(info.name, {info.inputs[0].name: tensor}, deadline, request_id)
             if answer.model_version != info.version:
-                raise InferenceFailed(f"{name} was replaced while it was asked: ask again")
-            return self._probabilities(answer, info, len(images))
+                raise InferenceFailed(f"{info.name} was replaced while it was asked: ask again")
+            return _probabilities(answer, served, len(images))
 
-        return Rows(name, info.version, max(1, info.max_batch_size), ask)
+        return Rows(system, served.labels, info.name, info.version, max(1, info.max_batch_size), ask)
 
-    def models(self, deadline: Deadline) -> list[ServedModel]:
+    def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
+        """Those that are ready, of `system` or of all."""
         found = []
-        for name in self._triton.served(deadline):
-            with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
-                info = self._triton.describe(name, deadline)
-                if self._is_ours(info):
-                    threshold = _number(info, "threshold", 0.0)
-                    found.append(ServedModel(name, info.version, info.inputs[0], threshold))
+        for owner, info in self._models.ready(deadline, system):
+            try:
+                found.append(ServedModel.of(owner, info))
+            except InferenceFailed as exc:
+                _log.warning("not listed: %s", exc)
         return found
 
-    def close(self) -> None:
-        self._triton.close()
+    def _find(self, model: str, deadline: Deadline, system: str = "") -> ServedModel:
+        name = model or self._models.configured[system or self._first]
+        owner, info = self._models.find(name, deadline, system)
+        return self._served(owner, info)
 
-    def _choose(self, model: str, deadline: Deadline) -> ModelInfo:
-        """What the model takes. The one that was set may be anything; a visitor's choice is the system's."""
-        if model == self._model:
-            return self._triton.describe(model, deadline)
-        try:
-            # A name like `a/b` would ask another question of Triton.
-            info = self._triton.describe(model, deadline) if _NAME.fullmatch(model) else None
-        except ModelNotReady as exc:
-            if exc.loading:
-                raise
-            info = None
-        if info is None or not self._is_ours(info):
-            raise UnknownModel(model, [served.name for served in self.models(deadline)])
-        return info
+    def _served(self, owner: Classification, info: ModelInfo) -> ServedModel:
+        """What its config says, read again only when Triton describes it again."""
+        known = self._known.get(info.name)
+        if known is None or known.info is not info or known.system is not owner:
+            known = self._known[info.name] = ServedModel.of(owner, info)
+        return known
 
-    def _is_ours(self, info: ModelInfo) -> bool:
-        return info.parameters.get("system") == self.system.NAME and self._takes_a_picture(info)
-
-    def _takes_a_picture(self, info: ModelInfo) -> bool:
-        return len(info.inputs) == 1 and info.inputs[0].datatype in self.system.DATATYPES
-
-    def _datatype(self, info: ModelInfo) -> str:
-        """The datatype of the model's only input; raise unless it can be one of the system's models."""
-        if not self._takes_a_picture(info):
-            takes = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in info.inputs)
-            raise InferenceFailed(
-                f"{info.name!r} takes {takes}; a {self.system.NAME} model takes one input of "
-                f"{', '.join(self.system.DATATYPES)}: set {self.system.MODEL_ENV} to one"
-            )
-        return info.inputs[0].datatype
+    def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
+        self._triton.describe(served.name, deadline, afresh=True)
+        return self._find(served.name, deadline, served.system.name)
 
     def _ask(
-        self, info: ModelInfo, photo: bytes, deadline: Deadline, request_id: str, closely: bool
+        self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
-            tensor, phases = self._prepared(photo, self._datatype(info))
-        watch = Watch(self._triton, info.name, deadline) if closely else None
+            tensor, phases = _prepared(photo, asked)
+        name, input_name = asked.name, asked.info.inputs[0].name
+        watch = Watch(self._triton, name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        answer = self._triton.infer(info.name, {info.inputs[0].name: tensor}, deadline, request_id)
+        answer = self._triton.infer(name, {input_name: tensor}, deadline, request_id)
         answered = time.perf_counter()
         inside = watch.inside(answer.model_version) if watch else None
-        if answer.model_version != self._versions.get(info.name):
-            self._versions[info.name] = answer.model_version
-            info = self._triton.describe(info.name, deadline, afresh=True)
+        if answer.model_version != self._versions.get(name):
+            self._versions[name] = answer.model_version
+            asked = self._looked_at_afresh(asked, deadline)
         return Prediction(
-            tuple(float(value) for value in self._probabilities(answer, info, 1)[0]),
-            info.name,
+            asked.system,
+            asked.labels,
+            tuple(_probabilities(answer, asked, 1)[0].tolist()),
+            name,
             answer.model_version,
-            _number(info, "threshold", 0.0),
+            asked.threshold,
             {**phases, "triton": (answered - prepared) * 1000},
             answer.bytes_sent,
-            self.system,
             inside,
         )
 
-    def _prepared(self, photo: bytes, datatype: str) -> tuple[npt.NDArray[Any], dict[str, float]]:
-        """The tensor for an input of `datatype`, and the milliseconds it took, phase by phase."""
-        started = time.perf_counter()
-        if datatype == "BYTES":
-            self.system.identify(photo)  # Triton decodes it, but its refusals say less well what is wrong
-            tensor = self.system.encode(photo, datatype)
-            return tensor, {"decode": (time.perf_counter() - started) * 1000}
-        pixels = self.system.pixels(photo)
-        decoded = time.perf_counter()
-        tensor = self.system.arrange(pixels, datatype)
-        phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
-        return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
 
-    def _probabilities(self, answer: Answer, info: ModelInfo, pictures: int) -> Floats:
-        try:
-            rows = self.system.probabilities(answer.outputs, _number(info, "temperature", 1.0))
-        except ValueError as exc:
-            raise InferenceFailed(f"{info.name!r} is no {self.system.NAME} model: {exc}") from exc
-        if rows.shape[0] != pictures or not np.isfinite(rows).all():
-            raise InferenceFailed(f"{info.name!r} answered {pictures} pictures with {rows.tolist()}")
-        return rows
+def _prepared(photo: bytes, served: ServedModel) -> tuple[npt.NDArray[Any], dict[str, float]]:
+    """The tensor that the model takes, and the milliseconds it took, phase by phase."""
+    started = time.perf_counter()
+    datatype = served.info.inputs[0].datatype
+    if datatype == "BYTES":  # Triton decodes it
+        tensor = served.system.encode(photo, datatype)
+        return tensor, {"decode": (time.perf_counter() - started) * 1000}
+    pixels = served.system.pixels(photo)
+    decoded = time.perf_counter()
+    tensor = served.system.arrange(pixels, datatype)
+    phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
+    return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
 
 
-class FakeClassifier:
-    """Answers everything with `outcome`, or raises it: for tests of what stands around a classifier."""
-
-    def __init__(self, outcome: Prediction | Exception, ready: Sequence[ServedModel] = ()) -> None:
-        self.outcome = outcome
-        self.system = outcome.system if isinstance(outcome, Prediction) else food11
-        self.ready = list(ready)
-        self.asked: list[tuple[bytes, str]] = []
-        self.closed = threading.Event()
-
-    def classify(
-        self,
-        photo: bytes,
-        deadline: Deadline,
-        request_id: str = "",
-        model: str = "",
-        *,
-        closely: bool = False,
-    ) -> Prediction:
-        self.asked.append((photo, request_id))
-        self.system.identify(photo)
-        return self._outcome(model)
-
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
-        """A model to which every picture is the same but for its middle, which is all it looks at."""
-        outcome = self._outcome(model)
-        seen: list[Pixels] = []
-
-        def ask(images: Pixels) -> Floats:
-            middle = images[:, images.shape[1] // 2, images.shape[2] // 2]
-            seen.extend(middle)
-            same = (middle == seen[0]).all(axis=1)
-            return np.where(same[:, None], np.asarray(outcome.probabilities, np.float32), np.float32(0.0))
-
-        return Rows(outcome.model, outcome.version, 16, ask)
-
-    def models(self, deadline: Deadline) -> list[ServedModel]:
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.ready
-
-    def close(self) -> None:
-        self.closed.set()
-
-    def _outcome(self, model: str) -> Prediction:
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        names = [served.name for served in self.ready]
-        if model and model not in names:
-            raise UnknownModel(model, names)
-        return replace(self.outcome, model=model) if model else self.outcome
-
-
-def _number(info: ModelInfo, parameter: str, default: float) -> float:
-    text = info.parameters.get(parameter, "")
+def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats:
     try:
-        return float(text) if text else default
-    except ValueError:
-        raise InferenceFailed(
-            f"the config of {info.name!r} says {parameter} = {text!r}, which is no number"
-        ) from None
+        rows = served.system.probabilities(answer.outputs, served.info)
+    except (BadAnswer, BadModel) as exc:
+        raise InferenceFailed(str(exc)) from exc
+    if rows.shape != (pictures, len(served.labels)) or not np.isfinite(rows).all():
+        raise InferenceFailed(f"{served.name!r} answered {pictures} pictures with {rows.tolist()}")
+    return rows
+
+
+def _bad_picture(refused: Refused) -> BadPicture:
+    """What a model that decodes said of a photo, in the words of an app that decodes it itself."""
+    said = _DECODING_FAILED.search(str(refused))
+    if said and said["code"] in BadPicture.STATUS:
+        return BadPicture(said["code"], said["reason"])
+    _log.warning("a photo was refused: %s", refused)
+    return BadPicture(
+        "broken_picture", "the model could not decode this photo: save it again as JPEG or PNG, and send that"
+    )

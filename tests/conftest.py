@@ -1,73 +1,67 @@
-"""Tiers and servers that all tests share.
+"""Tiers and servers that all tests share; what they import together is in tests/support.
 
 A test's tier is the folder it lies in, so that none can be forgotten. Servers are real, are started
-once a run, and listen on free ports of loopback.
+once a run (by pytest-xdist once a worker), and listen on free ports of loopback.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.triton import MODELS, RunningTriton, run_triton
+from support.web_app import StartWeb, WebApp, start_web
 
 from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
 
 # Before anything imports onnxruntime, which reports its use over the network unless told not to.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 TIERS = {"unit", "served", "web", "hard", "containers"}
 HERE = Path(__file__).parent
-MODELS = HERE.parent / "triton" / "models"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "only the few tests that show in a minute whether the product works at all"
+    parser.addoption("--smoke", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     if {"", str(HERE.parent)} & set(sys.path):
         pytest.exit(
             "the checkout is on sys.path, where its folder triton/ passes for torch's compiler: "
             "run `make test`, or `pytest` and not `python -m pytest`",
             returncode=4,
         )
+    # Verbs find the stacks that run here by their files in this folder: neither those that somebody works
+    # with nor those of the worker beside this one are meant.
+    folder = tempfile.mkdtemp(prefix="gourmet-tests-")
+    os.environ["XDG_RUNTIME_DIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --smoke, files that have no such test are not even imported."""
+    if config.getoption("smoke") and collection_path.match("test_*.py"):
+        return "mark.smoke" not in collection_path.read_text() or None
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
     for item in items:
         tier = item.path.relative_to(HERE).parts[0]
         if tier in TIERS:
             item.add_marker(tier)
-
-
-@dataclass(frozen=True)
-class RunningTriton:
-    """A real Triton that tests may talk to, and its log so far."""
-
-    options: TritonOptions
-    repository: Path
-    log: list[str]
-
-    @property
-    def http_url(self) -> str:
-        return self.options.http_url
-
-    @property
-    def grpc_url(self) -> str:
-        return self.options.grpc_url
-
-
-def run_triton(*repositories: Path, **more: Any) -> Iterator[RunningTriton]:
-    """Start a Triton, yield it live, stop it."""
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions(repositories, http_port=http, grpc_port=grpc, metrics_port=metrics, **more)
-    log: list[str] = []
-    with TritonServer(options, log.append) as server:
-        server.wait_until_live(180)
-        yield RunningTriton(options, repositories[0], log)
+    if config.getoption("smoke"):
+        others = [item for item in items if not item.get_closest_marker("smoke")]
+        items[:] = [item for item in items if item.get_closest_marker("smoke")]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +74,23 @@ def triton() -> Iterator[RunningTriton]:
 def lab_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
     """A Triton with an empty, writable repository: tests put models there and load them by name."""
     yield from run_triton(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWeb]:
+    """Starts web apps that are stopped at the end of the run."""
+    running: list[WebApp] = []
+
+    def start_one(triton_url: str, **settings: str) -> WebApp:
+        log = tmp_path_factory.mktemp("web") / "gunicorn.log"
+        running.append(start_web(log, free_ports(1)[0], triton_url, **settings))
+        return running[-1]
+
+    yield start_one
+    for web in running:
+        web.process.send_signal(signal.SIGTERM)  # to all before waiting for any
+    for web in running:
+        web.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""/api/v1: the food classifier for programs."""
+"""/api/v1, and what its answers and its document are made of."""

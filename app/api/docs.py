@@ -6,36 +6,33 @@ the app's content policy forbids.
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-from flask import Blueprint, Response, current_app, jsonify, render_template, request
+from flask import Blueprint, Flask, Response, current_app, jsonify, render_template, request
 from markupsafe import Markup, escape
 
-from app.api.openapi import document
-from app.api.sample_answer import RESULTS
-from app.settings import Settings
-from app.web import API
+from app.api.openapi import EXAMPLES, document, operation_of
+from app.core.http import API, marked
+from app.core.messages import starting_with, t
+from app.features.feature import NavigationEntry, Services
 
-_EXAMPLES: Final = Path(__file__).parent / "examples"
 # The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
-# The operations that have examples, each in a folder of its name.
-_SHOWN: Final = ("classify", "explain", "digits")
 
 
-def blueprint(settings: Settings) -> Blueprint:
-    routes = Blueprint("docs", __name__)
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes, settings = Blueprint("docs", __name__), services.settings
 
     @cache
     def made() -> dict[str, Any]:
-        return document(current_app._get_current_object(), settings)  # type: ignore[attr-defined]
+        return document(app, settings)
 
     @routes.get(f"{API}openapi.json")
+    @marked(open=True)
     def openapi() -> Response:
         return jsonify(made())
 
@@ -45,52 +42,35 @@ def blueprint(settings: Settings) -> Blueprint:
         return render_template(
             "api_docs.html",
             document=made(),
-            examples=_examples(made()["paths"], base),
-            answer=json.dumps(RESULTS.as_dict(), indent=2),
+            examples=_examples(base),
             keys=bool(settings.api_keys),
             rate=settings.rate_limit,
             settings=settings,
+            texts=starting_with("api.js."),
         )
 
     routes.add_app_template_filter(prose)
-    routes.add_app_template_filter(type_of)
-    return routes
+    app.register_blueprint(routes)
+    return [NavigationEntry("docs.docs", t("nav.api"))]
 
 
-def _examples(paths: dict[str, Any], base: str) -> dict[str, dict[str, str]]:
-    """By what they do, which is the operation's summary, and then by language."""
-    return {
-        paths[f"{API}{name}"]["post"]["summary"]: {
-            language: (_EXAMPLES / name / file).read_text().replace(_EXAMPLE_BASE, base).strip()
-            for language, file in _LANGUAGES.items()
-        }
-        for name in _SHOWN
-        if f"{API}{name}" in paths
-    }
+def _examples(base: str) -> list[tuple[str, dict[str, str], str]]:
+    """What a client's code can do, its code by language and, if there is one, a sample of an answer."""
+    rules = sorted(current_app.url_map.iter_rules(), key=lambda rule: rule.rule)
+    found = []
+    for rule in rules:  # in the order of the document
+        operation = operation_of(current_app.view_functions[rule.endpoint])
+        if operation and operation.examples:
+            folder = EXAMPLES / operation.examples
+            code = {
+                language: (folder / file).read_text().replace(_EXAMPLE_BASE, base).strip()
+                for language, file in _LANGUAGES.items()
+            }
+            answer = folder / "answer.json"
+            found.append((operation.summary, code, answer.read_text() if answer.exists() else ""))
+    return found
 
 
 def prose(text: str) -> Markup:
     """Text with `code` between backticks as HTML."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - of our own files
-
-
-def type_of(schema: dict[str, Any]) -> Markup:
-    """A JSON Schema's type in a few words, with links to the shapes that it names."""
-    if "$ref" in schema:
-        name = escape(schema["$ref"].rpartition("/")[2])
-        return Markup('<a href="#{0}">{0}</a>').format(name)
-    for several in ("anyOf", "oneOf"):
-        if several in schema:
-            return Markup(" or ").join(type_of(one) for one in schema[several])
-    if schema.get("type") == "array":
-        return Markup("list of {}").format(type_of(schema.get("items", {})))
-    if "enum" in schema or "const" in schema:
-        values = schema.get("enum", [schema.get("const")])
-        return Markup(" or ").join(Markup("<code>{}</code>").format(_json(value)) for value in values)
-    if "contentMediaType" in schema:
-        return Markup("bytes")
-    return escape(schema.get("type", "anything"))
-
-
-def _json(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

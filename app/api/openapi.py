@@ -6,80 +6,111 @@ less than what apispec or flask-smorest want to be told, so a route says it itse
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
 
-from flask import Flask
+from flask import Flask, request
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from app.api.shapes import Error, Shape
-from app.errors import BadPicture, ServingError
-from app.settings import Settings
+from app.api.schemas import Base64Photos, Error, Schema
+from app.core.errors import BadPicture, BadRequest, ServingError
+from app.core.settings import Settings
 
 VERSION: Final = "1.0.0"
 JSON: Final = "application/json"
-# One JSON text a line, each sent as soon as it is there.
-LINES: Final = "application/x-ndjson"
+# A client's code in several languages, in a folder for each operation that has some.
+EXAMPLES: Final = Path(__file__).parent / "examples"
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
 
-View = TypeVar("View", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Operation:
     """What a route's code does not say by itself."""
 
-    answer: type[Shape]
+    summary: str
+    answer: type[Schema]
     description: str
-    # What else a line may be, of an answer of many.
-    other_lines: tuple[type[Shape], ...] = ()
+    # By content type, what the answer or a part of it may be, where that is not just `answer` as JSON.
+    kinds: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
     # Statuses that a photo which failed alone may have too, in the shape of the answer.
     fails_as_answer: tuple[int, ...] = ()
-    example: Shape | None = None
+    example: Schema | None = None
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    # The folder of `EXAMPLES` with a client's code for it.
+    examples: str = ""
     guarded: bool = True
 
 
-def documented(summary: str, operation: Operation) -> Callable[[View], View]:
-    def mark(view: View) -> View:
-        view.openapi = (summary, operation)  # type: ignore[attr-defined]
-        return view
+def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Put a route into the document, and refuse what its query has beyond what stands there."""
+
+    def mark(view: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(view)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            if request.query_string:
+                _refuse_unknown(operation)
+            return view(*args, **kwargs)
+
+        checked.openapi = operation  # type: ignore[attr-defined]
+        return checked
 
     return mark
 
 
+def operation_of(view: object) -> Operation | None:
+    found: Operation | None = getattr(view, "openapi", None)
+    return found
+
+
+def _refuse_unknown(operation: Operation) -> None:
+    for name in request.args:
+        if name not in operation.query:
+            known = ", ".join(operation.query) or "none"
+            raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
+
+
 def form(*, several: bool) -> dict[str, Any]:
-    """The schema of a form with a photo, or several, in its field `file`."""
+    """The body of a form with a photo, or several, in its field `file`."""
     files: dict[str, Any] = {"type": "array", "items": _BINARY, "minItems": 1} if several else _BINARY
     fields = {"file": files, "model": {"type": "string", "description": "As the parameter of that name"}}
-    return {"type": "object", "required": ["file"], "properties": fields}
+    return {"multipart/form-data": {"type": "object", "required": ["file"], "properties": fields}}
 
 
-PHOTO: Final = _BINARY
+def photos(*, several: bool) -> dict[str, Any]:
+    """The bodies in which a photo, or several, may come."""
+    return form(several=several) | {
+        "image/*": _BINARY,
+        "application/octet-stream": _BINARY,
+        JSON: Base64Photos,
+    }
 
 
 def document(app: Flask, settings: Settings) -> dict[str, Any]:
     """The whole document; with keys or a rate limit only where they are set."""
     paths: dict[str, dict[str, Any]] = {}
-    shapes: set[type[Shape]] = {Error}
+    shapes: set[type[Schema]] = {Error}
     for rule in app.url_map.iter_rules():
-        known = getattr(app.view_functions[rule.endpoint], "openapi", None)
-        if known is None:
+        operation = operation_of(app.view_functions[rule.endpoint])
+        if operation is None:
             continue
-        summary, operation = known
         shapes |= {
             operation.answer,
-            *operation.other_lines,
+            *(shape for shapes in operation.kinds.values() for shape in shapes),
             *(s for s in operation.bodies.values() if isinstance(s, type)),
         }
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            described = _described(summary, operation, settings)
+            described = _described(operation, settings)
             described["operationId"] = rule.endpoint.replace(".", "_")
             paths.setdefault(rule.rule, {})[method.lower()] = described
     return {
@@ -87,8 +118,8 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
         "info": {
             "title": "GourmetGram",
             "version": VERSION,
-            "description": "Tells what food is on a photo. Every answer carries an `X-Request-ID`, which is "
-            "the request's own if that has up to 64 letters, digits and any of `. _ : -` only",
+            "description": "Tells what is on a photo. Every answer carries an `X-Request-ID`, which is "
+            "the request's own if that has up to 64 letters, digits and any of `. _ : -` only.",
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -97,12 +128,12 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _described(summary: str, operation: Operation, settings: Settings) -> dict[str, Any]:
+def _described(operation: Operation, settings: Settings) -> dict[str, Any]:
     statuses = set(operation.errors)
     if operation.guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
     described: dict[str, Any] = {
-        "summary": summary,
+        "summary": operation.summary,
         "description": operation.description,
         "security": _KEYS if operation.guarded and settings.api_keys else [],
         "responses": {"200": _answer(operation)}
@@ -127,14 +158,14 @@ def _described(summary: str, operation: Operation, settings: Settings) -> dict[s
 
 
 def _answer(operation: Operation) -> dict[str, Any]:
-    if not operation.other_lines:
+    if not operation.kinds:
         return _response("The answer", [operation.answer])
-    lines = [*operation.other_lines, operation.answer]
-    return _response("The answer, of many lines; each is one of these", lines, LINES)
+    content = {kind: {"schema": _any_of(shapes)} for kind, shapes in operation.kinds.items()}
+    return {"description": "The answer, in parts; each is one of these", "content": content}
 
 
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
-    shapes: list[type[Shape]] = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
+    shapes: list[type[Schema]] = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
     refused = _response(", ".join(f"`{code}`" for code in codes()[status]), shapes)
     if status in (429, 503):
         refused["headers"] = {
@@ -143,10 +174,13 @@ def _refusal(status: int, operation: Operation) -> dict[str, Any]:
     return refused
 
 
-def _response(description: str, shapes: list[type[Shape]], kind: str = JSON) -> dict[str, Any]:
+def _response(description: str, shapes: Sequence[type[Schema]]) -> dict[str, Any]:
+    return {"description": description, "content": {JSON: {"schema": _any_of(shapes)}}}
+
+
+def _any_of(shapes: Sequence[type[Schema]]) -> dict[str, Any]:
     schemas = [_schema(shape) for shape in shapes]
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    return {"description": description, "content": {kind: {"schema": schema}}}
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _schema(shape: Any) -> dict[str, Any]:
@@ -159,8 +193,8 @@ def codes() -> dict[int, list[str]]:
     for kind in ServingError.__subclasses__():
         if kind is not BadPicture:
             found.setdefault(kind.status, []).append(kind.code)
-    for status, pictures in BadPicture.codes_by_status().items():
-        found.setdefault(status, []).extend(pictures)
+    for code, status in BadPicture.STATUS.items():
+        found.setdefault(status, []).append(code)
     found[500] = [ServingError.code]
     found.setdefault(415, []).append("unsupported_media_type")
     return {status: sorted(set(names)) for status, names in found.items()}
@@ -177,7 +211,7 @@ class _Plain(GenerateJsonSchema):
         return {key: value for key, value in made.items() if (key, value) != ("default", None)}
 
 
-def _schemas(shapes: set[type[Shape]]) -> dict[str, Any]:
+def _schemas(shapes: set[type[Schema]]) -> dict[str, Any]:
     ordered = sorted(shapes, key=lambda shape: shape.__name__)
     _, made = models_json_schema(
         [(shape, "serialization") for shape in ordered],

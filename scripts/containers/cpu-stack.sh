@@ -63,7 +63,7 @@ up() {
         compose up -d --no-build --wait --wait-timeout "$WAIT_S" "$@"
         return
     fi
-    # podman leaves it to systemd to run health checks; where there is none, nobody does but us.
+    # podman leaves it to systemd to run health checks; where there is none, they are run here.
     local service
     for service in "$@"; do
         compose up -d --no-build "$service"

@@ -18,6 +18,7 @@ from gourmet.errors import GourmetError
 VERBS: Final[dict[str, str]] = {
     "up": "Run the product: Triton and the web app, until Ctrl-C.",
     "config": "Show or change the config of a served model while it runs.",
+    "new": "Make a picture classification system, and serve your weights as its model.",
     "train": "Train a system's network on your data.",
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
@@ -58,7 +59,8 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="gourmetgram-triton", prog_name="gourmet")
 def main() -> None:
-    """GourmetGram on Triton: train, deploy, serve, check and measure image models."""
-    # onnxruntime reports its use over the network unless told not to, before it is imported.
+    """GourmetGram on Triton: train, deploy, serve, check and measure models."""
+    # onnxruntime reports its use over the network unless this is set before it is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"

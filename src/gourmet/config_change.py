@@ -13,8 +13,8 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.errors import UsageError
-from gourmet.systems.instances import THREADS_PARAMETER, parameter
-from gourmet.systems.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
+from gourmet.runtime.instances import THREADS_PARAMETER, parameter
+from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
 
 Config = dict[str, Any]
 
@@ -85,7 +85,9 @@ def changed(config: Config, change: Change) -> Config:
         parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
     if change.engine is not None:
         if config.get("backend") != "onnxruntime":
-            raise ImpossibleChange(f"{config.get('name', 'the model')} is no ONNX file: it has no --engine")
+            raise ImpossibleChange(
+                f"{config.get('name', 'the model')} is not an ONNX model: --engine does not apply"
+            )
         config.setdefault("parameters", {})[ENGINE_PARAMETER] = {"string_value": change.engine}
     _change_batching(config, change)
     if change.response_cache is not None:

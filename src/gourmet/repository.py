@@ -23,9 +23,7 @@ class RepositoryError(GourmetError):
 def model_names(repository: Path) -> tuple[str, ...]:
     """The models of `repository`: every folder that holds a config or a version."""
     if not repository.is_dir():
-        raise RepositoryError(
-            f"there is no model repository at {repository}: name one with --model-repository"
-        )
+        raise RepositoryError(f"no model repository found at {repository}: name one with --model-repository")
     names = sorted(folder.name for folder in repository.iterdir() if folder.is_dir() and _is_model(folder))
     if not names:
         raise RepositoryError(

@@ -147,7 +147,7 @@ def classify(stack: Stack) -> Answer:
     """Upload the bundled sample to the published port, as a browser's form would."""
     boundary = uuid.uuid4().hex
     head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
-    form = head.encode() + contract.sample() + f"\r\n--{boundary}--\r\n".encode()
+    form = head.encode() + contract.SYSTEM.sample() + f"\r\n--{boundary}--\r\n".encode()
     return ask(
         f"http://127.0.0.1:{stack.web_port}/predict",
         form,
@@ -161,10 +161,10 @@ def test_a_photo_is_classified_through_the_published_port(stack: Stack) -> None:
     assert answer.status == 200, answer.body
     said = answer.json()
     assert said["model"]["name"] == stack.model
-    assert said["label"] in contract.LABELS
+    assert said["label"] in contract.SYSTEM.labels
     assert said["top"][0] == {"label": said["label"], "probability": said["probability"]}
     assert len(said["top"]) == 5
-    assert 1 / len(contract.LABELS) < said["probability"] <= 1
+    assert 1 / len(contract.SYSTEM.labels) < said["probability"] <= 1
 
 
 def test_both_models_are_served_to_those_who_ask_triton_itself(stack: Stack) -> None:

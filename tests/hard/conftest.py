@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hard import table as tables
-from hard.product import Product
-from hard.table import Row
-
-# Fixtures of the web tests, which this tier starts its own app with.
-from web.conftest import start  # noqa: F401
-from web.test_up import Up
+from support import table as tables
+from support.product import Product
+from support.table import Row
+from support.up import Up
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "runs" / "hard"

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hard.accounting import ANSWERED, Account, Load, Photo
-from hard.product import Product
-from hard.table import Row
+from support.accounting import ANSWERED, Account, Load, Photo
+from support.product import Product
+from support.table import Row
 
 PER_S: Final = 6.0
 GOAL_S: Final = 10.0
 BEFORE_S: Final = 3.0
 AFTER_S: Final = 4.0
 GIVE_UP_S: Final = 60.0
-# Instances of a model that was loaded anew have so long for what they had begun.
+# Instances of a model that was loaded again have this long to finish what they had begun.
 SETTLES_S: Final = 30.0
 # How long the app may go on saying that it is ready: what it found is remembered for a second, and
 # a Triton that does not answer is waited for.
@@ -103,15 +103,18 @@ def suffer(
     per_s: float = PER_S,
     times: int = 1,
     alive: Collection[int] = (200,),
+    asks_again: bool = False,
 ) -> Ordeal:
     """Bring `fault` about for `lasts_s` under load, end it, and go on until all is well again.
 
     `not_ready`: nothing can be answered meanwhile, and /readyz must say so. `product`: whose
     processes must afterwards be those that they were. `times`: how often `fault` does it.
-    `alive`: what /healthz may say, where that may be of a process that is not.
+    `alive`: what /healthz may say, 0 for nothing. `asks_again`: whether clients send a request whose
+    connection was reset once more.
     """
     before = product.counts() if product else {}
-    with Probe(url) as probe, Load(url, photos, per_s, silent_after_s=40) as load:
+    client = Load(url, photos, per_s, silent_after_s=40, asks_again=asks_again)
+    with Probe(url) as probe, client as load:
         load.run_for(BEFORE_S)
         began = time.monotonic()
         with fault(load):
@@ -172,6 +175,7 @@ def keep(ordeal: Ordeal, table: Callable[[Row], Row], seen: str, planned: str = 
             times=ordeal.times,
             recovery_s=ordeal.recovery_s,
             planned=f"not held: {', '.join(failed)}. {planned}".strip() if failed else "",
+            figures={"reset and sent again": again} if (again := ordeal.account.asked_again) else None,
         )
     )
     assert not failed, (failed, ordeal.account.lost, ordeal.recovery_s)

@@ -23,31 +23,32 @@ from typing import Final
 
 import atheris
 
-# Not Pillow, whose mistakes become a refusal. `multipart` does the reading for app.forms.
+# Not Pillow, whose mistakes become a refusal. `multipart` reads for app.admission.multipart_parser.
 with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
     from PIL import Image
     from werkzeug.exceptions import RequestEntityTooLarge
 
-    from app.forms import FormParser
-    from app.limits import Limits
-    from app.metrics import Metrics
-    from app.settings import Settings
-    from app.uploads import MAX_OTHER_PARTS
-    from gourmet.systems import avif_size, picture_guards
-    from gourmet.systems.pictures import FORMATS, PictureError, from_base64, identify
+    from app import create_app
+    from app.admission.early_refusal import EarlyRefusals
+    from app.admission.multipart_parser import FormParser
+    from app.admission.uploads import MAX_OTHER_PARTS
+    from app.core.metrics import Metrics
+    from app.core.settings import Settings
+    from gourmet.pictures import avif_size, decode_limits
+    from gourmet.pictures.decode import FORMATS, PictureError, from_base64, identify
 
 MOST_KB: Final = 300_000
 OPTIONS: Final = ("-timeout=2", f"-rss_limit_mb={MOST_KB // 1000 * 3}", "-max_len=16384")
 _LARGEST_UPLOAD: Final = 10_000_000
 _form: Final = FormParser(max_form_memory_size=500_000, max_form_parts=MAX_OTHER_PARTS)
-_limits: Final = Limits(Settings(), Metrics())
+_early: Final = EarlyRefusals(create_app(Settings()), Metrics())
 
 
 def headers(data: bytes) -> bool:
     """The walks through segments, chunks and blocks before Pillow reads a header."""
-    reason = picture_guards.header_excess(data)
+    reason = decode_limits.header_excess(data)
     assert reason != ""
-    assert 0 <= picture_guards.jpeg_scans(data) <= picture_guards.MAX_SCANS + 1
+    assert 0 <= decode_limits.jpeg_scans(data) <= decode_limits.MAX_SCANS + 1
     return reason is None
 
 
@@ -63,12 +64,12 @@ def avif(data: bytes) -> bool:
 def opened(data: bytes) -> bool:
     """What is asked of a picture whose header was read, by itself and on the way that uploads take."""
     picture = from_base64(data)
-    if picture_guards.header_excess(picture) is None:
+    if decode_limits.header_excess(picture) is None:
         try:
             image = Image.open(io.BytesIO(picture), formats=FORMATS)
         except Exception:  # Pillow's own
             return False
-        picture_guards.excess(image, picture)
+        decode_limits.excess(image, picture)
     return _identified(picture)
 
 
@@ -131,7 +132,7 @@ def _form_read(stream: io.BytesIO, data: bytes) -> list[tuple[str, str | bytes]]
 
 def head(data: bytes) -> bool:
     """The first bytes of a request while the app is full; what is answered must be HTTP and JSON."""
-    refusal = _limits.refusal(data)
+    refusal = _early.refusal(data)
     if refusal is None:
         return True
     lines, _, body = refusal.answer.partition(b"\r\n\r\n")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from hard.accounting import Load, Photo, learn
 from hard.faults import at_once, keep, suffer
-from hard.product import TRITON, Product
-from hard.stack import SAMPLES
-from hard.table import Row
+from support.accounting import Load, Photo, learn
+from support.product import TRITON, Product
+from support.stack import SAMPLES
+from support.table import Row
 
 from gourmet.serving.waiting import wait_until
 
@@ -34,7 +34,10 @@ def triton(product: Product) -> psutil.Process:
 
 @pytest.mark.parametrize(
     ("number", "tried"),
-    [(signal.SIGKILL, "Triton killed (-9)"), (signal.SIGTERM, "Triton told to end, and started again")],
+    [
+        (signal.SIGKILL, "Triton killed (-9)"),
+        (signal.SIGTERM, "Triton receives SIGTERM, and is started again"),
+    ],
 )
 def test_triton_ends(
     product: Product, photos: list[Photo], table: Keep, number: signal.Signals, tried: str
@@ -90,7 +93,7 @@ def test_a_stub_is_killed(product: Product, photos: list[Photo], table: Keep) ->
     keep(
         ordeal,
         table,
-        "502, or 504 after the deadline, for what falls to that process, until the model is loaded anew",
+        "502, or 504 after the deadline, for what falls to that process, until the model is loaded again",
     )
 
 
@@ -155,7 +158,10 @@ def test_the_model_repository_is_away(product: Product, photos: list[Photo], tab
 
 
 def test_workers_of_gunicorn_are_killed(product: Product, photos: list[Photo], table: Keep) -> None:
-    """Often, and with many photos, since the most of them are elsewhere when it happens."""
+    """Often, and with many photos, since the most of them are elsewhere when it happens.
+
+    What a killed worker had is reset, and asked again: that is what nobody may lose by.
+    """
     times = 10
 
     @contextlib.contextmanager
@@ -176,10 +182,12 @@ def test_workers_of_gunicorn_are_killed(product: Product, photos: list[Photo], t
         product=product,
         per_s=25,
         times=times,
-        alive=(200, 503),
+        alive=(200, 0),
+        asks_again=True,
     )
     keep(
         ordeal,
         table,
-        "503, to send it again, for what the worker had; the other worker goes on",
+        "the connections that the worker had are reset; a client that asks again, as the page does by "
+        "itself, is answered by the other worker",
     )

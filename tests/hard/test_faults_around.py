@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hard.accounting import Load, learn
 from hard.faults import keep, suffer
-from hard.product import Product
-from hard.proxy import Proxy
-from hard.stack import SAMPLES
-from hard.table import Row
-from web.test_up import Up
+from support.accounting import Load, learn
+from support.product import Product
+from support.proxy import Proxy
+from support.stack import SAMPLES
+from support.table import Row
+from support.up import Up
 
 pytestmark = pytest.mark.timeout(600)
 # A /dev/shm and a TMPDIR of its own, that nobody else sees and that may be filled.

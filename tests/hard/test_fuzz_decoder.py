@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hard import decoding
-from hard.table import Row
+from support import decoding
+from support.table import Row
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
 MOST_CPU_S = 2.0
@@ -39,7 +39,7 @@ def decode(*which: str) -> list[dict[str, Any]]:
 
 def test_files_that_are_dear_on_purpose(table: Callable[[Row], Row]) -> None:
     found = decode("bombs")
-    row = _row("files made to be dear to decode, each alone", Counter(one["result"] for one in found), found)
+    row = _row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found)
     table(row)
     assert [one for one in found if _dear(one) or one["result"].startswith("BROKE")] == []
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hard import hostile
-from hard.table import Row
+from support import hostile
+from support.table import Row
 
 SECONDS = int(os.environ.get("FUZZ_GUIDED_S", "60"))
 GUIDED: Final = Path(__file__).with_name("guided.py")

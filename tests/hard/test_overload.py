@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hard.accounting import ANSWERED, REFUSED, Account, Load, Photo, learn
-from hard.stack import SAMPLES, Pace, Watch
-from hard.table import Row
+from support.accounting import ANSWERED, REFUSED, Account, Load, Photo, learn
+from support.stack import SAMPLES, Pace, Watch
+from support.table import Row
 
-from app.settings import Settings
+from app.core.settings import Settings
 
 TIMES = 5
 SECONDS = 120

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hard.accounting import Account, Load, learn
-from hard.product import Census, Product
-from hard.stack import SAMPLES
-from hard.table import Row
 from hard.visits import Visits
+from support.accounting import Account, Load, learn
+from support.product import Census, Product
+from support.stack import SAMPLES
+from support.table import Row
 
 PHOTOS_PER_S = 3
 VISITS_PER_S = 1

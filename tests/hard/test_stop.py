@@ -1,4 +1,4 @@
-"""The web app told to end under load, again and again: whatever it took in is answered."""
+"""The web app receives SIGTERM under load, again and again: whatever it took in is answered."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hard.accounting import ANSWERED, Account, Attempt, Load, learn
-from hard.stack import SAMPLES
-from hard.table import Row
+from support.accounting import ANSWERED, Account, Attempt, Load, learn
+from support.stack import SAMPLES
+from support.table import Row
 
 TIMES = 10
 PER_S = 25
@@ -37,14 +37,14 @@ def test_told_to_stop_under_load(start: Callable[..., Any], triton: Any, table: 
     failed = [name for name, held_so in held.items() if not held_so]
     table(
         account.row(
-            "the web app told to end (SIGTERM) under load",
-            seen="the answer, or 503 to come again; from then on nobody listens",
+            "the web app receives SIGTERM under load",
+            seen="the answer, or 503 to come again; from then on connections are refused",
             survived=not failed,
             planned=f"not held: {', '.join(failed)}" if failed else "",
             times=TIMES,
             figures={
                 "longest s until it was over": round(max(took_s), 1),
-                "came when nobody listened": len(attempts) - len(account.attempts),
+                "connections refused": len(attempts) - len(account.attempts),
             },
         )
     )

@@ -10,10 +10,10 @@ from itertools import cycle
 from typing import Any
 from urllib.parse import urlsplit
 
-from hard import hostile
-from hard.accounting import ANSWERED, REFUSED, SILENT, WRONG, Attempt, Outcome
-from hard.stack import SAMPLES
-from web.conftest import Reply, WebApp
+from support import hostile
+from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Attempt, Outcome
+from support.stack import SAMPLES
+from support.web_app import Reply, WebApp
 
 _PAGES = ("/", "/digits", "/compare", "/lab", "/lab/figures", "/api/docs", "/sample.jpg", "/test")
 _NUMBERS = ("/healthz", "/readyz", "/metrics", "/api/v1/models", "/api/v1/health", "/api/v1/openapi.json")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gourmet.config_change import Change, as_json, changed
 from gourmet.repository import DEFAULT, read_config
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.drawn_photos import photos
+from gourmet.systems.food11.contract import SYSTEM
 
 ROWS = int(os.environ.get("GOURMET_ROWS", "10000"))
 IN_FLIGHT = 24
@@ -29,7 +29,7 @@ BROKEN = [b"", b"no picture", b"\xff\xd8\xff\xe0 only the first bytes of a JPEG"
 
 @pytest.fixture(scope="module")
 def pictures() -> list[bytes]:
-    return photos(48, width=96, height=96, seed=11)
+    return SYSTEM.examples(48, 11, (96, 96))
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Asker:
                 assert "INVALID_ARGUMENT" in answer
             else:
                 assert not isinstance(answer, str), answer
-                assert answer.shape == (len(rows), len(contract.LABELS))
+                assert answer.shape == (len(rows), len(contract.SYSTEM.labels))
                 np.testing.assert_allclose(answer, self.expected[rows], atol=2e-3)
 
 

@@ -16,13 +16,13 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from gourmet.bench import saving, scenario
-from gourmet.bench.results import Demand, read
-from gourmet.bench.scenario import Arm, Scenario
-from gourmet.bench.sweep import Data
-from gourmet.bench.task import Effort, Target
 from gourmet.cli import main
 from gourmet.config_change import Change
+from gourmet.measure import scenario, storage
+from gourmet.measure.results import LoadSpec, read
+from gourmet.measure.scenario import Arm, Scenario
+from gourmet.measure.sweep import DataSource
+from gourmet.measure.task import Addresses, MeasureOptions
 
 # Doubles its rows in 20 ms each, and has the fault that its config names. That slow, so that a client which
 # the machine lets wait for a few milliseconds is not refused for it.
@@ -135,7 +135,7 @@ def test_a_stated_share_of_errors_is_counted_apart(bench: Bench, tmp_path: Path)
         "fails_now_and_then", "--concurrency", "8", "--allow-errors", "20", *PATIENT, "--save", str(tmp_path)
     )
     assert result.exit_code == 0, result.output
-    (point,) = saving.load(tmp_path).points
+    (point,) = storage.load(tmp_path).points
     ((reason, failed),) = point.errors.items()
     assert "not today" in reason
     assert 0 < failed < 0.2 * point.requests
@@ -204,14 +204,14 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
 ) -> None:
     model = serve("no")
     arms = tuple(
-        Arm(f"{count} instances", Change(instances=count), (Demand(model, 2, batch=4),), delay_us=us)
+        Arm(f"{count} instances", Change(instances=count), (LoadSpec(model, 2, batch=4),), delay_us=us)
         for count, us in ((1, None), (2, 500))
     )
     found = scenario.run(
         Scenario("small", "A small one", "", arms, lambda _: []),
-        Target(lab_triton.http_url, lab_triton.grpc_url),
-        Effort(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet"),
-        Data(4),
+        Addresses(lab_triton.http_url, lab_triton.grpc_url),
+        MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet"),
+        DataSource(4),
     )
     assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 1), ("2 instances", 1)]
     configs = [point.config for point in found.points]
@@ -226,7 +226,6 @@ def test_a_scenario_changes_configs_and_puts_the_old_one_back(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nobody"], "serves no model 'nobody'; it serves"),
         (["doubler_no", "--concurrency", "2", "--rate", "3"], "give one"),
         (["doubler_no", "--concurrency", "8:1"], "has 0 steps"),
         (["doubler_no", "--client", "perf-analyzer", "--rate", "9"], "use --client gourmet for rates"),
@@ -239,3 +238,10 @@ def test_what_cannot_be_asked_is_said(lab_triton: Any, serve: Serve, arguments: 
     result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, *arguments])
     assert result.exit_code == 2
     assert says in result.output
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are(lab_triton: Any, serve: Serve) -> None:
+    serve("no")
+    result = CliRunner().invoke(main, ["bench", "run", "--url", lab_triton.http_url, "nobody"])
+    assert result.exit_code == 1
+    assert "'nobody' is not ready (unknown to Triton); ready are doubler_" in result.output

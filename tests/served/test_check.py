@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,23 +21,22 @@ import pytest
 import torch
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
+from support.triton import MODELS, triton_server
 
-from gourmet.checking.asking import Pace
-from gourmet.checking.check import Wanted, check
-from gourmet.checking.report import Report
 from gourmet.cli import main
-from gourmet.evaluating.accuracy import accuracy
-from gourmet.evaluating.calibration import softmax
-from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.serving.waiting import wait_until
-from gourmet.systems.food11 import contract, evaluate
-from gourmet.systems.food11.drawn_photos import photos
-from gourmet.systems.food11.network import Food11Network
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.evaluate import EVALUATION
+from gourmet.systems.food11.network import Food11Network, load
+from gourmet.tasks.checking import RequestOptions, Wanted
+from gourmet.tasks.classification.accuracy import accuracy
+from gourmet.tasks.classification.calibration import softmax
+from gourmet.tasks.classification.checking.check import check
+from gourmet.tasks.classification.checking.report import Report
 from gourmet.training.files import save_tensors
 
 GOURMET = Path(sys.executable).with_name("gourmet")
-MODELS = Path(__file__).parents[2] / "triton" / "models"
 FAULTY = Path(__file__).parent / "faulty_model.py"
 FAULTS = ("none", "drops", "swaps", "refuses", "slow", "one_by_one", "ten", "nobodys")
 
@@ -45,7 +46,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder whose test part has four drawn photos a class: two full batches and a ragged one."""
     folder = tmp_path_factory.mktemp("drawn")
     with zipfile.ZipFile(folder / "test.zip", "w") as archive:
-        for number, data in enumerate(photos(44, width=80, height=64, seed=3)):
+        for number, data in enumerate(SYSTEM.examples(44, 3, (80, 64))):
             archive.writestr(f"{number % 11:02d}/{number}.jpg", data)
     return folder
 
@@ -66,12 +67,16 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def faulty(lab_triton: Any) -> Iterator[str]:
     """The address of a Triton that serves food models with a fault each."""
-    for fault in FAULTS:
+
+    def load(fault: str) -> None:
         put_faulty(lab_triton.repository, fault)
-    with triton_http.InferenceServerClient(lab_triton.http_url, network_timeout=120) as client:
-        for fault in FAULTS:
+        with triton_http.InferenceServerClient(lab_triton.http_url, network_timeout=120) as client:
             client.load_model(f"food_{fault}")
-        yield lab_triton.http_url
+
+    with ThreadPoolExecutor(4) as pool:  # loading is mostly waiting
+        list(pool.map(load, FAULTS))
+    yield lab_triton.http_url
+    with triton_http.InferenceServerClient(lab_triton.http_url) as client:
         for fault in FAULTS:
             client.unload_model(f"food_{fault}")
             shutil.rmtree(lab_triton.repository / f"food_{fault}")
@@ -113,16 +118,16 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     kind: str, triton: Any, committed: Path, request: pytest.FixtureRequest
 ) -> None:
     data = request.getfixturevalue("drawn" if kind == "drawn" else "food_photos")
-    network, _ = evaluate.load(committed)
-    answered = evaluate.answers(network, data, "test", limit=66, device="cpu", tick=lambda share: None)
-    right = accuracy(answered.logits, answered.classes, contract.LABELS)
+    network, _ = load(committed)
+    answered = EVALUATION.answers(network, data, "test", limit=66, device="cpu", tick=lambda share: None)
+    right = accuracy(answered.logits, answered.classes, contract.SYSTEM.labels)
     for model in ("food_classifier", "food_classifier_onnx"):
         found = checked(triton.http_url, model, data, limit=66)
         assert found.problems() == []
         assert found.pictures.names == answered.names
         served = found.asked.probabilities
         np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
-        np.testing.assert_allclose(served, softmax(answered.logits, found.served.temperature), atol=1e-3)
+        np.testing.assert_allclose(served, softmax(answered.logits, found.served.info.temperature), atol=1e-3)
         assert found.quality is not None
         assert found.quality.accuracy.top1 == right.top1
         assert found.quality.accuracy.balanced == right.balanced
@@ -137,11 +142,11 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
 def test_every_row_is_counted_whatever_the_batch(batch: int, faulty: str, drawn: Path) -> None:
-    found = checked(faulty, "food_none", drawn, pace=Pace(in_flight=4, batch=batch))
+    found = checked(faulty, "food_none", drawn, options=RequestOptions(in_flight=4, batch=batch))
     assert found.problems() == []
     assert found.answered == found.asked.sent == found.counted.rows == 44
     assert len(found.asked.latencies_ms) == -(-44 // min(batch, 16))
-    assert sum(size * times for size, times in found.counted.executions.items()) == 44
+    assert sum(size * times for size, times in found.counted.executions_by_batch.items()) == 44
     assert found.again is not None
     assert found.again.pictures == 44
 
@@ -150,7 +155,7 @@ def test_a_model_without_batches_gets_one_picture_at_a_time(faulty: str, drawn: 
     found = checked(faulty, "food_one_by_one", drawn)
     assert found.problems() == []
     assert found.answered == len(found.asked.latencies_ms) == 44
-    assert found.pace.batch == 1
+    assert found.options.batch == 1
 
 
 def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:
@@ -186,13 +191,13 @@ def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str
 def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path) -> None:
     done = run("food_slow", "--url", faulty, "--data", drawn, "--limit", 16, "--timeout", 1, "--in-flight", 1)
     assert done.exit_code == 0, done.stderr
-    found = checked(faulty, "food_slow", drawn, limit=16, pace=Pace(timeout_s=0.1))
+    found = checked(faulty, "food_slow", drawn, limit=16, options=RequestOptions(timeout_s=0.1))
     assert found.answered == 0
     assert "no answer within 0.1 s" in found.problems()[0]
 
 
 def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
-    for number, data in enumerate(photos(3, width=40, height=40, seed=1)):
+    for number, data in enumerate(SYSTEM.examples(3, 1, (40, 40))):
         (tmp_path / f"{number}.jpg").write_bytes(data)
     (tmp_path / "torn.jpg").write_bytes((tmp_path / "0.jpg").read_bytes()[:200])
     done = run("food_none", "--url", faulty, "--data", tmp_path, "--batch", 2)
@@ -204,7 +209,7 @@ def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:
 def test_without_labels_it_says_how_fast_and_how_like_the_network(
     triton: Any, committed: Path, tmp_path: Path
 ) -> None:
-    for number, data in enumerate(photos(20, width=40, height=40, seed=1)):
+    for number, data in enumerate(SYSTEM.examples(20, 1, (40, 40))):
         (tmp_path / f"{number}.jpg").write_bytes(data)
     options = ("--url", triton.http_url, "--data", tmp_path, "--eager", committed)
     done = run("food_classifier", *options, "--out", tmp_path / "page.html", "--json", tmp_path / "it.json")
@@ -217,6 +222,16 @@ def test_without_labels_it_says_how_fast_and_how_like_the_network(
     judged = run("food_classifier", *options, "--min-top1", 0.5)
     assert judged.exit_code == 1
     assert "--min-top1 0.5 cannot be judged: there are no labels" in judged.stderr
+
+
+def test_without_data_it_asks_about_what_the_system_brings_along(triton: Any, faulty: str) -> None:
+    done = run("digits", "--url", triton.http_url, "--limit", "1")
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 pictures answered" in done.output
+    assert ", 1 request of up to " in done.output
+    none = run("food_none", "--url", faulty)
+    assert none.exit_code == 2
+    assert "food11 brings no pictures along: name some to ask about with --data" in none.output
 
 
 def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Path) -> None:
@@ -233,9 +248,9 @@ def test_min_top1_decides_the_exit_status(faulty: str, drawn: Path, tmp_path: Pa
     ("arguments", "complaint"),
     [
         (["food_none", "--url", "localhost:1"], "no Triton answers at localhost:1"),
-        (["nosuch"], "does not serve 'nosuch'; it serves "),
-        (["food_nobodys"], "does not say whose pictures it takes"),
-        (["food_ten"], "has 10 scores a picture, and the system food11 has 11 labels"),
+        (["nosuch"], "'nosuch' is not ready (unknown to Triton); ready are "),
+        (["food_nobodys"], "does not say which system it belongs to"),
+        (["food_ten"], "gives 10 scores a picture, and there are 11 labels of food11"),
         (["food_none", "--data", "nowhere"], "nowhere does not exist"),
         (["food_none", "--part", "sharp"], "has no sharp part"),
         (["food_none", "--out", "picture.png"], "neither a folder nor a file that ends in .html"),
@@ -264,8 +279,15 @@ def rows_counted(url: str, model: str) -> Callable[[], int]:
     return rows
 
 
+def stands_still(rows: Callable[[], int], for_s: float = 1.5) -> bool:
+    before = rows()
+    time.sleep(for_s)
+    return rows() == before
+
+
 def test_ctrl_c_stops_and_says_that_it_did(faulty: str, drawn: Path, tmp_path: Path) -> None:
     rows = rows_counted(faulty, "food_slow")
+    wait_until(lambda: stands_still(rows), 60, "what another test asked for and did not wait for")
     before = rows()
     slowly = ("--batch", 1, "--in-flight", 1, "--json", tmp_path / "it.json")
     process = start("food_slow", "--url", faulty, "--data", drawn, *slowly)
@@ -284,9 +306,8 @@ def test_ctrl_c_stops_and_says_that_it_did(faulty: str, drawn: Path, tmp_path: P
 
 def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:
     put_faulty(tmp_path, "slow")
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions((tmp_path,), http_port=http, grpc_port=grpc, metrics_port=metrics)
-    with TritonServer(options, lambda line: None) as server:
+    with triton_server(tmp_path) as server:
+        options = server.options
         server.wait_until_live(180)
         rows = rows_counted(options.http_url, "food_slow")
         process = start("food_slow", "--url", options.http_url, "--data", drawn, "--batch", 1)

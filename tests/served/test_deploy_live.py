@@ -15,13 +15,16 @@ import onnx
 import pytest
 import tritonclient.http as triton_http
 
-from gourmet.deploying.live import load, load_or_roll_back
+from gourmet.deploying.reload import load, load_or_roll_back
 from gourmet.deploying.rollback import rollback
-from gourmet.deploying.version import staged
+from gourmet.deploying.staging import staged
+from gourmet.doctor.findings import Examined
+from gourmet.doctor.server import answers, readiness
 from gourmet.repository import versions
-from gourmet.serving.asking import ModelUnavailable
+from gourmet.runtime import manifest
+from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, triton
 from gourmet.serving.waiting import wait_until
-from gourmet.systems import manifest
+from gourmet.tasks.classification.checking.served import describe
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -95,6 +98,30 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
         asking.wait_for("1")
     assert asking.failures == []
     assert [version for version, _ in groupby(asking.versions)] == ["1", "2", "1"]
+
+
+def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, model: Path) -> None:
+    """Triton's list keeps a row for the version that is gone, beside that of the one that serves."""
+    url = lab_triton.http_url
+    next_version(model, (model / "1" / "model.onnx").read_bytes())
+    load(url, MODEL)
+    rollback(model)
+    load(url, MODEL)
+    with triton(url) as client:
+
+        def states() -> dict[str, str]:
+            rows = client.get_model_repository_index()
+            return {row["version"]: row["state"] for row in rows if row["name"] == MODEL}
+
+        wait_until(lambda: states() == {"1": "READY", "2": "UNAVAILABLE"}, 60, "version 2 is still there")
+        assert describe_model(client, MODEL).version == "1"
+    assert describe(url, MODEL).info.version == "1"
+    assert "the sample is" in ask_sample(url, "food11", MODEL)
+    subject = Examined((lab_triton.repository,), "127.0.0.1", {}, url, True, {"FOOD11_MODEL_NAME": MODEL})
+    found = [finding for check in (readiness, answers) for finding in check(subject)]
+    about_it = [str(finding) for finding in found if MODEL in str(finding) and finding.level != "ok"]
+    assert about_it == []
+    assert any(f"{MODEL} answers: the sample is" in str(finding) for finding in found)
 
 
 def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(

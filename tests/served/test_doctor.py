@@ -15,23 +15,23 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.doctor.examination import CHECKS, examine
-from gourmet.doctor.findings import Subject
+from gourmet.doctor.checks import CHECKS, examine
+from gourmet.doctor.findings import Examined
 from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
 
 
-def subject_of(running: Any, **environment: str) -> Subject:
+def subject_of(running: Any, **environment: str) -> Examined:
     options = running.options
     ports = {
         "--http-port": options.http_port,
         "--grpc-port": options.grpc_port,
         "--metrics-port": options.metrics_port,
     }
-    return Subject((running.repository,), options.host, ports, running.http_url, True, environment)
+    return Examined((running.repository,), options.host, ports, running.http_url, True, environment)
 
 
-def lines(check: str, subject: Subject) -> list[str]:
+def lines(check: str, subject: Examined) -> list[str]:
     return [f"{finding.level} {finding}" for finding in CHECKS[check](subject)]
 
 
@@ -42,7 +42,7 @@ def test_a_running_stack_that_is_well(triton: Any) -> None:
     assert "held by the running stack" in found["ports"].cause
     assert found["server"].cause.endswith("server 2.51.0")
     assert found["served"].cause.startswith("ready: ")
-    assert "food_classifier says " in found["answers"].cause
+    assert "food_classifier answers: " in found["answers"].cause
 
 
 def test_no_server_where_one_was_said_to_be(triton: Any) -> None:
@@ -82,9 +82,11 @@ def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> 
 
 
 def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
-    subject = subject_of(broken_lab, **{contract.MODEL_ENV: "doctor_broken"})
+    subject = subject_of(broken_lab, **{contract.SYSTEM.model_variable: "doctor_broken"})
     (line,) = lines("answers", subject)
-    assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE)")
+    assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE, Internal: ")
+    assert "its manifest says" in line
+    assert "initialize" not in line  # Python's own lines of code
 
 
 def test_a_shape_is_held_against_what_is_served_now(broken_lab: Any) -> None:
@@ -92,7 +94,7 @@ def test_a_shape_is_held_against_what_is_served_now(broken_lab: Any) -> None:
     right = replace(subject, model="doctor_newer", shapes={"image": (224, 224, 3)})
     assert lines("inputs", right) == ["ok doctor_newer takes 'image' [224, 224, 3]"]
     (line,) = lines("inputs", replace(right, shapes={"input": (3, 224, 224)}))
-    assert line.startswith("fail --shape input:3,224,224 is for an input that doctor_newer has not")
+    assert line.startswith("fail --shape input:3,224,224 is for an input that doctor_newer does not have")
 
 
 def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.drawn_photos import photos
+from gourmet.systems.food11.contract import SYSTEM
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,18 @@ def classify(client, rows: list[bytes]):
 
 @pytest.fixture(scope="module")
 def pictures() -> list[bytes]:
-    return photos(16, width=120, height=90, seed=7)
+    return SYSTEM.examples(16, 7, (120, 90))
 
 
 def test_a_client_that_sends_base64_text_reads_label_and_probability(client) -> None:
     tensor = triton_http.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
-    text = base64.b64encode(contract.sample()).decode()
+    text = base64.b64encode(contract.SYSTEM.sample()).decode()
     tensor.set_data_from_numpy(np.array([[text]], dtype=object))
     outputs = [triton_http.InferRequestedOutput(name) for name in ("FOOD_LABEL", "PROBABILITY")]
     answer = client.infer("food_classifier", [tensor], outputs=outputs)
     assert answer.as_numpy("FOOD_LABEL").shape == (1, 1)
-    assert answer.as_numpy("FOOD_LABEL")[0, 0].decode() in contract.LABELS
-    assert 1 / len(contract.LABELS) <= answer.as_numpy("PROBABILITY")[0, 0] <= 1
+    assert answer.as_numpy("FOOD_LABEL")[0, 0].decode() in contract.SYSTEM.labels
+    assert 1 / len(contract.SYSTEM.labels) <= answer.as_numpy("PROBABILITY")[0, 0] <= 1
     assert answer.as_numpy("PROBABILITIES") is None
 
 
@@ -51,18 +51,18 @@ def test_the_label_is_the_one_with_the_highest_probability(client, pictures) -> 
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(answer.as_numpy("PROBABILITY")[:, 0], probabilities.max(axis=1))
     labels = [label.decode() for label in answer.as_numpy("FOOD_LABEL")[:, 0]]
-    assert labels == [contract.LABELS[best] for best in probabilities.argmax(axis=1)]
+    assert labels == [contract.SYSTEM.labels[best] for best in probabilities.argmax(axis=1)]
 
 
 def test_both_models_answer_alike(client, pictures) -> None:
     ours = classify(client, pictures).as_numpy("PROBABILITIES")
-    rows = np.concatenate([contract.encode(picture, "FP32") for picture in pictures])
+    rows = np.concatenate([contract.SYSTEM.encode(picture, "FP32") for picture in pictures])
     tensor = triton_http.InferInput("input", list(rows.shape), "FP32")
     tensor.set_data_from_numpy(rows)
     logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")
     parameters = client.get_model_config("food_classifier_onnx")["parameters"]
     temperature = float(parameters["temperature"]["string_value"])
-    theirs = contract.probabilities({"output": logits}, temperature)
+    theirs = contract.SYSTEM.read({"output": logits}, temperature)
     np.testing.assert_allclose(ours, theirs, atol=1e-3)
 
 
@@ -75,14 +75,14 @@ def test_a_client_of_the_onnx_model_sends_one_row_and_reads_logits(client) -> No
 
 
 def test_tritons_classification_extension_names_the_classes_of_the_onnx_model(client, pictures) -> None:
-    rows = contract.encode(pictures[0], "FP32")
+    rows = contract.SYSTEM.encode(pictures[0], "FP32")
     tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
     tensor.set_data_from_numpy(rows)
     logits = client.infer("food_classifier_onnx", [tensor]).as_numpy("output")[0]
     asked = [triton_http.InferRequestedOutput("output", class_count=3)]
     top = client.infer("food_classifier_onnx", [tensor], outputs=asked).as_numpy("output")[0]
     names = [entry.decode().split(":")[2] for entry in top]
-    assert names == [contract.LABELS[index] for index in np.argsort(-logits)[:3]]
+    assert names == [contract.SYSTEM.labels[index] for index in np.argsort(-logits)[:3]]
 
 
 def test_a_request_with_a_bad_row_is_refused_with_the_row_and_the_reason(client, pictures) -> None:
@@ -100,7 +100,7 @@ def test_a_wrong_shape_is_refused(client, shape: list[int]) -> None:
 
 
 def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
-    picture = base64.b64encode(contract.sample()).decode()
+    picture = base64.b64encode(contract.SYSTEM.sample()).decode()
     body = {"inputs": [{"name": "INPUT_IMAGE", "shape": [1, 1], "datatype": "BYTES", "data": [picture]}]}
     request = urllib.request.Request(
         f"http://{triton.http_url}/v2/models/food_classifier/infer",
@@ -109,4 +109,4 @@ def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         outputs = {output["name"]: output["data"] for output in json.load(answer)["outputs"]}
-    assert outputs["FOOD_LABEL"][0] in contract.LABELS
+    assert outputs["FOOD_LABEL"][0] in contract.SYSTEM.labels

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,18 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from click.testing import CliRunner
+from support.triton import some_models, triton_server
 from tritonclient.utils import InferenceServerException
 
-from app.inference import Deadline, Triton
-from gourmet.bench.perf_analyzer import Load, measure
+from app.triton.client import Deadline, Triton
 from gourmet.commands.config import config
-from gourmet.serving import locks
-from gourmet.serving.asking import Locked, ask_sample, model_index, triton
+from gourmet.measure.perf_analyzer import PerfLoad, profile
+from gourmet.serving import api_keys, run_file
+from gourmet.serving.client import Locked, ask_sample, model_index, triton
 from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
-from gourmet.systems.digits import contract
+from gourmet.serving.triton_server import TritonServer
 
-MODELS = Path(__file__).parents[2] / "triton" / "models"
-KEYS = locks.Keys.made({})
+KEYS = api_keys.Keys.made({})
 CLOSED = [
     ("/v2/repository/index", b"{}"),
     ("/v2/repository/models/digits/load", b"{}"),
@@ -46,15 +45,9 @@ OPEN = ["/v2", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/confi
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    folder = tmp_path_factory.mktemp("locked")
-    for name in ("digits", "food_classifier_onnx"):
-        shutil.copytree(MODELS / name, folder / "models" / name)
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions(
-        (folder / "models",), http_port=http, grpc_port=grpc, metrics_port=metrics, keys=KEYS
-    )
+    models = some_models(tmp_path_factory.mktemp("locked"), "digits", "food_classifier_onnx")
     log: list[str] = []
-    with TritonServer(options, log.append) as server:
+    with triton_server(models, on_line=log.append, keys=KEYS) as server:
         server.wait_until_live(180)
         assert not any(KEYS.admin in line or KEYS.memory in line for line in log)
         yield server
@@ -64,7 +57,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 def with_keys(locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the locked Triton, whose keys this user has."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with locks.kept(KEYS, locked.options.http_port, locked.options.grpc_port):
+    with run_file.kept((locked.options.http_port, locked.options.grpc_port), asdict(KEYS)):
         yield locked.options.http_url
 
 
@@ -82,15 +75,15 @@ def status(server: TritonServer, path: str, body: bytes | None = None, **headers
 def test_what_changes_the_server_is_refused_without_its_key(
     locked: TritonServer, path: str, body: bytes | None
 ) -> None:
-    for headers in ({}, {locks.ADMIN_HEADER: "guessed"}, {locks.ADMIN_HEADER: KEYS.memory}):
+    for headers in ({}, {api_keys.ADMIN_HEADER: "guessed"}, {api_keys.ADMIN_HEADER: KEYS.memory}):
         assert status(locked, path, body, **headers) == 403
 
 
 def test_each_key_opens_its_own_calls_and_no_others(locked: TritonServer) -> None:
-    assert status(locked, "/v2/repository/index", b"{}", **{locks.ADMIN_HEADER: KEYS.admin}) == 200
-    assert status(locked, "/v2/repository/index", b"{}", **{locks.MEMORY_HEADER: KEYS.memory}) == 403
-    assert status(locked, "/v2/systemsharedmemory/status", **{locks.MEMORY_HEADER: KEYS.memory}) == 200
-    assert status(locked, "/v2/systemsharedmemory/status", **{locks.ADMIN_HEADER: KEYS.admin}) == 403
+    assert status(locked, "/v2/repository/index", b"{}", **{api_keys.ADMIN_HEADER: KEYS.admin}) == 200
+    assert status(locked, "/v2/repository/index", b"{}", **{api_keys.MEMORY_HEADER: KEYS.memory}) == 403
+    assert status(locked, "/v2/systemsharedmemory/status", **{api_keys.MEMORY_HEADER: KEYS.memory}) == 200
+    assert status(locked, "/v2/systemsharedmemory/status", **{api_keys.ADMIN_HEADER: KEYS.admin}) == 403
 
 
 @pytest.mark.parametrize("path", OPEN)
@@ -109,7 +102,7 @@ def test_grpc_is_locked_alike(locked: TritonServer) -> None:
 
 def test_the_keys_are_not_in_the_list_of_processes(locked: TritonServer) -> None:
     line = Path(f"/proc/{locked.pid}/cmdline").read_text()
-    assert f"{locks.ADMIN_HEADER}=***" in line
+    assert f"{api_keys.ADMIN_HEADER}=***" in line
     assert KEYS.admin not in line
     assert KEYS.memory not in line
 
@@ -119,7 +112,7 @@ def test_our_own_commands_find_the_key(with_keys: str) -> None:
     assert done.exit_code == 0, done.output
     with triton(with_keys) as client:
         assert model_index(client)["digits"]["state"] == "READY"
-        assert ask_sample(client, "digits", "digits")[0] in contract.LABELS
+    assert "the sample is 3" in ask_sample(with_keys, "digits", "digits")
 
 
 def test_a_command_without_the_key_says_what_it_lacks(
@@ -139,7 +132,7 @@ def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(
     sent = asked.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
     assert not regions(locked)
     asked.close()
-    monkeypatch.setenv(locks.MEMORY_ENV, KEYS.memory)
+    monkeypatch.setenv(api_keys.MEMORY_ENV, KEYS.memory)
     sharing = Triton(locked.options.http_url, shares_memory=True)
     shared = sharing.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
     sharing.close()
@@ -161,8 +154,8 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
     with_keys: str, locked: TritonServer, protocol: Any
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
-    load = Load("digits", url, protocol, shared_memory=True, window_requests=20, stability_percent=999)
-    assert measure(load).rows_per_s > 0
+    load = PerfLoad("digits", url, protocol, shared_memory=True, window_ms=400, stability_percent=999)
+    assert profile(load).measured.rows_per_s > 0
 
 
 def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:
@@ -174,7 +167,7 @@ def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:
     ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics, "--port", web)
     done = subprocess.run(
         [str(Path(sys.executable).with_name("gourmet")), "up", "--triton-only", *ports],
-        env={**os.environ, locks.FOLDER_ENV: str(open_to_all)},
+        env={**os.environ, run_file.FOLDER_ENV: str(open_to_all)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -10,7 +10,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.systems import manifest
+from gourmet.runtime import manifest
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from nbclient.exceptions import CellExecutionError
 
 from gourmet.cli import main
 from gourmet.lab.server import Lab
-from gourmet.systems.food11.drawn_photos import photos
+from gourmet.systems.food11.contract import SYSTEM
 
 # Three minutes' worth of processes and measurements where the machine has something else to do.
 pytestmark = pytest.mark.timeout(1500)
@@ -97,7 +97,7 @@ class Executed:
 
 def window_ms(url: str) -> int:
     """Long enough for the slowest request of the notebook, on a machine as busy as it is now."""
-    lab, pictures = Lab(url), photos(16, width=400, height=300, seed=1)
+    lab, pictures = Lab(url), SYSTEM.examples(16, 1, (400, 300))
     lab.probabilities(MODELS[0], pictures, rows=16)
     began = time.monotonic()
     lab.probabilities(MODELS[0], pictures, rows=16)

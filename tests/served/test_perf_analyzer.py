@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from gourmet.bench import perf_analyzer
-from gourmet.bench.perf_analyzer import Load, PerfAnalyzerError
+from gourmet.measure import perf_analyzer
+from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,9 @@ def tripler(onnx_lab: Any) -> str:
     return "tripler"
 
 
-def short(model: str, url: str, protocol: Literal["http", "grpc"] = "http", **more: Any) -> Load:
+def short(model: str, url: str, protocol: Literal["http", "grpc"] = "http", **more: Any) -> PerfLoad:
     """A load whose figures nobody needs to believe: it must end quickly on a busy machine."""
-    return Load(model, url, protocol, window_requests=20, stability_percent=999, **more)
+    return PerfLoad(model, url, protocol, window_ms=400, stability_percent=999, **more)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -32,22 +32,23 @@ def test_a_load_is_measured(
     lab_triton: Any, tripler: str, protocol: Literal["http", "grpc"], more: dict[str, Any]
 ) -> None:
     url = lab_triton.http_url if protocol == "http" else lab_triton.grpc_url
-    got = perf_analyzer.measure(short(tripler, url, protocol, shapes={"x": [3]}, **more))
+    got = perf_analyzer.profile(short(tripler, url, protocol, **more)).measured
     assert got.rows_per_s > 20
     assert got.requests_per_s == got.rows_per_s / more.get("batch", 1)
     assert 0 < got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms
     assert 0 < got.compute_infer_ms < got.server_ms
 
 
-def test_windows_can_be_counted_in_requests(lab_triton: Any, tripler: str) -> None:
-    load = Load(tripler, lab_triton.http_url, window_requests=20, stability_percent=999)
-    assert perf_analyzer.measure(load).rows_per_s > 20
-
-
-def test_rows_come_from_a_file(lab_triton: Any, tripler: str, tmp_path: Path) -> None:
+def test_rows_come_from_a_file_and_nothing_is_left_behind(
+    lab_triton: Any, tripler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tmp_path / "input.json"
     data.write_text(json.dumps({"data": [{"x": {"content": [1.0, 2.0, 3.0], "shape": [3]}}]}))
-    assert perf_analyzer.measure(short(tripler, lab_triton.http_url, input_data=data)).rows_per_s > 20
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert (
+        perf_analyzer.profile(short(tripler, lab_triton.http_url, input_data=data)).measured.rows_per_s > 20
+    )
+    assert list(tmp_path.iterdir()) == [data]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +66,6 @@ def test_rows_come_from_a_file(lab_triton: Any, tripler: str, tmp_path: Path) ->
 def test_what_goes_wrong_is_said_in_its_own_words(
     lab_triton: Any, tripler: str, more: dict[str, Any], says: str
 ) -> None:
-    load = Load(**{"model": tripler, "url": lab_triton.http_url, "window_ms": 300, **more})
+    load = PerfLoad(**{"model": tripler, "url": lab_triton.http_url, "window_ms": 300, **more})
     with pytest.raises(PerfAnalyzerError, match=says):
-        perf_analyzer.measure(load)
-
-
-def test_nothing_is_left_behind(
-    lab_triton: Any, tripler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    perf_analyzer.measure(short(tripler, lab_triton.http_url))
-    assert list(tmp_path.iterdir()) == []
+        perf_analyzer.profile(load)

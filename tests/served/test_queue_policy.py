@@ -16,10 +16,10 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from app.api.several import THREADS
-from app.errors import ServingError, TritonBusy, TritonTooSlow
-from app.inference import Answer, Deadline, Triton
-from app.settings import Settings
+from app.api.parallel import THREADS
+from app.core.errors import ServingError, TritonBusy, TritonTooSlow
+from app.core.settings import Settings
+from app.triton.client import Answer, Deadline, Triton
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 WORK_S = 1.5

@@ -197,15 +197,7 @@ def test_an_interrupted_search_leaves_the_config_of_before(
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["nobody"], "serves no model 'nobody'; it serves"),
-        ([NAME, "--instances", "0"], "--instances 0: each is a whole number of at least 1"),
-    ],
-    ids=["unknown", "no instances"],
-)
-def test_what_cannot_be_searched_is_said(lab_triton: Any, served: str, more: list[str], says: str) -> None:
-    result = CliRunner().invoke(main, ["tune", "--url", lab_triton.http_url, *more])
-    assert result.exit_code == 2
-    assert says in result.output
+def test_a_model_that_is_not_there_is_not_searched(lab_triton: Any, served: str) -> None:
+    result = CliRunner().invoke(main, ["tune", "--url", lab_triton.http_url, "nobody"])
+    assert result.exit_code == 1
+    assert "'nobody' is not ready (unknown to Triton); ready are" in result.output

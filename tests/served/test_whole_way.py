@@ -43,16 +43,16 @@ def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def _real(folder: Path, part: str, count: int) -> Iterator[tuple[str, bytes]]:
-    from gourmet.systems.food11.data import listing, read
+    from gourmet.systems.food11.data import DATA
 
     # Names decide which photos of a train.zip are for validation, so they are again in this one.
-    photos = listing(folder, part, limit=count * len(contract.LABELS))
-    yield from zip((photo.name for photo in photos), read(photos), strict=True)
+    photos = DATA.listing(folder, part, limit=count * len(contract.SYSTEM.labels))
+    yield from zip((photo.name for photo in photos), DATA.read(photos), strict=True)
 
 
 def _coloured(part: str, count: int) -> Iterator[tuple[str, bytes]]:
     generator = np.random.default_rng(len(part))
-    for class_id in range(len(contract.LABELS)):
+    for class_id in range(len(contract.SYSTEM.labels)):
         for number in range(count):
             colour = np.array([(class_id * step) % 256 for step in (67, 131, 29)])
             coarse = generator.normal(0, 30, (2 + class_id, 2 + class_id, 3)) + colour
@@ -119,7 +119,7 @@ def test_train_kill_resume_evaluate_deploy_check(
             served.rename(models_copy / MODEL)
     assert found["complete"] is True
     assert found["versions"] == ["2"]
-    assert found["answered"] == evaluated["photos"] == PARTS["test"] * len(contract.LABELS)
+    assert found["answered"] == evaluated["photos"] == PARTS["test"] * len(contract.SYSTEM.labels)
     # The manifest led the check to the weights in runs/, and both say what evaluate said.
     assert found["eager"]["compared"] is True
     assert found["eager"]["different"] == 0

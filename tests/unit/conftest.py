@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.doctor.findings import Subject
+from gourmet.doctor.findings import Examined
 from gourmet.repository import DEFAULT
 from gourmet.serving.ports import free_ports
 
 
 @pytest.fixture
-def subject() -> Subject:
+def subject() -> Examined:
     """The checkout on this machine, with nothing running."""
     ports = dict(zip(["--port", "--http-port", "--grpc-port", "--metrics-port"], free_ports(4), strict=True))
-    return Subject((DEFAULT,), "127.0.0.1", ports, f"127.0.0.1:{ports['--http-port']}", False, {})
+    return Examined((DEFAULT,), "127.0.0.1", ports, f"127.0.0.1:{ports['--http-port']}", False, {})
 
 
 @pytest.fixture

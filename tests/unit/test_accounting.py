@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from hard import table
-from hard.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Load, Photo, learn
+from support import table
+from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Load, Photo, learn
 
 RIGHT = {"label": "Soup", "probability": 0.5}
 NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}
@@ -22,6 +22,7 @@ class Server(socketserver.ThreadingTCPServer):
     """Answers in whatever way the photo asks for, which is its text."""
 
     daemon_threads = True
+    closed: ClassVar[set[str]] = set()
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -37,13 +38,21 @@ class Handler(socketserver.StreamRequestHandler):
             time.sleep(1)
         elif how == "half":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        elif how == "close once" and name not in Server.closed:
+            Server.closed.add(name)
         elif how != "close":
             self.answer(how, name)
 
     def answer(self, how: str, name: str) -> None:
-        served = {"soup": RIGHT, "other": {**RIGHT, "label": "Bread"}, "id": RIGHT, "garbage": "oops"}
+        served = {
+            "soup": RIGHT,
+            "close once": RIGHT,
+            "other": {**RIGHT, "label": "Bread"},
+            "id": RIGHT,
+            "garbage": "oops",
+        }
         text = json.dumps(served.get(how, NO))
-        status = "200 OK" if how in ("soup", "other", "id") else "503 Busy"
+        status = "200 OK" if how in served and how != "garbage" else "503 Busy"
         more = "Retry-After: 2\r\n" if how == "busy" else ""
         given = "somebody-else" if how == "id" else name
         head = f"HTTP/1.1 {status}\r\nX-Request-ID: {given}\r\n{more}Content-Length: {len(text)}\r\n\r\n"
@@ -78,6 +87,25 @@ def test_each_way_to_end_is_told_from_the_others(url: str, how: str, outcome: An
     account = load.account()
     assert account.count(outcome) == len(account.attempts) >= 5
     assert set(account.reasons(outcome)) == {reason}
+
+
+@pytest.mark.parametrize(
+    ("how", "asks_again", "outcome", "sent_twice"),
+    [
+        ("close once", True, ANSWERED, True),
+        ("close once", False, SILENT, False),
+        ("close", True, SILENT, True),
+    ],
+)
+def test_a_client_that_asks_again_is_lost_only_where_its_second_connection_ends_too(
+    url: str, how: str, asks_again: bool, outcome: Any, sent_twice: bool
+) -> None:
+    Server.closed.clear()
+    with Load(url, [Photo(how.encode(), "Soup", 0.5)], per_s=40, asks_again=asks_again) as load:
+        load.run_for(0.3)
+    account = load.account()
+    assert account.count(outcome) == len(account.attempts) >= 5
+    assert account.asked_again == (len(account.attempts) if sent_twice else 0)
 
 
 def test_nobody_there_counts_as_lost() -> None:

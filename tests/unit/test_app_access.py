@@ -13,18 +13,18 @@ from typing import Any
 import brotli
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import FakeClassifier, predicted, served
 
 from app import create_app
-from app.classifier import FakeClassifier, Prediction, ServedModel
-from app.inference import TensorSpec
-from app.rates import Limiter
-from app.settings import Rate, Settings
+from app.admission.rate_limit import Limiter
+from app.core.settings import Rate, Settings
+from gourmet.contracts import TensorSpec
 from gourmet.systems.food11 import contract
 
-EGG = Prediction((0.1,) * 10 + (0.0,), "food_classifier", "1", timings_ms={"decode": 1.0, "triton": 2.0})
-READY = [ServedModel("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
+EGG = predicted((0.1,) * 10 + (0.0,), "food_classifier", "1", timings_ms={"decode": 1.0, "triton": 2.0})
+READY = [served("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
 KEYS = ("k" * 20, "another-key-of-the-tests")
-PHOTO = contract.sample()
+PHOTO = contract.SYSTEM.sample()
 MODELS = "/api/v1/models"
 CLASSIFY = "/api/v1/classify"
 
@@ -106,7 +106,7 @@ def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
 def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = client(api_keys=KEYS)
     browser.get("/")
-    monkeypatch.setattr("app.keys._PASS_AGE_S", -1)
+    monkeypatch.setattr("app.core.auth._PASS_AGE_S", -1)
     assert browser.get(MODELS).status_code == 401
 
 
@@ -150,8 +150,8 @@ def test_no_clock_s_rounding_takes_a_request_away() -> None:
 COUNTER = """
 import sys
 from pathlib import Path
-from app.rates import Limiter
-from app.settings import Rate
+from app.admission.rate_limit import Limiter
+from app.core.settings import Rate
 limiter = Limiter(Rate(50, 3600), Path(sys.argv[1]))
 print(sum(limiter.take("a").wait_s == 0 for _ in range(40)))
 """

@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import FakeClassifier, predicted, served
 
-from app import create_app, errors
-from app.api.several import THREADS
-from app.classifier import FakeClassifier, Prediction, ServedModel
-from app.inference import Deadline, TensorSpec
-from app.settings import Settings
+from app import create_app
+from app.api.parallel import THREADS
+from app.classifier import Prediction
+from app.core import errors
+from app.core.settings import Settings
+from app.triton.client import Deadline
+from gourmet.contracts import TensorSpec
 from gourmet.systems.food11 import contract
 
-EGG = Prediction(
+EGG = predicted(
     probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
     model="food_classifier",
     version="3",
@@ -30,10 +33,10 @@ EGG = Prediction(
     bytes_sent=600_000,
 )
 READY = (
-    ServedModel("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
-    ServedModel("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
+    served("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    served("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
 )
-PHOTO = contract.sample()
+PHOTO = contract.SYSTEM.sample()
 CLASSIFY = "/api/v1/classify"
 
 
@@ -58,7 +61,8 @@ def code(reply: Any) -> tuple[int, str]:
 
 
 def test_the_models_that_are_ready_are_listed_with_what_they_take() -> None:
-    reply = client(food_model="another").get("/api/v1/models")
+    reply = client(models={"food11": "another"}).get("/api/v1/models")
+    assert reply.text.endswith("}\n")  # so that two answers in a terminal are two lines
     assert reply.get_json() == {
         "default": "another",
         "models": [
@@ -66,6 +70,7 @@ def test_the_models_that_are_ready_are_listed_with_what_they_take() -> None:
                 "name": "food_classifier",
                 "version": "3",
                 "system": "food11",
+                "labels": list(contract.SYSTEM.labels),
                 "input": {"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]},
                 "threshold": 0.4,
                 "bytes_kind": "photo",
@@ -74,6 +79,7 @@ def test_the_models_that_are_ready_are_listed_with_what_they_take() -> None:
                 "name": "food_classifier_int8",
                 "version": "1",
                 "system": "food11",
+                "labels": list(contract.SYSTEM.labels),
                 "input": {"name": "image", "datatype": "UINT8", "shape": [-1, 224, 224, 3]},
                 "threshold": 0.5,
                 "bytes_kind": "pixels",
@@ -271,7 +277,7 @@ class Slow(FakeClassifier):
         self._lock = threading.Lock()
 
     def classify(
-        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: bool
+        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: Any
     ) -> Prediction:
         with self._lock:
             self.now += 1
@@ -334,7 +340,7 @@ def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, erro
 
 
 def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.health._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.core.health._READY_AGE_S", 0.0)
     fake = FakeClassifier(EGG)
     browser = create_app(Settings(), fake).test_client()
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
@@ -352,12 +358,12 @@ def test_a_triton_that_another_worker_met_is_away_and_not_starting(
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.health._STARTING_S", 0.0)
+    monkeypatch.setattr("app.core.health._STARTING_S", 0.0)
     assert client(errors.TritonUnavailable("x")).get("/api/v1/health").get_json()["state"] == "away"
 
 
 def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.health._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.core.health._READY_AGE_S", 0.0)
     asked, go_on = threading.Event(), threading.Event()
 
     class Stuck(FakeClassifier):
@@ -376,3 +382,21 @@ def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pyte
     assert app.test_client().get("/readyz").status_code == 200
     go_on.set()
     one.join(10)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/api/v1/classify?top=3", "inside, "),
+        ("GET", "/api/v1/health?systme=food11", "system"),
+        ("POST", "/predict?x=1&model=food_classifier", "model"),
+    ],
+)
+def test_a_parameter_that_no_document_has_is_refused_with_those_that_are_allowed(
+    method: str, path: str, allowed: str
+) -> None:
+    reply = client().open(path, method=method, headers={"Accept": "application/json"})
+    assert code(reply) == (400, "bad_request")
+    name = path.partition("?")[2].partition("=")[0]
+    assert f"{name!r} is not a parameter of {path.partition('?')[0]}" in reply.get_json()["error"]["message"]
+    assert allowed.strip(", ") in reply.get_json()["error"]["message"].partition("allowed: ")[2]

@@ -9,30 +9,34 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import FakeClassifier, predicted
 
-from app import create_app, errors
-from app.api.openapi import LINES
-from app.classifier import FakeClassifier, Prediction, Rows
-from app.heat_map import STEPS, HeatMap, Progress, Step, covered, heat_maps
-from app.inference import Deadline
-from app.settings import Rate, Settings
+from app import create_app
+from app.api.schemas import Progress
+from app.classifier import Rows
+from app.core import errors
+from app.core.events import LINES
+from app.core.settings import Rate, Settings
+from app.features.occlusion import STEPS, HeatMap, Step, covered, heat_maps
+from app.triton.client import Deadline
+from gourmet.pictures.decode import Pixels
+from gourmet.pictures.probabilities import Floats
 from gourmet.systems.food11 import contract
-from gourmet.systems.pictures import Pixels
-from gourmet.systems.scores import Floats
 
-EGG = Prediction(
+EGG = predicted(
     probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
     model="food_classifier",
     version="3",
     timings_ms={"decode": 2.5, "triton": 20.25},
 )
-PHOTO = contract.sample()
+PHOTO = contract.SYSTEM.sample()
 EXPLAIN = "/api/v1/explain"
 COARSE, FINE = STEPS
 
@@ -78,7 +82,7 @@ def test_a_planted_thing_is_found_where_it_is_and_nowhere_else() -> None:
     assert (fine.falls[:, :7] == 0).all()
     steps = [part for part in parts if isinstance(part, Progress)]
     assert [step.done for step in steps] == sorted(step.done for step in steps)
-    assert steps[-1] == Progress(49 + 196, 49 + 196)
+    assert steps[-1] == Progress(done=49 + 196, total=49 + 196)
 
 
 def test_the_finer_map_is_left_out_where_there_is_no_time_for_it() -> None:
@@ -174,7 +178,7 @@ class Ending(FakeClassifier):
                 return whole.ask(images)
             raise errors.TritonUnavailable("gone")
 
-        return Rows(whole.model, whole.version, whole.at_once, ask)
+        return replace(whole, ask=ask)
 
 
 def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
@@ -200,7 +204,7 @@ class Held(FakeClassifier):
                 assert self.may_go_on.wait(30)
             return whole.ask(images)
 
-        return Rows(whole.model, whole.version, whole.at_once, ask)
+        return replace(whole, ask=ask)
 
 
 @pytest.mark.parametrize(

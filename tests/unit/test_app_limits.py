@@ -12,17 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from flask import Flask
+from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
-from app.classifier import FakeClassifier, Prediction
-from app.errors import Overloaded, Stopping, TritonUnavailable
-from app.inference import Deadline
-from app.limits import Door, Limits, Line
-from app.settings import Settings
+from app.admission.early_refusal import admitted_routes
+from app.admission.queue import Admission, AdmissionQueue, UploadSlots
+from app.classifier import Prediction
+from app.core.errors import Overloaded, Stopping, TritonUnavailable
+from app.core.http import marked
+from app.core.settings import Settings
+from app.triton.client import Deadline
 from gourmet.systems.food11 import contract
 
-SOUP = Prediction(
-    tuple(0.9 if label == "Soup" else 0.01 for label in contract.LABELS),
+SOUP = predicted(
+    tuple(0.9 if label == "Soup" else 0.01 for label in contract.SYSTEM.labels),
     "m",
     "1",
     timings_ms={"decode": 1.0, "triton": 1.0},
@@ -40,61 +44,61 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_turns_are_taken_in_the_order_of_arrival() -> None:
-    line, order = Line(1, 5, 20), []
-    line.take_turn()
+    line, order = AdmissionQueue(1, 5, 20), []
+    line.acquire()
 
     def wait(name: int) -> None:
-        line.take_turn()
+        line.acquire()
         order.append(name)
-        line.end_turn()
+        line.release()
 
     with ThreadPoolExecutor(5) as pool:
         for name in range(5):
             pool.submit(wait, name)
             eventually(lambda name=name: len(line._waiting) == name + 1)
-        line.end_turn()
+        line.release()
     assert order == list(range(5))
-    assert line.take_turn() == 0
+    assert line.acquire() == 0
 
 
 def test_beyond_the_line_nobody_waits() -> None:
-    line = Line(1, 0, 20)
+    line = AdmissionQueue(1, 0, 20)
     assert not line.is_full
-    line.take_turn()
+    line.acquire()
     assert line.is_full
     with pytest.raises(Overloaded):
-        line.take_turn()
-    line.end_turn()
+        line.acquire()
+    line.release()
     assert not line.is_full
 
 
 def test_who_waited_too_long_is_sent_away_and_leaves_no_gap() -> None:
-    line = Line(1, 2, 0.05)
-    line.take_turn()
+    line = AdmissionQueue(1, 2, 0.05)
+    line.acquire()
     with pytest.raises(Overloaded):
-        line.take_turn()
-    line.end_turn()
-    assert line.take_turn() == 0
+        line.acquire()
+    line.release()
+    assert line.acquire() == 0
 
 
 def test_a_slow_pace_makes_the_line_short() -> None:
     """At a turn a second, ten seconds are ten places, however many there are."""
     clock = [0.0]
-    line = Line(1, 100, 10, now=lambda: clock[0])
-    line.take_turn()
+    line = AdmissionQueue(1, 100, 10, now=lambda: clock[0])
+    line.acquire()
     with ThreadPoolExecutor(60) as pool:
         for _ in range(50):
-            pool.submit(line.take_turn)
+            pool.submit(line.acquire)
         eventually(lambda: len(line._waiting) == 50)
         assert not line.is_full
         for left in range(49, 20, -1):
             clock[0] += 1
-            line.end_turn()
+            line.release()
             assert len(line._waiting) == left
         assert line.is_full
         while len(line._waiting) > 5:
             clock[0] += 1
-            line.end_turn()
+            line.release()
         assert not line.is_full
         clock[0] += 30  # nothing has ended for long
         assert line.is_full
@@ -102,26 +106,26 @@ def test_a_slow_pace_makes_the_line_short() -> None:
 
 
 def test_a_line_that_was_full_is_kept_short_until_it_was_empty() -> None:
-    line = Line(2, 6, 20)
+    line = AdmissionQueue(2, 6, 20)
 
     def come(many: int) -> None:
         for _ in range(many):
             assert not line.is_full
             now_waiting = len(line._waiting) + 1
-            pool.submit(line.take_turn)
+            pool.submit(line.acquire)
             eventually(lambda so_many=now_waiting: len(line._waiting) == so_many)
 
     with ThreadPoolExecutor(8) as pool:
-        line.take_turn()
-        line.take_turn()
+        line.acquire()
+        line.acquire()
         come(6)
         for _ in range(5):
             assert line.is_full
-            line.end_turn()
+            line.release()
         come(1)  # as many may wait now as are at work
         assert line.is_full
-        line.end_turn()
-        line.end_turn()
+        line.release()
+        line.release()
         come(6)
         assert line.is_full
         line.close()
@@ -129,8 +133,8 @@ def test_a_line_that_was_full_is_kept_short_until_it_was_empty() -> None:
 
 def test_who_is_about_to_wait_counts_for_a_moment() -> None:
     clock = [0.0]
-    line = Line(1, 2, 10, now=lambda: clock[0])
-    line.take_turn()
+    line = AdmissionQueue(1, 2, 10, now=lambda: clock[0])
+    line.acquire()
     line.expect(7)
     assert not line.is_full
     line.expect(8)
@@ -139,7 +143,7 @@ def test_who_is_about_to_wait_counts_for_a_moment() -> None:
     assert not line.is_full
     line.expect(9)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(line.take_turn, 7)  # no longer about to
+        pool.submit(line.acquire, 7)  # no longer about to
         eventually(lambda: len(line._waiting) == 1)
         assert line.is_full
         clock[0] += 1  # that upload is a slow one, and holds no place in the line
@@ -148,20 +152,20 @@ def test_who_is_about_to_wait_counts_for_a_moment() -> None:
 
 
 def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on() -> None:
-    line = Line(1, 5, 20)
-    line.take_turn()
+    line = AdmissionQueue(1, 5, 20)
+    line.acquire()
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(line.take_turn) for _ in range(2)]
+        waiting = [pool.submit(line.acquire) for _ in range(2)]
         eventually(lambda: len(line._waiting) == 2)
         line.close()
         assert {type(each.exception()) for each in waiting} == {Stopping}
     with pytest.raises(Stopping):
-        line.take_turn()
-    line.end_turn()
+        line.acquire()
+    line.release()
 
 
 def test_the_door_counts_uploads_and_bytes() -> None:
-    door = Door(uploads=2, held_bytes=100)
+    door = UploadSlots(uploads=2, held_bytes=100)
     door.enter(500)  # larger than all that is allowed, but alone
     with pytest.raises(Overloaded):
         door.enter(1)
@@ -187,14 +191,15 @@ class Slow(FakeClassifier):
         self.may_answer = threading.Event()
 
     def classify(
-        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **_: bool
+        self, photo: bytes, deadline: Deadline, request_id: str = "", model: str = "", **options: Any
     ) -> Prediction:
-        assert self.may_answer.wait(20)
-        return super().classify(photo, deadline, request_id, model)
+        if request_id != "readyz":  # which pages ask for their links
+            assert self.may_answer.wait(20)
+        return super().classify(photo, deadline, request_id, model, **options)
 
 
 def post(app: Any, path: str = "/predict", **environ: Any) -> Any:
-    form = {"file": (io.BytesIO(contract.sample()), "x.jpg")}
+    form = {"file": (io.BytesIO(contract.SYSTEM.sample()), "x.jpg")}
     headers = {"Accept": "application/json"}
     return app.test_client().post(path, data=form, headers=headers, environ_base=environ)
 
@@ -205,8 +210,8 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
     app = create_app(Settings(max_at_work=1, max_waiting=0, max_uploads=1), FakeClassifier(outcome))
     statuses = {post(app, path).status_code for _ in range(3)}
     assert len(statuses) == 1
-    limits: Limits = app.extensions["limits"]
-    assert (limits._line._free, limits._door._free, limits._door._bytes) == (1, 1, 0)
+    admission: Admission = app.extensions["admission"]
+    assert (admission.queue._free, admission._slots._free, admission._slots._bytes) == (1, 1, 0)
     text = app.test_client().get("/metrics").text
     assert "web_refusals_total{" not in text
     assert 'web_photos_in_flight{stage="upload"} 1' not in text
@@ -215,10 +220,10 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
 def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
     classifier = Slow(SOUP)
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
-    limits: Limits = app.extensions["limits"]
+    admission: Admission = app.extensions["admission"]
     with ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(post, app) for _ in range(2)]
-        eventually(lambda: limits.is_full)
+        eventually(lambda: admission.queue.is_full)
         shown = app.test_client().get("/metrics").text
         refused = post(app, "/api/v1/classify")
         assert app.test_client().get("/healthz").status_code == 200
@@ -250,25 +255,25 @@ HEAD = (
 def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
     classifier = Slow(SOUP)
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
-    limits: Limits = app.extensions["limits"]
+    admission: Admission = app.extensions["admission"]
     with socket.socket() as connection, ThreadPoolExecutor(2) as pool:
         first = pool.submit(post, app)
-        eventually(lambda: limits.is_busy)
-        limits.expect(HEAD.replace(b"/predict", b"/healthz"), connection)
-        assert not limits.is_full
-        limits.expect(HEAD, connection)
-        assert limits.is_full
+        eventually(lambda: admission.queue.is_busy)
+        admission.expect(HEAD.replace(b"/predict", b"/healthz"), connection)
+        assert not admission.queue.is_full
+        admission.expect(HEAD, connection)
+        assert admission.queue.is_full
         second = pool.submit(post, app, **{"gunicorn.socket": connection})
-        eventually(lambda: len(limits._line._waiting) == 1)
+        eventually(lambda: len(admission.queue._waiting) == 1)
         assert post(app).status_code == 503
         classifier.may_answer.set()
         assert [first.result().status_code, second.result().status_code] == [200, 200]
-    assert not limits._line._coming
+    assert not admission.queue._coming
 
 
 @pytest.fixture(scope="module")
-def limits() -> Limits:
-    found: Limits = create_app(Settings(), FakeClassifier(SOUP)).extensions["limits"]
+def admission() -> Admission:
+    found: Admission = create_app(Settings(), FakeClassifier(SOUP)).extensions["admission"]
     return found
 
 
@@ -281,8 +286,8 @@ def limits() -> Limits:
         HEAD.replace(b"/predict", b"/api/v1/classify").replace(b"Accept: application/json\r\n", b""),
     ],
 )
-def test_a_program_is_refused_by_its_head_alone(limits: Limits, head: bytes) -> None:
-    refusal = limits.refusal(head + b"twelve bytes")
+def test_a_program_is_refused_by_its_head_alone(admission: Admission, head: bytes) -> None:
+    refusal = admission.early.refusal(head + b"twelve bytes")
     assert refusal
     assert refusal.request_bytes == len(head) + 12
     lines, _, body = refusal.answer.partition(b"\r\n\r\n")
@@ -311,5 +316,20 @@ def test_a_program_is_refused_by_its_head_alone(limits: Limits, head: bytes) -> 
         HEAD.replace(b"Content-Length: 12\r\n\r\n", b"\r\nContent-Length: 12\r\n\r\n"),
     ],
 )
-def test_whatever_else_it_is_is_looked_at_more_closely(limits: Limits, head: bytes) -> None:
-    assert limits.refusal(head) is None
+def test_whatever_else_it_is_is_looked_at_more_closely(admission: Admission, head: bytes) -> None:
+    assert admission.early.refusal(head) is None
+
+
+def test_which_requests_are_admitted_is_what_the_views_say() -> None:
+    app = Flask(__name__)
+    app.post("/parts/<name>/x")(marked(admitted=True)(lambda name: name))
+    app.add_url_rule("/a.b", "a", marked(admitted=True)(lambda: ""), methods=["POST"])
+    app.add_url_rule("/open", "open", lambda: "", methods=["POST"])
+    pattern, routes = admitted_routes(app)
+
+    def route(path: bytes) -> str | None:
+        match = pattern.match(b"POST " + path + b" HTTP/1.1\r\n")
+        return routes[(match.lastindex or 1) - 1] if match else None
+
+    paths = (b"/parts/7/x", b"/a.b?c", b"/parts/7/8/x", b"/aXb", b"/open")
+    assert [route(path) for path in paths] == ["/parts/<name>/x", "/a.b", None, None, None]

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
-from app.classifier import FakeClassifier, Prediction
-from app.logs import JsonLines, gunicorn_config
-from app.settings import Settings, SettingsError
+from app.classifier import Prediction
+from app.core.logs import JsonLines, gunicorn_config
+from app.core.settings import Settings, SettingsError
 from gourmet.systems.food11 import contract
 
 SECRET = "a-key-that-nobody-may-read"
@@ -48,13 +49,13 @@ def lines() -> Iterator[Lines]:
 def client(outcome: Prediction | Exception | None = None, **settings: Any) -> Any:
     first = tuple([0.9] + [0.01] * 10)
     classifier = FakeClassifier(
-        outcome or Prediction(first, "food_test", "3", timings_ms={"decode": 1.0, "triton": 2.0})
+        outcome or predicted(first, "food_test", "3", timings_ms={"decode": 1.0, "triton": 2.0})
     )
     return create_app(Settings(log_format="json", **settings), classifier).test_client()
 
 
 def form(name: str = "photo.jpg") -> dict[str, Any]:
-    return {"file": (io.BytesIO(contract.sample()), name)}
+    return {"file": (io.BytesIO(contract.SYSTEM.sample()), name)}
 
 
 def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:

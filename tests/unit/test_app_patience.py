@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from app.patience import Patience
+from app.core.deadline_timer import DeadlineTimer
 
 
 def test_what_takes_too_long_is_given_up_and_what_does_not_is_left_alone() -> None:
-    patience, late, others = Patience(), threading.Event(), threading.Event()
+    patience, late, others = DeadlineTimer(), threading.Event(), threading.Event()
     with patience.within(60, others.set), patience.within(0.05, late.set):
         assert late.wait(10)
     with patience.within(0.2, others.set):
@@ -19,7 +19,7 @@ def test_what_takes_too_long_is_given_up_and_what_does_not_is_left_alone() -> No
 
 
 def test_a_shorter_patience_need_not_wait_for_a_longer_one() -> None:
-    patience, late = Patience(), threading.Event()
+    patience, late = DeadlineTimer(), threading.Event()
     with patience.within(60, late.clear):
         time.sleep(0.1)  # by now the thread waits for the minute to pass
         started = time.monotonic()
@@ -29,7 +29,7 @@ def test_a_shorter_patience_need_not_wait_for_a_longer_one() -> None:
 
 
 def test_one_thread_does_for_many() -> None:
-    patience, given_up = Patience(), []
+    patience, given_up = DeadlineTimer(), []
     before = threading.active_count()
     waiting = [patience.within(0.05 + number / 1000, lambda: given_up.append(1)) for number in range(20)]
     for each in waiting:

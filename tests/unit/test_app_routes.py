@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import FakeClassifier, predicted
 from werkzeug.test import TestResponse
 
-from app import create_app, errors
-from app.classifier import FakeClassifier, Prediction
-from app.settings import Settings
+from app import create_app
+from app.classifier import Prediction
+from app.core import errors
+from app.core.settings import Settings
+from gourmet.pictures.decode import PictureError
 from gourmet.systems.food11 import contract
 
-EGG = Prediction(
+EGG = predicted(
     probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
     model="food_classifier",
     version="3",
@@ -36,7 +39,7 @@ def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClien
 
 
 def post(browser: FlaskClient, data: bytes | None = None, **headers: str) -> TestResponse:
-    photo = contract.sample() if data is None else data
+    photo = contract.SYSTEM.sample() if data is None else data
     return browser.post("/predict", data={"file": (io.BytesIO(photo), "photo.jpg")}, headers=headers)
 
 
@@ -54,7 +57,7 @@ def test_a_whole_app_does_without_torch() -> None:
 
 
 def test_the_page_is_a_form_that_works_without_a_script_and_names_the_model() -> None:
-    reply = client(food_model="food_classifier_onnx", max_upload_mb=7).get("/", headers=PAGE)
+    reply = client(models={"food11": "food_classifier_onnx"}, max_upload_mb=7).get("/", headers=PAGE)
     assert reply.status_code == 200
     assert reply.mimetype == "text/html"
     assert re.search(r'<form[^>]*method="post"[^>]*action="/predict"[^>]*multipart/form-data', reply.text)
@@ -121,7 +124,7 @@ def test_the_fragment_shows_label_bars_time_and_model() -> None:
     assert text.count("<rect") == 5
     assert "80.0\xa0%" in text
     assert "food_classifier" in text
-    assert re.search(r"\d+ ms</b> in all", text)
+    assert re.search(r"\d+ ms</b> total", text)
     assert "Not sure" not in text
 
 
@@ -134,7 +137,7 @@ def test_below_the_threshold_the_app_says_that_it_is_not_sure() -> None:
 def test_the_sample_is_classified_and_shown() -> None:
     browser = client()
     assert browser.get("/test", headers=JSON).get_json()["label"] == "Egg"
-    assert browser.get("/sample.jpg").data == contract.sample()
+    assert browser.get("/sample.jpg").data == contract.SYSTEM.sample()
 
 
 FAULTS = [
@@ -144,9 +147,9 @@ FAULTS = [
     (errors.TritonBusy("x"), 503, "triton_busy", "2"),
     (errors.TritonTooSlow("x"), 504, "triton_too_slow", None),
     (errors.BadPicture("broken_picture", "x"), 400, "broken_picture", None),
-    (contract.PictureError("animated", "x"), 415, "animated", None),
-    (contract.PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
-    (contract.PictureError("too_complex", "x"), 413, "too_complex", None),
+    (PictureError("animated", "x"), 415, "animated", None),
+    (PictureError("too_many_pixels", "x"), 413, "too_many_pixels", None),
+    (PictureError("too_complex", "x"), 413, "too_complex", None),
     (errors.ServingError("x"), 500, "internal", None),
     (RuntimeError("a secret"), 500, "internal", None),
 ]
@@ -241,7 +244,7 @@ def test_ready_asks_the_model_the_sample_at_most_once_a_second() -> None:
     replies = [browser.get("/readyz") for _ in range(5)]
     assert {reply.status_code for reply in replies} == {200}
     assert replies[0].get_json() == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}
-    assert [photo for photo, _ in fake.asked] == [contract.sample()]
+    assert [photo for photo, _ in fake.asked] == [contract.SYSTEM.sample()]
 
 
 @pytest.mark.parametrize(("fault", "status", "code", "retry"), FAULTS[:5], ids=lambda value: str(value)[:20])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings import Settings, SettingsError
+from app.core.settings import Settings, SettingsError
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_env({}) == Settings()
     assert Settings.from_env({"TRITON_SERVER_URL": "", "MAX_UPLOAD_MB": " "}) == Settings()
     assert Settings().triton_url == "localhost:8000"
-    assert Settings().food_model == "food_classifier"
+    usual = Settings().models
+    assert (usual["food11"], usual["digits"]) == ("food_classifier", "digits")
     assert Settings().max_upload_bytes == 10_000_000
 
 
@@ -27,11 +28,21 @@ def test_every_variable_is_read() -> None:
             "UPLOAD_DEADLINE_S": "7",
             "REQUEST_DEADLINE_S": "1.5",
             "EXPLAIN_DEADLINE_S": "9.5",
+            "GENERATE_DEADLINE_S": "99",
             "CONNECT_TIMEOUT_S": "0.5",
         }
     )
     assert settings == Settings(
-        "triton_server:9000", "food_classifier_onnx", "mnist", 2.5, 3, 9, 7, 1.5, 9.5, 0.5
+        triton_url="triton_server:9000",
+        models={"food11": "food_classifier_onnx", "digits": "mnist"},
+        max_upload_mb=2.5,
+        max_photos=3,
+        max_call_mb=9,
+        upload_deadline_s=7,
+        request_deadline_s=1.5,
+        explain_deadline_s=9.5,
+        generate_deadline_s=99,
+        connect_timeout_s=0.5,
     )
 
 

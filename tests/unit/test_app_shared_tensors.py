@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app import shared_tensors
-from app.shared_tensors import SharedInput, may_share
+from app.triton import shared_memory
+from app.triton.shared_memory import SharedInput, may_share
 
 
 @pytest.mark.parametrize(
@@ -27,37 +26,31 @@ def test_memory_is_shared_with_a_triton_of_this_machine_only(url: str, may: bool
     assert may_share(url) is may
 
 
-class Opening:
-    """Opens a region as Triton does, or refuses to."""
+def opened(region: dict[str, Any]) -> mmap.mmap:
+    """The memory, as Triton opens it."""
+    path = shared_memory._FOLDER / region["key"].lstrip("/")
+    assert path.stat().st_size == region["byte_size"]
+    assert path.stat().st_mode & 0o077 == 0  # nobody else's business
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), region["byte_size"], prot=mmap.PROT_READ)
 
-    def __init__(self, refusal: Exception | None = None) -> None:
-        self.refusal = refusal
-        self.path = Path()
 
-    def register_system_shared_memory(self, name: str, key: str, nbytes: int) -> None:
-        self.path = shared_tensors._FOLDER / key.lstrip("/")
-        assert self.path.name == name
-        assert self.path.stat().st_size == nbytes
-        assert self.path.stat().st_mode & 0o077 == 0  # nobody else's business
-        if self.refusal:
-            raise self.refusal
-        with self.path.open("rb") as file:
-            self.memory = mmap.mmap(file.fileno(), nbytes, prot=mmap.PROT_READ)
+def left_behind(shared: SharedInput) -> bool:
+    return (shared_memory._FOLDER / shared.name).exists()
 
 
 @pytest.mark.parametrize("values", [np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.ones(7, np.uint8)])
 def test_what_is_put_there_is_what_is_read_there_and_no_file_stays(values: Any) -> None:
-    opening, shared = Opening(), SharedInput(values.nbytes)
-    shared.register(opening)
-    assert not opening.path.exists()
+    with SharedInput.offered(values.nbytes) as (shared, region):
+        memory = opened(region)
+    assert not left_behind(shared)
     shared.put(values)
-    assert opening.memory[:] == values.tobytes()
+    assert memory[:] == values.tobytes()
     shared.put(values[::-1])
-    assert opening.memory[:] == values[::-1].tobytes()
+    assert memory[:] == values[::-1].tobytes()
 
 
 def test_a_triton_that_cannot_open_it_leaves_no_file_either() -> None:
-    opening = Opening(RuntimeError("no such key"))
-    with pytest.raises(RuntimeError, match="no such key"):
-        SharedInput(100).register(opening)
-    assert not opening.path.exists()
+    with pytest.raises(RuntimeError, match="no such key"), SharedInput.offered(100) as (shared, _):
+        raise RuntimeError("no such key")
+    assert not left_behind(shared)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.fake_classifier import FakeClassifier, predicted
 
-from app import create_app, tracing
-from app.classifier import FakeClassifier, Prediction
-from app.errors import TritonUnavailable
-from app.settings import Settings, SettingsError
+from app import create_app
+from app.classifier import Prediction
+from app.core import tracing
+from app.core.errors import TritonUnavailable
+from app.core.settings import Settings, SettingsError
 from gourmet.systems.food11 import contract
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -43,14 +47,14 @@ def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iter
     init = tracing.init_app
     monkeypatch.setattr(tracing, "init_app", lambda app: init(app, spans))
     timings = {"decode": 1.0, "triton": 2.0}
-    classifier = Asking(Prediction(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
+    classifier = Asking(predicted(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
     app = create_app(Settings(), classifier)
     yield app, classifier
     tracing.close(app)
 
 
 def photo() -> dict[str, Any]:
-    return {"file": (io.BytesIO(contract.sample()), "p.jpg")}
+    return {"file": (io.BytesIO(contract.SYSTEM.sample()), "p.jpg")}
 
 
 def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
@@ -86,7 +90,7 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
     traced: tuple[Flask, Asking], spans: InMemorySpanExporter
 ) -> None:
     app, _ = traced
-    files = {"file": [(io.BytesIO(contract.sample()), "p.jpg") for _ in range(5)]}
+    files = {"file": [(io.BytesIO(contract.SYSTEM.sample()), "p.jpg") for _ in range(5)]}
     assert app.test_client().post("/api/v1/classify", data=files).status_code == 200
     found = spans.get_finished_spans()
     outer = by_name(spans)["POST /api/v1/classify"]
@@ -115,12 +119,14 @@ def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
 
 def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
     code = (
-        "import sys, app.tracing; from app import create_app; from app.classifier import FakeClassifier;"
-        "from app.settings import Settings; a = create_app(Settings(), FakeClassifier(RuntimeError()));"
-        "assert a.test_client().get('/healthz').status_code == 200; assert app.tracing.headers() == {};"
+        "import sys, app.core.tracing; from app import create_app;"
+        "from support.fake_classifier import FakeClassifier;"
+        "from app.core.settings import Settings; a = create_app(Settings(), FakeClassifier(RuntimeError()));"
+        "assert a.test_client().get('/healthz').status_code == 200; assert app.core.tracing.headers() == {};"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-P", "-c", code], env=env, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
-from app.classifier import FakeClassifier, Prediction
-from app.settings import Settings
+from app.core.settings import Settings
 from gourmet.systems.food11 import contract
 
 JSON = {"Accept": "application/json"}
 BOUNDARY = "b0undary"
-BREAD = Prediction((1.0,) + (0.0,) * 10, "m", "1", timings_ms={"decode": 1.0, "triton": 2.0})
+BREAD = predicted((1.0,) + (0.0,) * 10, "m", "1", timings_ms={"decode": 1.0, "triton": 2.0})
 
 
 def client(fake: FakeClassifier | None = None, **settings: Any) -> FlaskClient:
@@ -57,7 +57,7 @@ class Counting(io.BytesIO):
 
 def test_the_classifier_gets_exactly_the_bytes_that_were_sent() -> None:
     fake = FakeClassifier(BREAD)
-    photo = contract.sample()
+    photo = contract.SYSTEM.sample()
     reply = send(client(fake), part(photo) + f"--{BOUNDARY}--\r\n".encode())
     assert reply.status_code == 200
     assert fake.asked[0][0] == photo
@@ -68,7 +68,7 @@ def test_the_classifier_gets_exactly_the_bytes_that_were_sent() -> None:
     [
         b"",
         f"--{BOUNDARY}--\r\n".encode(),
-        part(contract.sample(), 'name="other"; filename="x.jpg"') + f"--{BOUNDARY}--\r\n".encode(),
+        part(contract.SYSTEM.sample(), 'name="other"; filename="x.jpg"') + f"--{BOUNDARY}--\r\n".encode(),
         part(b"", 'name="file"; filename=""') + f"--{BOUNDARY}--\r\n".encode(),
         part(b"some text", 'name="file"') + f"--{BOUNDARY}--\r\n".encode(),
         b"no boundary at all",
@@ -80,7 +80,7 @@ def test_a_form_without_a_photo_says_so(body: bytes) -> None:
 
 
 def test_a_body_of_another_kind_says_what_is_expected() -> None:
-    reply = client().post("/predict", data=contract.sample(), content_type="image/jpeg", headers=JSON)
+    reply = client().post("/predict", data=contract.SYSTEM.sample(), content_type="image/jpeg", headers=JSON)
     assert code(reply) == (400, "no_file")
     assert "`file`" in reply.get_json()["error"]["message"]
 
@@ -89,12 +89,12 @@ def test_a_body_of_another_kind_says_what_is_expected() -> None:
     "name", ["../../etc/passwd", "x.php", "photo.svg", "a" * 3000, 'q";x="y.png', "фото.jpg"]
 )
 def test_the_name_of_a_file_does_not_matter(name: str) -> None:
-    data = {"file": (io.BytesIO(contract.sample()), name)}
+    data = {"file": (io.BytesIO(contract.SYSTEM.sample()), name)}
     assert client().post("/predict", data=data, headers=JSON).status_code == 200
 
 
 def test_the_claimed_type_of_a_file_does_not_matter() -> None:
-    data = {"file": (io.BytesIO(contract.sample()), "x", "text/html")}
+    data = {"file": (io.BytesIO(contract.SYSTEM.sample()), "x", "text/html")}
     assert client().post("/predict", data=data, headers=JSON).status_code == 200
     data = {"file": (io.BytesIO(b"<svg/>"), "x.jpg", "image/jpeg")}
     assert code(client().post("/predict", data=data, headers=JSON)) == (415, "unsupported_format")
@@ -102,7 +102,7 @@ def test_the_claimed_type_of_a_file_does_not_matter() -> None:
 
 def test_the_cap_is_exact_and_named() -> None:
     browser = client(max_upload_mb=0.06)
-    photo = contract.sample()
+    photo = contract.SYSTEM.sample()
     exact = photo + b"\0" * (60_000 - len(photo))
     end = f"--{BOUNDARY}--\r\n".encode()
     assert send(browser, part(exact) + end).status_code == 200
@@ -130,7 +130,7 @@ def test_a_body_far_above_the_cap_is_refused_without_being_kept(terminated: bool
 def test_many_parts_and_large_fields_are_refused() -> None:
     end = f"--{BOUNDARY}--\r\n".encode()
     many = b"".join(part(b"x", f'name="f{i}"') for i in range(100))
-    assert send(client(), many + part(contract.sample()) + end).status_code == 413
+    assert send(client(), many + part(contract.SYSTEM.sample()) + end).status_code == 413
     assert send(client(), part(b"x" * 2_000_000, 'name="note"') + end).status_code == 413
 
 
@@ -140,7 +140,7 @@ def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     monkeypatch.setattr(tempfile, "SpooledTemporaryFile", refuse)
-    photo = contract.sample() + b"\0" * 5_000_000
+    photo = contract.SYSTEM.sample() + b"\0" * 5_000_000
     assert send(client(), part(photo) + f"--{BOUNDARY}--\r\n".encode()).status_code == 200
 
 
@@ -150,13 +150,13 @@ def test_an_upload_is_never_written_to_disk(monkeypatch: pytest.MonkeyPatch) -> 
     ids=["none", "a line's", "half a boundary", "one dash", "another line end"],
 )
 def test_a_form_without_its_end_is_none(end: bytes) -> None:
-    assert code(send(client(), part(contract.sample())[:-2] + end)) == (400, "no_file")
+    assert code(send(client(), part(contract.SYSTEM.sample())[:-2] + end)) == (400, "no_file")
 
 
 def test_what_looks_like_a_boundary_inside_a_photo_stays_in_it() -> None:
     fake = FakeClassifier(BREAD)
     for cut in (f"--{BOUNDARY}", f"\n--{BOUNDARY}--\r\n", f"\r\n--{BOUNDARY[:-1]}", "\r\n--", "\r"):
-        photo = contract.sample() + cut.encode() * 20_000
+        photo = contract.SYSTEM.sample() + cut.encode() * 20_000
         assert send(client(fake), part(photo) + f"--{BOUNDARY}--\r\n".encode()).status_code == 200
         assert fake.asked[-1][0] == photo
 
@@ -167,5 +167,5 @@ def test_what_looks_like_a_boundary_inside_a_photo_stays_in_it() -> None:
     ids=["too many parts", "too long a text"],
 )
 def test_a_form_of_more_than_a_photo_and_a_few_words_is_refused(parts: bytes) -> None:
-    body = parts + part(contract.sample()) + f"--{BOUNDARY}--\r\n".encode()
+    body = parts + part(contract.SYSTEM.sample()) + f"--{BOUNDARY}--\r\n".encode()
     assert code(send(client(), body)) == (413, "upload_too_large")

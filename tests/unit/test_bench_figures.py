@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gourmet.bench import (
+from gourmet.measure import (
     compare,
-    figures,
     generator,
     labs_page,
     page,
     results,
     scenario,
+    server_probe,
+    stats,
     tables,
-    triton_counts,
-    trust,
+    validity,
 )
-from gourmet.bench.answers import Answers
-from gourmet.bench.connections import Reply
-from gourmet.bench.results import (
+from gourmet.measure.connections import RawReply
+from gourmet.measure.expected import Answers
+from gourmet.measure.results import (
     BatchSize,
     Bench,
-    Demand,
     Estimate,
-    Finding,
     Latency,
+    LoadSpec,
     Point,
     Split,
+    Statement,
     Usage,
     Window,
 )
-from gourmet.bench.scenarios import SCENARIOS
-from gourmet.bench.wire import Answer, Request
-from gourmet.bench.written import NoPlaceForReport
+from gourmet.measure.transports import Answer, Request
+from gourmet.reports.table import NoPlaceForReport
+from gourmet.runtime.statistics import of_all_versions
 
 
 def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), **more: object) -> Point:
     return replace(
         Point(
             arm=arm,
-            demand=Demand("m", 2),
+            demand=LoadSpec("m", 2),
             client="gourmet",
-            rows_per_s=figures.interval(rates),
+            rows_per_s=stats.interval(rates),
             latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
             split_ms=Split(8.0, 0.1, 10.0, 0.2, 1.7),
             batches=(BatchSize(1, 50, 9.0), BatchSize(4, 50, 11.0)),
@@ -54,7 +55,7 @@ def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), *
             requests=300,
             errors={},
             usage=Usage(0.2, 1.9, 512.0),
-            checks=(results.Check("errors", "0 of 300", "none"),),
+            checks=(results.Evidence("errors", "0 of 300", "none"),),
             config={"name": "m", "max_batch_size": 8},
         ),
         **more,
@@ -65,55 +66,70 @@ def a_bench(*points: Point) -> Bench:
     return Bench("m", "gourmet bench run m", "2026-11-21T10:00:00+00:00", {"cpus": "2"}, "noise", points)
 
 
-def test_an_interval_is_student_s() -> None:
-    got = figures.interval([10.0, 12.0, 11.0])
-    assert (got.value, got.low, got.high) == pytest.approx((11.0, 11 - 2.484, 11 + 2.484), abs=0.001)
-    assert figures.interval([10.0]) == Estimate(10.0)
+def test_an_interval_is_student_s_of_the_logarithms() -> None:
+    got = stats.interval([10.0, 12.0, 11.0])
+    # Of the logarithms: 4.303 standard errors of 0.0527 each way.
+    assert (got.value, got.low, got.high) == pytest.approx((11.0, 8.77, 13.80), abs=0.01)
+    assert stats.interval([10.0]) == Estimate(10.0)
+
+
+def test_no_interval_of_a_rate_reaches_below_zero() -> None:
+    # These two turns were once reported as 128.3 (-136.4–393.0).
+    got = stats.interval([107.5, 149.1])
+    assert got.low is not None
+    assert got.high is not None
+    assert 0 < got.low < got.value < got.high
+    # Nothing at all in one of them is no interval, and no error either.
+    assert stats.interval([0.0, 10.0]) == Estimate(5.0)
 
 
 def test_a_ratio_has_the_interval_of_both() -> None:
     random = np.random.default_rng(0)
     held = 0
     for _ in range(300):
-        got = figures.ratio(list(random.normal(20, 1, 5)), list(random.normal(10, 0.5, 5)))
+        got = stats.ratio(list(random.normal(20, 1, 5)), list(random.normal(10, 0.5, 5)))
         assert got.low is not None
         assert got.high is not None
         held += got.low <= 2 <= got.high
     assert 0.91 <= held / 300 <= 0.99
-    same = figures.ratio([3.0, 3.0], [2.0, 2.0])
+    same = stats.ratio([3.0, 3.0], [2.0, 2.0])
     assert (same.value, same.low, same.high) == pytest.approx((1.5, 1.5, 1.5))
 
 
 def test_windows_and_requests_in_flight() -> None:
     due, done = np.array([0.0, 0.5, 1.0, 1.5]), np.array([0.5, 1.0, 1.5, 2.5])
-    first, second = figures.windows(due, done, 0.0, 2.0, 2)
+    first, second = stats.windows(due, done, 0.0, 2.0, 2)
     assert (first.requests_per_s, first.mean_ms, first.p95_ms) == (1.0, 500.0, 500.0)
     assert second.requests_per_s == 2.0
-    assert figures.in_flight(due, done, 0.0, 2.0) == 1.0
-    assert figures.unsteadiness([90.0, 100.0, 130.0]) == pytest.approx(0.3)
+    assert stats.in_flight(due, done, 0.0, 2.0) == 1.0
+    assert stats.unsteadiness([90.0, 100.0, 130.0]) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
     ("check", "error", "says"),
     [
-        (lambda: trust.littles_law(Demand("m", 8), 8, 7.7), None, ""),
+        (lambda: validity.littles_law(LoadSpec("m", 8), 8, 7.7), None, ""),
         (
-            lambda: trust.littles_law(Demand("m", 8), 8, 128),
-            trust.LittlesLawBroken,
+            lambda: validity.littles_law(LoadSpec("m", 8), 8, 128),
+            validity.Disturbed,
             "128.00 and 8.00 .* in flight",
         ),
-        (lambda: trust.few_errors({"bad": 5}, 95, 0.05), None, ""),
-        (lambda: trust.few_errors({"bad": 6}, 94, 0.05), trust.RequestsFailed, r"6 of 100 .* “bad”"),
-        (lambda: trust.rows_counted(100, 100), None, ""),
-        (lambda: trust.rows_counted(60, 100), trust.CountsDisagree, "a cache answered the rest"),
-        (lambda: trust.rows_counted(101, 100), trust.CountsDisagree, "somebody else asks"),
-        (lambda: trust.rows_counted(101, 100, failed=1), None, ""),
+        (lambda: validity.few_errors({"bad": 5}, 95, 0.05), None, ""),
+        (lambda: validity.few_errors({"bad": 6}, 94, 0.05), validity.Untrusted, r"6 of 100 .* “bad”"),
+        (lambda: validity.rows_counted(100, 100), None, ""),
+        (lambda: validity.rows_counted(60, 100), validity.CountsDisagree, "a cache answered the rest"),
+        (lambda: validity.rows_counted(101, 100), validity.CountsDisagree, "another client asks"),
+        (lambda: validity.rows_counted(101, 100, failed=1), None, ""),
         (
-            lambda: trust.rate_counted(Demand("m"), 38, 618, 500),
-            trust.SomebodyElseAsks,
+            lambda: validity.rate_counted(LoadSpec("m"), 38, 618, 500),
+            validity.Disturbed,
             "38 rows .* claims 618",
         ),
-        (lambda: trust.generator_had_time(Demand("m"), 0.97), trust.GeneratorSaturated, "97% of a core"),
+        (
+            lambda: validity.generator_had_time(LoadSpec("m"), 0.97),
+            validity.Disturbed,
+            "97% of a core",
+        ),
     ],
 )
 def test_a_check_passes_or_says_why(check, error, says: str) -> None:
@@ -141,10 +157,10 @@ def test_what_triton_counted_between_two_looks() -> None:
             ]
         }
 
-    got = triton_counts.counts(statistics(30)).since(triton_counts.counts(statistics(10)))
+    got = of_all_versions(statistics(30)).since(of_all_versions(statistics(10)))
     assert (got.rows, got.requests) == (80, 40)
-    assert got.batches() == (BatchSize(4, 20, 8.0),)
-    assert got.split(6.0) == Split(0.5, 0.5, 4.0, 0.5, 0.5)
+    assert server_probe.batches(got) == (BatchSize(4, 20, 8.0),)
+    assert server_probe.split(got, 6.0) == Split(0.5, 0.5, 4.0, 0.5, 0.5)
 
 
 def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
@@ -159,7 +175,7 @@ def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
         ("no", "cannot be read"),
         ("[]", "has the schema None"),
         ('{"schema": "gourmet-bench/0"}', "this gourmet reads 'gourmet-bench/1'"),
-        ('{"schema": "gourmet-bench/1"}', "is no whole benchmark"),
+        ('{"schema": "gourmet-bench/1"}', "is not a whole benchmark"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -187,7 +203,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
 def test_where_the_rate_is_given_the_latency_decides() -> None:
     def at_a_rate(mean_ms: float) -> Bench:
         windows = tuple(Window(50.0, mean_ms + more) for more in (0.0, 0.1, 0.2))
-        return a_bench(a_point(demand=Demand("m", 50, "poisson"), windows=windows))
+        return a_bench(a_point(demand=LoadSpec("m", 50, "poisson"), windows=windows))
 
     (pair,) = compare.compare(at_a_rate(20.0), at_a_rate(30.0))
     assert (pair.verdict, round(pair.speed.value, 2)) == ("slower", 0.67)
@@ -201,7 +217,7 @@ def test_runs_of_other_things_are_not_compared() -> None:
 def test_turns_become_one_point_whose_interval_is_theirs() -> None:
     turns = [a_point(rates=(rate,) * 3) for rate in (90.0, 100.0, 110.0)]
     merged = scenario.merge(turns)
-    assert merged.rows_per_s == figures.interval([90.0, 100.0, 110.0])
+    assert merged.rows_per_s == stats.interval([90.0, 100.0, 110.0])
     assert merged.batches == (BatchSize(1, 150, 9.0), BatchSize(4, 150, 11.0))
     assert (merged.turns, merged.requests, merged.executed_rows) == (3, 900, 2.5)
 
@@ -213,26 +229,17 @@ def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
     assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
 
 
-@pytest.mark.parametrize("name", list(SCENARIOS))
-def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
-    chosen = SCENARIOS[name]()
-    points = [replace(a_point(arm.name), demand=demand) for arm in chosen.arms for demand in arm.demands]
-    said = [each.says for each in chosen.read(scenario.Points(points))]
-    assert any(says.startswith("Not reproduced here: ") for says in said)
-    missing = chosen.read(scenario.Points([]))
-    assert {each.seen for each in missing} == {None}
-    assert all(each.says.startswith("Not measured: ") for each in missing)
-
-
 def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_others(tmp_path: Path) -> None:
-    seen = replace(a_bench(a_point()), findings=(Finding("it is so", True), Finding("Not reproduced", False)))
+    seen = replace(
+        a_bench(a_point()), findings=(Statement("it is so", True), Statement("Not reproduced", False))
+    )
     labs_page.write(seen, "food", tmp_path)
     labs = tmp_path / "labs.md"
     labs.write_text(labs.read_text() + "\nRead on.\n")
     first = labs.read_text()
     assert "- ✓ it is so\n- ✗ Not reproduced\n" in first
     assert "![Throughput of every point](labs-food.svg)" in first
-    labs_page.write(replace(seen, findings=(Finding("it is still so", True),)), "food", tmp_path)
+    labs_page.write(replace(seen, findings=(Statement("it is still so", True),)), "food", tmp_path)
     assert labs.read_text() == first.replace("it is so\n- ✗ Not reproduced", "it is still so")
     assert "<svg" in (tmp_path / "labs-food.svg").read_text()
     with pytest.raises(NoPlaceForReport, match="bench scenario digits"):
@@ -249,14 +256,14 @@ class StallingServer:
     def request(self, which: tuple[int, ...]) -> Request:
         return Request(which, b"")
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: Request) -> RawReply:
         async with self._turn:
             self._asked += 1
             if self._asked == 10:
                 await asyncio.sleep(0.4)
-        return Reply({}, b"")
+        return RawReply({}, b"")
 
-    def read(self, reply: Reply) -> Answer:
+    def read(self, reply: RawReply) -> Answer:
         return {}
 
     async def close(self) -> None:
@@ -268,11 +275,17 @@ async def no_mark() -> None:
 
 
 def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
-    demand = Demand("m", 100, "constant")
+    demand = LoadSpec("m", 100, "constant")
     server = StallingServer()
-    traffic = generator.run(
-        server, [server.request((0,))], demand, generator.Pace(0.0, 0.8), lambda *_: None, mark=no_mark
-    )
+    traffic = generator.Load(
+        server,
+        itertools.repeat(server.request((0,))),
+        demand,
+        lambda *_: None,
+        warm_up_s=0.0,
+        measure_s=0.8,
+        mark=no_mark,
+    ).run()
     due, _, done = traffic.arrays()
     # A closed loop would have one slow request; here all that fell due in the stall are slow.
     assert ((done - due) > 0.1).sum() >= 20
@@ -281,5 +294,5 @@ def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
 
 def test_a_mix_up_must_be_able_to_show() -> None:
     same = [{"y": np.array([1.0, 2.0])}] * 3
-    with pytest.raises(trust.NothingToTellApart, match="all 3 inputs have the same answer"):
+    with pytest.raises(validity.WrongAnswers, match="all 3 inputs have the same answer"):
         Answers(same, True, "said")

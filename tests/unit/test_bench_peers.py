@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +16,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from gourmet.bench.peers import arms, report, summary, traffic, venv, windows
-from gourmet.bench.peers.expected import WrongAnswers, complaint, plain_decode
-from gourmet.bench.peers.photo_sets import Kind, _draw
-from gourmet.bench.peers.run import Plan, Results
-from gourmet.bench.peers.traffic import Endpoint, Load, Seen, Spent, Traffic, drive
-from gourmet.bench.peers.windows import Window
-from gourmet.bench.written import NoPlaceForReport
-from gourmet.cli import main
+from gourmet.measure.validity import WrongAnswers
+from gourmet.reports.table import NoPlaceForReport
 from gourmet.systems.food11 import contract
+from peers import contenders, report, summary, traffic, venv, windows
+from peers.expected import complaint, plain_decode
+from peers.photo_sets import Kind, _draw
+from peers.run import Comparison, Plan
+from peers.traffic import ClosedLoop, CpuUsed, Endpoint, Recording, Seen, drive
+from peers.windows import ContenderWindow
 
+ROOT = Path(__file__).resolve().parents[2]
 ROW = np.array([0.5, 0.3, 0.1, 0.1] + [0.0] * 7, np.float32)
-ARM = arms.ARMS["fastapi-pool"]
+ARM = contenders.CONTENDERS["fastapi-pool"]
 
 
 def answer(**changes: Any) -> bytes:
@@ -58,22 +61,22 @@ def seen(done: float, body: bytes | None = None, status: int = 200) -> Seen:
     return Seen(0, done - 0.1, done, status, answer() if body is None else body)
 
 
-def some_traffic(*answers: Seen, failures: tuple[tuple[float, str], ...] = ()) -> Traffic:
-    return Traffic(
+def some_traffic(*answers: Seen, failures: tuple[tuple[float, str], ...] = ()) -> Recording:
+    return Recording(
         began=10.0,
         ended=12.0,
         seen=list(answers),
         failures=list(failures),
-        before=Spent({"server": 5.0}, 7.0, 20.0),
-        after=Spent({"server": 6.0}, 8.5, 22.0),
+        before=CpuUsed({"server": 5.0}, 7.0, 20.0),
+        after=CpuUsed({"server": 6.0}, 8.5, 22.0),
         client_cpu_s=0.1,
         memory_mib={"server": 300.0},
     )
 
 
-def summarised(*answers: Seen, **more: Any) -> Window:
+def summarised(*answers: Seen, **more: Any) -> ContenderWindow:
     right = ROW[np.newaxis]
-    return windows.summarise(ARM, "small", 0, Load(8, 0.5, 2.0), some_traffic(*answers, **more), right)
+    return windows.summarise(ARM, "small", 0, ClosedLoop(8, 0.5, 2.0), some_traffic(*answers, **more), right)
 
 
 def test_only_what_came_while_the_window_was_open_counts() -> None:
@@ -143,7 +146,10 @@ def test_the_client_accounts_for_every_answer_of_a_server_that_errs_and_closes(p
     import os
 
     came = drive(
-        Endpoint(port, "/predict", {"server": os.getpid()}), [b"a", b"b" * 300_000], Load(3, 0.1, 0.5), 1
+        Endpoint(port, "/predict", {"server": os.getpid()}),
+        [b"a", b"b" * 300_000],
+        ClosedLoop(3, 0.1, 0.5),
+        1,
     )
     statuses = [each.status for each in came.seen]
     assert len(statuses) > 20
@@ -160,19 +166,23 @@ def test_a_server_that_is_not_there_is_failures_and_no_answers() -> None:
         endpoint = Endpoint(taken.getsockname()[1], "/predict")
         traffic._LONGEST_WARM_UP_S, before = 0.1, traffic._LONGEST_WARM_UP_S
         try:
-            came = drive(endpoint, [b"a"], Load(2, 0.05, 0.1), 1)
+            came = drive(endpoint, [b"a"], ClosedLoop(2, 0.05, 0.1), 1)
         finally:
             traffic._LONGEST_WARM_UP_S = before
     assert not came.seen
     assert "ConnectionRefusedError" in came.failures[0][1]
 
 
-def window(arm: str, photos: str, rate: int, turn: int, concurrency: int = 8, slow_s: float = 0.04) -> Window:
+def window(
+    arm: str, photos: str, rate: int, turn: int, concurrency: int = 8, slow_s: float = 0.04
+) -> ContenderWindow:
     latencies = (0.01,) * (rate - 2) + (slow_s,) * 2
-    return Window(arm, photos, concurrency, turn, 1.0, latencies, (), {"server": 9.0}, {"server": 99.0})
+    return ContenderWindow(
+        arm, photos, concurrency, turn, 1.0, latencies, (), {"server": 9.0}, {"server": 99.0}
+    )
 
 
-def results() -> Results:
+def results() -> Comparison:
     rates = {"limit-fp32": 100, "ours-fp32": 90, "fastapi-pool": 80, "litserve": 60, "ours-int8": 150}
     found = [
         window(arm, "small", rate + turn, turn, 2 if arm == "limit-fp32" else 8)
@@ -183,7 +193,7 @@ def results() -> Results:
     for arm in ("limit-fp32", "ours-fp32", "fastapi-pool", "ours-int8"):
         found.append(window(arm, "small", rates[arm], 2, 1 if arm == "limit-fp32" else 8))
     plan = Plan(tuple(rates), ("small",), (8,), turns=3, window_s=1.0)
-    return Results(plan, ("small: 64 photos",), tuple(found), {"bentoml": "did not start"}, ("the same",))
+    return Comparison(plan, ("small: 64 photos",), tuple(found), {"bentoml": "did not start"}, ("the same",))
 
 
 def test_goals_are_ratios_turn_by_turn_against_whichever_peer_was_best() -> None:
@@ -231,7 +241,7 @@ def test_a_page_without_a_place_for_the_report_is_left_alone(tmp_path: Path) -> 
 
 def test_plain_decoding_shows_small_photos_as_ours_does_to_the_last_bit() -> None:
     photo = _draw(Kind(1, 320, 240, 85), 3)
-    assert np.array_equal(plain_decode()(photo), contract.pixels(photo))
+    assert np.array_equal(plain_decode()(photo), contract.SYSTEM.pixels(photo))
 
 
 def test_packages_that_cannot_be_had_are_an_error_that_says_how_to_do_without(
@@ -253,6 +263,13 @@ def test_every_peer_s_package_is_pinned() -> None:
 
 
 def test_an_arm_that_is_not_there_is_named_with_those_that_are() -> None:
-    ran = CliRunner().invoke(main, ["bench", "peers", "--arm", "flask"])
-    assert ran.exit_code == 2
-    assert "'flask' is none of limit-fp32, ours-fp32" in ran.output
+    program = [sys.executable, "-P", str(ROOT / "benchmarks" / "peers")]
+    ran = subprocess.run([*program, "--arm", "flask"], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "Error: --arm 'flask' is not one of limit-fp32, ours-fp32" in ran.stderr
+
+
+def test_the_verb_of_old_runs_the_program_with_its_status() -> None:
+    gourmet = Path(sysconfig.get_path("scripts"), "gourmet")
+    ran = subprocess.run([gourmet, "bench", "peers", "--arm", "flask"], capture_output=True, text=True)
+    assert (ran.returncode, "is not one of limit-fp32" in ran.stderr) == (2, True)

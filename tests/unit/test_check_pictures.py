@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.checking.pictures import BadPictures, Pictures, find
 from gourmet.errors import GourmetError
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.drawn_photos import photos
+from gourmet.systems.food11.contract import SYSTEM
+from gourmet.tasks.classification.checking.pictures import BadPictures, Pictures, find
 
-CLASSES = range(len(contract.LABELS))
+CLASSES = range(len(contract.SYSTEM.labels))
 
 
 @pytest.fixture(scope="module")
 def blob() -> bytes:
-    return photos(1, width=32, height=32, seed=1)[0]
+    return SYSTEM.examples(1, 1, (32, 32))[0]
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def fill(folder: Path, blob: bytes, names: list[str]) -> Path:
 
 
 def asked(
-    data: Path, part: str = "test", limit: int | None = None, missing_classes: bool = False
+    data: Path, part: str | None = None, limit: int | None = None, missing_classes: bool = False
 ) -> Pictures:
     return find("food11", data, part, limit, missing_classes=missing_classes)
 
@@ -48,10 +48,10 @@ def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path,
 
 
 def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
-    from gourmet.systems.food11.data import listing
+    from gourmet.systems.food11.data import DATA
 
     found = asked(labelled, missing_classes=True)
-    assert found.names == [photo.name for photo in listing(labelled, "test")]
+    assert found.names == [photo.name for photo in DATA.listing(labelled, "test")]
     assert 0 < len(found) < 110
 
 
@@ -72,6 +72,16 @@ def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, bl
 def test_loose_pictures_named_by_class_are_labelled(tmp_path: Path, blob: bytes) -> None:
     data = fill(tmp_path / "loose", blob, [f"{c}_{n}.jpg" for c in CLASSES for n in range(10)])
     assert asked(data, "all").classes is not None
+
+
+def test_all_of_a_plain_folder_is_asked_about(tmp_path: Path, blob: bytes) -> None:
+    """It is not divided into parts, even if its pictures are named as Food-11 names them."""
+    data = fill(tmp_path / "loose", blob, [f"{n % 11}_{n}.jpg" for n in range(250)])
+    found = asked(data)
+    assert len(found) == 250
+    assert found.classes is not None
+    few = fill(tmp_path / "few", blob, ["3_1.jpg", "4_1.jpg"])
+    assert len(asked(few, missing_classes=True)) == 2
 
 
 def test_loose_pictures_named_by_class_stay_labelled_where_the_part_is_empty(

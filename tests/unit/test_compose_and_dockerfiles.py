@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from app.settings import Settings
+from app.core.settings import Settings
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 
@@ -96,6 +100,38 @@ def test_dockerignore_lets_nothing_through_that_no_dockerfile_copies() -> None:
         assert any(source == rule or source.startswith(f"{rule}/") for source in copied), rule
 
 
+@pytest.mark.parametrize(
+    ("dockerfile", "modules"),
+    [
+        ("Dockerfile.triton", ["ask_models", "gourmet.serving.api_keys", "gourmet.runtime.openvino_network"]),
+        ("Dockerfile.flask", ["app", "app.admission.gunicorn_conf", "gourmet.systems.registry"]),
+    ],
+)
+def test_what_an_image_copies_is_all_that_it_imports(
+    dockerfile: str, modules: list[str], tmp_path: Path
+) -> None:
+    copies = [copy for copy in instructions(ROOT / dockerfile, "COPY") if not copy.startswith("--from")]
+    for copy in copies:
+        *sources, into = copy.split()
+        for source in map(ROOT.joinpath, sources):
+            target = tmp_path / into.lstrip("/")
+            target = target / source.name if into.endswith("/") else target
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    packages = next(tmp_path.rglob("gourmet/__init__.py")).parents[1]
+    paths = {str(packages), str(tmp_path / "opt" / "gourmet")}
+    names = ", ".join([*modules, *(f"gourmet.systems.{name}.contract" for name in registry.names())])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import {names}; print(gourmet.__file__)"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GOURMET_SYSTEMS": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith(str(tmp_path)), done.stderr
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_requirement_files_that_a_build_installs_exist(path: Path) -> None:
     named = re.findall(r"requirements/[\w.-]+\.txt", path.read_text())
@@ -150,7 +186,7 @@ def test_tritons_ports_are_the_defaults_of_the_launcher() -> None:
 def test_the_web_image_listens_where_compose_publishes_and_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in " ".join(instructions(ROOT / "Dockerfile.flask", "ENV")).split():
         monkeypatch.setenv(*setting.split("=", 1))
-    served = runpy.run_path(str(ROOT / "app" / "gunicorn_conf.py"))
+    served = runpy.run_path(str(ROOT / "app" / "admission" / "gunicorn_conf.py"))
     port = SERVICES["flask"]["ports"][0].rpartition(":")[2]
     assert served["bind"] == f"0.0.0.0:{port}"
     assert f"127.0.0.1:{port}/readyz" in SERVICES["flask"]["healthcheck"]["test"][-1]
@@ -208,7 +244,7 @@ def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_servic
     environment = {name: default_of(text) for name, text in SERVICES["flask"]["environment"].items()}
     settings = Settings.from_env(environment)
     assert settings.triton_url == "triton:8000"
-    assert settings.food_model == Settings().food_model
+    assert settings.models == Settings().models
     host, port = settings.triton_url.split(":")
     assert host in SERVICES
     assert port == SERVICES["triton"]["ports"][0].rpartition(":")[2]
@@ -216,10 +252,10 @@ def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_servic
 
 def test_every_system_can_be_given_its_model_in_both_containers_that_ask_it() -> None:
     for name in registry.names():
-        variable = registry.room(name, "contract").MODEL_ENV
+        variable = registry.load(name).model_variable
         for service in ("triton", "flask"):
             value = SERVICES[service]["environment"][variable]
-            assert default_of(value) == registry.room(name, "contract").DEFAULT_MODEL
+            assert default_of(value) == registry.load(name).default_model
 
 
 def test_nvidias_triton_is_started_like_the_launchers() -> None:
@@ -231,7 +267,7 @@ def test_nvidias_triton_is_started_like_the_launchers() -> None:
     command = json.loads(instructions(ROOT / "Dockerfile.triton", "CMD")[0])
     *locked, program = command[:4]
     flags = command[4:]
-    assert locked == ["python3", "-m", "gourmet.serving.locks"]
+    assert locked == ["python3", "-m", "gourmet.serving.api_keys"]
     assert program == "tritonserver"
     assert set(flags) <= launched, "a flag that `gourmet up` does not give"
     # The rest says where things are on this machine.

@@ -4,49 +4,51 @@ from __future__ import annotations
 
 import io
 
+import draw_food_sample
 import numpy as np
 import pytest
 from PIL import Image
 
-from gourmet.systems.food11 import contract, draw_sample
+from gourmet.pictures.probabilities import softmax
+from gourmet.systems.food11 import contract
 
 
 def test_there_are_eleven_labels_in_food11_s_order() -> None:
-    assert len(contract.LABELS) == len(set(contract.LABELS)) == 11
-    assert list(contract.LABELS) == sorted(contract.LABELS)
-    assert contract.LABELS[3] == "Egg"
+    assert len(contract.SYSTEM.labels) == len(set(contract.SYSTEM.labels)) == 11
+    assert list(contract.SYSTEM.labels) == sorted(contract.SYSTEM.labels)
+    assert contract.SYSTEM.labels[3] == "Egg"
 
 
 def test_normalising_is_imagenet_s_mean_and_deviation_channels_first() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 224, 224, 3), dtype=np.uint8)
     expected = (pixels / 255.0 - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])
-    got = contract.normalise(pixels)
+    got = contract.SYSTEM.normalise(pixels)
     assert got.dtype == np.float32
     assert got.flags.c_contiguous
     np.testing.assert_allclose(got, np.moveaxis(expected, -1, 1), atol=1e-5)
-    np.testing.assert_array_equal(contract.normalise(pixels[0]), got[0])
+    np.testing.assert_array_equal(contract.SYSTEM.normalise(pixels[0]), got[0])
 
 
 def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
-    photo = contract.sample()
-    raw = contract.encode(photo, "BYTES")
+    photo = contract.SYSTEM.sample()
+    raw = contract.SYSTEM.encode(photo, "BYTES")
     assert raw.shape == (1, 1)
     assert raw[0, 0] == photo
-    pixels = contract.encode(photo, "UINT8")
+    pixels = contract.SYSTEM.encode(photo, "UINT8")
     assert (pixels.shape, pixels.dtype) == ((1, 224, 224, 3), np.uint8)
-    values = contract.encode(photo, "FP32")
+    values = contract.SYSTEM.encode(photo, "FP32")
     assert (values.shape, values.dtype) == ((1, 3, 224, 224), np.float32)
-    np.testing.assert_array_equal(values, contract.normalise(pixels))
+    np.testing.assert_array_equal(values, contract.SYSTEM.normalise(pixels))
 
 
 def test_a_type_that_no_food_model_takes_is_named() -> None:
-    with pytest.raises(ValueError, match="INT64 is none of BYTES, UINT8, FP32"):
-        contract.encode(contract.sample(), "INT64")
+    with pytest.raises(ValueError, match="INT64 is not one of BYTES, UINT8, FP32"):
+        contract.SYSTEM.encode(contract.SYSTEM.sample(), "INT64")
 
 
 def test_softmax_sums_to_one_keeps_the_order_and_survives_large_logits() -> None:
     logits = np.array([[1.0, 3.0, 2.0], [1000.0, 0.0, -1000.0]], dtype=np.float32)
-    rows = contract.softmax(logits)
+    rows = softmax(logits)
     np.testing.assert_allclose(rows.sum(axis=1), 1, rtol=1e-6)
     assert rows[0].argsort().tolist() == [0, 2, 1]
     assert rows[1, 0] == 1
@@ -54,7 +56,7 @@ def test_softmax_sums_to_one_keeps_the_order_and_survives_large_logits() -> None
 
 def test_a_higher_temperature_makes_the_same_choice_less_surely() -> None:
     logits = np.array([[1.0, 3.0, 2.0]], dtype=np.float32)
-    cold, warm = contract.softmax(logits), contract.softmax(logits, 2.0)
+    cold, warm = softmax(logits), softmax(logits, 2.0)
     assert cold.argmax() == warm.argmax()
     assert cold.max() > warm.max()
 
@@ -64,22 +66,22 @@ LOGITS = np.random.default_rng(1).normal(size=(2, 11)).astype(np.float32)
 
 @pytest.mark.parametrize("name", ["PROBABILITIES", "probabilities"])
 def test_probabilities_of_a_model_are_taken_as_they_are(name: str) -> None:
-    rows = contract.softmax(LOGITS)
-    np.testing.assert_array_equal(contract.probabilities({name: rows}, temperature=3.0), rows)
+    rows = softmax(LOGITS)
+    np.testing.assert_array_equal(contract.SYSTEM.read({name: rows}, temperature=3.0), rows)
 
 
 def test_logits_of_a_model_are_brought_to_the_temperature() -> None:
-    expected = contract.softmax(LOGITS, 1.5)
-    np.testing.assert_array_equal(contract.probabilities({"output": LOGITS}, 1.5), expected)
+    expected = softmax(LOGITS, 1.5)
+    np.testing.assert_array_equal(contract.SYSTEM.read({"output": LOGITS}, 1.5), expected)
 
 
 def test_outputs_of_another_model_are_named() -> None:
     with pytest.raises(ValueError, match="translation"):
-        contract.probabilities({"translation": LOGITS})
+        contract.SYSTEM.read({"translation": LOGITS})
 
 
 def test_the_sample_is_what_its_script_draws() -> None:
-    drawn = np.asarray(Image.open(io.BytesIO(draw_sample.jpeg())), dtype=float)
-    bundled = np.asarray(Image.open(io.BytesIO(contract.sample())), dtype=float)
+    drawn = np.asarray(Image.open(io.BytesIO(draw_food_sample.jpeg())), dtype=float)
+    bundled = np.asarray(Image.open(io.BytesIO(contract.SYSTEM.sample())), dtype=float)
     assert drawn.shape == bundled.shape == (480, 640, 3)
     assert np.abs(drawn - bundled).mean() < 1  # other versions of libjpeg may round differently

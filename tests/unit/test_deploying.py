@@ -13,24 +13,34 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
-from gourmet.deploying import gate
-from gourmet.deploying.deploy import Photos, deploy
-from gourmet.deploying.evaluation import NotEvaluated, read_evaluation, sha256, write_evaluation
+from gourmet.deploying.deploy import deploy
 from gourmet.deploying.parameters import set_parameters
 from gourmet.deploying.rollback import rollback
-from gourmet.deploying.target import Calibration, Job, Scores
-from gourmet.deploying.version import staged
+from gourmet.deploying.staging import staged
+from gourmet.deploying.target import Deployment, ExportRefused
+from gourmet.pictures.probabilities import softmax
 from gourmet.repository import RepositoryError, read_config, versions
-from gourmet.systems import registry
-from gourmet.systems.food11 import contract, export
-from gourmet.systems.food11.network import Food11Network
-from gourmet.training.average import refresh_statistics
+from gourmet.runtime.manifest import sha256
+from gourmet.systems.food11 import contract, int8
+from gourmet.systems.food11.export import EXPORT
+from gourmet.systems.food11.network import Food11Network, load
+from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.evaluation_file import (
+    Calibration,
+    NotEvaluated,
+    read_evaluation,
+    write_evaluation,
+)
+from gourmet.tasks.classification.gate import Scores
+from gourmet.tasks.classification.targets import ClassifierTarget, Onnx, Source, open_onnx
+from gourmet.tasks.datasets import BadData
 from gourmet.training.files import save_tensors
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
-ROOM = registry.room("food11", "export")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,7 @@ def weights(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> P
     torch.manual_seed(0)
     network = Food11Network([f"{c:02d}/" for c in range(11)], range(11))
     with torch.no_grad():
-        refresh_statistics(network, [torch.from_numpy(contract.normalise(pictures))])
+        update_bn([torch.from_numpy(contract.SYSTEM.normalise(pictures))], network)
         network.backbone.classifier[1].weight.mul_(30)  # type: ignore[index, union-attr, operator]
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
@@ -65,21 +75,40 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def photos(pictures: np.ndarray) -> Photos:
-    return Photos(pictures[:8], pictures, np.arange(16) % 11)
+@pytest.fixture(scope="module")
+def data(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pictures as somebody's data, a few for each part."""
+    folder = tmp_path_factory.mktemp("data")
+    for part, chosen in (("train", pictures[:8]), ("validation", pictures)):
+        for number, pixels in enumerate(chosen):
+            path = folder / part / f"{number % 11:02d}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployment(weights: Path, data: Path) -> Deployment:
+    return EXPORT.open(weights, data, lambda share: None)
+
+
+def source_of(deployment: Deployment) -> Source:
+    target = deployment.targets["onnx"]
+    assert isinstance(target, ClassifierTarget)
+    return target.source
 
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("form", ["onnx", "torchscript"])
 def test_an_exact_export_becomes_the_next_version_with_its_manifest(
-    form: str, weights: Path, repository: Path, photos: Photos
+    form: str, deployment: Deployment, repository: Path
 ) -> None:
-    target = export.TARGETS[form]
-    deployed = deploy(ROOM, target, weights, repository, photos)
+    target = deployment.targets[form]
+    deployed = deploy(deployment, form, repository)
     model = repository / target.model
     assert deployed.folder == model / "2"
     assert (model / "2" / "model.py").read_text() == "code"
@@ -88,7 +117,7 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     assert manifest["sha256"] == sha256(model / "2" / target.file)
     assert manifest["bytes"] == (model / "2" / target.file).stat().st_size
     assert manifest["accuracy"] == {"test": {"balanced": 0.5}}
-    assert manifest["preprocessing"]["mean"] == list(contract.MEAN)
+    assert manifest["preprocessing"]["mean"] == list(contract.SYSTEM.mean)
     assert all(check["passed"] for check in manifest["gate"])
     parameters = read_config(model).parameters
     assert float(parameters["temperature"].string_value) == 1.25
@@ -96,8 +125,8 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     assert parameters["system"].string_value == "food11"
 
 
-def test_onnx_is_one_file_with_a_free_batch(weights: Path, repository: Path, photos: Photos) -> None:
-    deployed = deploy(ROOM, export.TARGETS["onnx"], weights, repository, photos, number=1)
+def test_onnx_is_one_file_with_a_free_batch(deployment: Deployment, repository: Path) -> None:
+    deployed = deploy(deployment, "onnx", repository, number=1)
     assert sorted(p.name for p in deployed.folder.iterdir()) == ["manifest.json", "model.onnx", "model.py"]
     model = onnx.load(deployed.folder / "model.onnx")
     (given,) = model.graph.input
@@ -109,12 +138,11 @@ def test_onnx_is_one_file_with_a_free_batch(weights: Path, repository: Path, pho
 def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     weights: Path, pictures: np.ndarray, tmp_path: Path
 ) -> None:
-    network, _ = export.load(weights)
-    facts = export.TARGETS["int8"].build(
-        Job(network, Calibration(1.25, 0.4), pictures[:8]), tmp_path / "model.onnx"
-    )
-    answers = export.open_int8(tmp_path / "model.onnx")
-    expected = contract.softmax(export.eager(network)(pictures), 1.25)
+    network, _ = load(weights)
+    source = Source(contract.SYSTEM, network, Calibration(1.25, 0.4), pictures[:8], pictures, None)
+    facts = int8.build(source, tmp_path / "model.onnx")
+    answers = open_onnx(tmp_path / "model.onnx", "image", "probabilities")
+    expected = softmax(source.eager(pictures), 1.25)
     for rows in (1, 3, 16):
         found = answers(pictures[:rows])
         assert found.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
@@ -129,64 +157,102 @@ class Tampered(nn.Module):
     def __init__(self, network: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.network, self.change = network, change
+        self.eval()  # torch puts a network that it exported back into the mode it found it in
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.network(self.change(images))
         return result
 
 
-def wrong_normalisation(job: Job, path: Path) -> dict[str, Any]:
-    return export.build_onnx(dataclasses.replace(job, network=Tampered(job.network, lambda x: x * 0.9)), path)
+Write = Callable[[Source, Path], dict[str, Any]]
 
 
-def swapped_channels(job: Job, path: Path) -> dict[str, Any]:
-    return export.build_onnx(
-        dataclasses.replace(job, network=Tampered(job.network, lambda x: x.flip(1))), path
-    )
+def write(source: Source, path: Path) -> dict[str, Any]:
+    return Onnx("food_classifier_onnx")(source).build(path)
 
 
-def fixed_batch(job: Job, path: Path) -> dict[str, Any]:
-    facts = export.build_onnx(job, path)
+def wrong_normalisation(source: Source, path: Path) -> dict[str, Any]:
+    return write(dataclasses.replace(source, network=Tampered(source.network, lambda x: x * 0.9)), path)
+
+
+def swapped_channels(source: Source, path: Path) -> dict[str, Any]:
+    return write(dataclasses.replace(source, network=Tampered(source.network, lambda x: x.flip(1))), path)
+
+
+def fixed_batch(source: Source, path: Path) -> dict[str, Any]:
+    facts = write(source, path)
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(model, path)
     return facts
 
 
-def truncated(job: Job, path: Path) -> dict[str, Any]:
-    facts = export.build_onnx(job, path)
+def truncated(source: Source, path: Path) -> dict[str, Any]:
+    facts = write(source, path)
     path.write_bytes(path.read_bytes()[:100_000])
     return facts
 
 
+def written_by(deployment: Deployment, write: Write) -> Deployment:
+    """The same, but for how the ONNX model is written."""
+    target = deployment.targets["onnx"]
+    assert isinstance(target, ClassifierTarget)
+    return dataclasses.replace(deployment, targets={"onnx": dataclasses.replace(target, write=write)})
+
+
+@pytest.mark.smoke
 @pytest.mark.parametrize("broken", [wrong_normalisation, swapped_channels, fixed_batch, truncated])
 def test_a_broken_export_is_refused_and_what_was_served_stays(
-    broken: Callable[[Job, Path], dict[str, Any]], weights: Path, repository: Path, photos: Photos
+    broken: Write, deployment: Deployment, repository: Path
 ) -> None:
     before = tree(repository)
-    target = dataclasses.replace(export.TARGETS["onnx"], build=broken)
-    with pytest.raises(gate.Refused, match="food_classifier_onnx is not deployed") as refused:
-        deploy(ROOM, target, weights, repository, photos)
+    with pytest.raises(ExportRefused, match="food_classifier_onnx is not deployed") as refused:
+        deploy(written_by(deployment, broken), "onnx", repository)
     assert "FAIL" in str(refused.value)
     assert tree(repository) == before
 
 
-def test_an_export_that_raises_leaves_nothing_behind(weights: Path, repository: Path, photos: Photos) -> None:
+def test_an_export_that_raises_leaves_nothing_behind(deployment: Deployment, repository: Path) -> None:
     before = tree(repository)
-    job_of_another_network = dataclasses.replace(export.TARGETS["int8"], build=lambda job, path: 1 / 0)  # type: ignore[arg-type, return-value]
     with pytest.raises(ZeroDivisionError):
-        deploy(ROOM, job_of_another_network, weights, repository, photos)
+        deploy(written_by(deployment, lambda source, path: 1 / 0), "onnx", repository)  # type: ignore[arg-type, return-value]
     assert tree(repository) == before
 
 
-def test_weights_that_were_not_evaluated_are_not_deployed(
-    weights: Path, repository: Path, photos: Photos, tmp_path: Path
+def test_a_new_model_is_a_folder_with_its_config_or_not_there_at_all(
+    deployment: Deployment, tmp_path: Path
 ) -> None:
+    with pytest.raises(ExportRefused):
+        deploy(written_by(deployment, swapped_channels), "onnx", tmp_path)
+    assert not any(tmp_path.iterdir())
+    deployed = deploy(deployment, "onnx", tmp_path)
+    assert deployed.folder == tmp_path / "food_classifier_onnx" / "1"
+    config = read_config(tmp_path / "food_classifier_onnx")
+    assert json.loads(config.parameters["labels"].string_value) == list(contract.SYSTEM.labels)
+    assert (config.max_batch_size, list(config.input[0].dims)) == (16, [3, 224, 224])
+    assert config.parameters["temperature"].string_value == "1.2500"
+
+
+def test_weights_that_were_not_evaluated_are_not_deployed(weights: Path, data: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone" / "last.safetensors"
     alone.parent.mkdir()
     shutil.copy(weights, alone)
     with pytest.raises(NotEvaluated, match="run `gourmet evaluate`"):
-        deploy(ROOM, export.TARGETS["onnx"], alone, repository, photos)
+        EXPORT.open(alone, data, lambda share: None)
+
+
+def test_fewer_pictures_than_a_full_batch_are_enough(deployment: Deployment, repository: Path) -> None:
+    source = source_of(deployment)
+    few = Onnx("food_classifier_onnx")(dataclasses.replace(source, held_out=source.held_out[:5]))
+    deployed = deploy(dataclasses.replace(deployment, targets={"onnx": few}), "onnx", repository)
+    assert [check.allowed for check in deployed.checks if "top-1" in check.what] == ["1", "2", "5"]
+
+
+def test_no_picture_at_all_is_not_enough(deployment: Deployment, repository: Path) -> None:
+    source = source_of(deployment)
+    none = Onnx("food_classifier_onnx")(dataclasses.replace(source, held_out=source.held_out[:0]))
+    with pytest.raises(BadData, match="no pictures are held out"):
+        deploy(dataclasses.replace(deployment, targets={"onnx": none}), "onnx", repository)
 
 
 def test_an_evaluation_of_other_weights_does_not_count(tmp_path: Path) -> None:

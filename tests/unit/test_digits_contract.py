@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract, drawn_digits
 
 
@@ -24,7 +25,7 @@ def centre(image: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("digit", range(10))
 def test_a_drawing_is_brought_to_twenty_pixels_around_the_middle(digit: int) -> None:
-    image = contract.pixels(drawn_digits.png(digit, at=(0.1, 0.4), scale=0.5))
+    image = contract.SYSTEM.pixels(drawn_digits.png(digit, at=(0.1, 0.4), scale=0.5))
     assert (image.shape, image.dtype, image.max()) == ((28, 28), np.uint8, 255)
     inked = np.argwhere(image > 60)
     assert 19 <= np.ptp(inked, axis=0).max() + 1 <= 21
@@ -33,41 +34,47 @@ def test_a_drawing_is_brought_to_twenty_pixels_around_the_middle(digit: int) -> 
 
 def test_place_and_size_in_the_picture_do_not_matter() -> None:
     large, small = drawn_digits.png(8, brush=0.04), drawn_digits.png(8, brush=0.02, at=(0.3, 0.2), scale=0.5)
-    apart = np.abs(contract.pixels(large).astype(int) - contract.pixels(small))
+    apart = np.abs(contract.SYSTEM.pixels(large).astype(int) - contract.SYSTEM.pixels(small))
     assert apart.mean() < 6
 
 
 @pytest.mark.parametrize(("ink", "paper"), [(0, 255), (255, 0), (40, 190), (200, 120)])
 def test_ink_is_what_differs_from_the_border_whichever_is_lighter(ink: int, paper: int) -> None:
-    given = contract.pixels(drawn_digits.png(4, ink=ink, paper=paper))
-    np.testing.assert_allclose(given, contract.pixels(drawn_digits.png(4)), atol=2)
+    given = contract.SYSTEM.pixels(drawn_digits.png(4, ink=ink, paper=paper))
+    np.testing.assert_allclose(given, contract.SYSTEM.pixels(drawn_digits.png(4)), atol=2)
 
 
 def test_ink_on_a_transparent_canvas_is_dark_ink_on_white() -> None:
     drawn = np.asarray(Image.open(io.BytesIO(drawn_digits.png(5))))
     canvas = np.dstack([np.zeros((*drawn.shape, 3), np.uint8), drawn])
-    np.testing.assert_allclose(contract.pixels(png(canvas)), contract.pixels(drawn_digits.png(5)), atol=2)
+    np.testing.assert_allclose(
+        contract.SYSTEM.pixels(png(canvas)), contract.SYSTEM.pixels(drawn_digits.png(5)), atol=2
+    )
 
 
 def test_a_wide_picture_is_not_cropped() -> None:
     drawn = np.asarray(Image.open(io.BytesIO(drawn_digits.png(2))))
     wide = np.zeros((280, 900), np.uint8)
     wide[:, 600:880] = drawn
-    apart = np.abs(contract.pixels(png(wide)).astype(int) - contract.pixels(drawn_digits.png(2)))
+    apart = np.abs(
+        contract.SYSTEM.pixels(png(wide)).astype(int) - contract.SYSTEM.pixels(drawn_digits.png(2))
+    )
     assert apart.mean() < 6
 
 
 def test_a_jpegs_noise_is_no_ink() -> None:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(drawn_digits.png(7))).save(buffer, "JPEG", quality=40)
-    apart = np.abs(contract.pixels(buffer.getvalue()).astype(int) - contract.pixels(drawn_digits.png(7)))
+    apart = np.abs(
+        contract.SYSTEM.pixels(buffer.getvalue()).astype(int) - contract.SYSTEM.pixels(drawn_digits.png(7))
+    )
     assert apart.mean() < 3
 
 
 @pytest.mark.parametrize("colour", [0, 128, 255])
 def test_a_blank_picture_is_said_to_be_blank(colour: int) -> None:
-    with pytest.raises(contract.PictureError, match="draw a digit") as raised:
-        contract.pixels(png(np.full((280, 280), colour, np.uint8)))
+    with pytest.raises(PictureError, match="draw a digit") as raised:
+        contract.SYSTEM.pixels(png(np.full((280, 280), colour, np.uint8)))
     assert raised.value.code == "blank"
 
 
@@ -79,32 +86,34 @@ def test_the_smallest_ink_is_laid_out_too(shape: tuple[int, int]) -> None:
 
 
 def test_a_picture_becomes_the_tensor_that_both_models_take() -> None:
-    values = contract.encode(contract.sample(), "FP32")
+    values = contract.SYSTEM.encode(contract.SYSTEM.sample(), "FP32")
     assert (values.shape, values.dtype) == ((1, 1, 28, 28), np.float32)
     assert (values.min(), values.max()) == (0.0, 1.0)
-    np.testing.assert_array_equal(values[0], contract.normalise(contract.pixels(contract.sample())))
+    np.testing.assert_array_equal(
+        values[0], contract.SYSTEM.normalise(contract.SYSTEM.pixels(contract.SYSTEM.sample()))
+    )
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "UINT8", "INT64"])
 def test_a_type_that_no_digits_model_takes_is_named(datatype: str) -> None:
-    with pytest.raises(ValueError, match=f"{datatype} is not FP32"):
-        contract.encode(contract.sample(), datatype)
+    with pytest.raises(ValueError, match=f"{datatype} is not one of FP32"):
+        contract.SYSTEM.encode(contract.SYSTEM.sample(), datatype)
 
 
 @pytest.mark.parametrize("name", ["logits", "26"])
 def test_both_models_logits_are_brought_to_the_temperature(name: str) -> None:
     logits = np.random.default_rng(1).normal(size=(3, 10)).astype(np.float32)
-    sharp, soft = (contract.probabilities({name: logits}, t) for t in (0.5, 2.0))
+    sharp, soft = (contract.SYSTEM.read({name: logits}, t) for t in (0.5, 2.0))
     np.testing.assert_allclose(sharp.sum(axis=1), 1, rtol=1e-6)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
 
 
 def test_outputs_of_another_model_are_named() -> None:
     with pytest.raises(ValueError, match=r"\['PROBABILITIES'\] hold none of logits, 26"):
-        contract.probabilities({"PROBABILITIES": np.zeros((1, 11), np.float32)})
+        contract.SYSTEM.read({"PROBABILITIES": np.zeros((1, 11), np.float32)})
 
 
 def test_the_sample_is_what_its_script_draws() -> None:
     drawn = np.asarray(Image.open(io.BytesIO(drawn_digits.sample())))
-    bundled = np.asarray(Image.open(io.BytesIO(contract.sample())))
+    bundled = np.asarray(Image.open(io.BytesIO(contract.SYSTEM.sample())))
     np.testing.assert_array_equal(drawn, bundled)

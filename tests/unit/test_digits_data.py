@@ -15,8 +15,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from gourmet.errors import UsageError
-from gourmet.systems.datasets import BadData
 from gourmet.systems.digits import contract, data
+from gourmet.tasks.datasets import BadData
 
 HEAD = "label," + ",".join(f"pixel{i}" for i in range(784))
 
@@ -49,13 +49,13 @@ def mnist(folder: Path, *prefixes: str, count: int = 100) -> Path:
 
 
 def sizes(path: Path) -> dict[str, int]:
-    return {part: len(data.listing(path, part)) for part in data.PARTS}
+    return {part: len(data.DATA.listing(path, part)) for part in data.PARTS}
 
 
 def test_the_bundled_digits_are_scikit_learns_in_its_order() -> None:
     theirs = load_digits()
     path, words = data.bundled()
-    found = {digit.name: digit for part in data.PARTS for digit in data.listing(path, part)}
+    found = {digit.name: digit for part in data.PARTS for digit in data.DATA.listing(path, part)}
     assert len(found) == len(theirs.target) == 1797
     assert "1,797" in words
     for row in (0, 7, 1796):
@@ -66,7 +66,7 @@ def test_the_bundled_digits_are_scikit_learns_in_its_order() -> None:
 
 def test_a_fifth_of_every_digit_is_held_out_and_a_tenth_of_the_rest() -> None:
     path, _ = data.bundled()
-    counts = {part: Counter(digit.class_id for digit in data.listing(path, part)) for part in data.PARTS}
+    counts = {part: Counter(digit.class_id for digit in data.DATA.listing(path, part)) for part in data.PARTS}
     for class_id in range(10):
         everything = sum(counts[part][class_id] for part in data.PARTS)
         assert counts["test"][class_id] == round(everything / 5)
@@ -74,16 +74,16 @@ def test_a_fifth_of_every_digit_is_held_out_and_a_tenth_of_the_rest() -> None:
 
 
 def test_a_digit_of_the_data_comes_through_the_contract_as_it_is() -> None:
-    digits = data.listing(data.bundled()[0], "test", limit=60)
+    digits = data.DATA.listing(data.bundled()[0], "test", limit=60)
     assert Counter(digit.class_id for digit in digits) == dict.fromkeys(range(10), 6)
-    for digit, picture in zip(digits, data.read(digits), strict=True):
-        np.testing.assert_array_equal(contract.pixels(picture), digit.image)
+    for digit, picture in zip(digits, data.DATA.read(digits), strict=True):
+        np.testing.assert_array_equal(contract.SYSTEM.pixels(picture), digit.image)
 
 
 def test_kaggles_csv_is_read_by_name_or_by_its_folder(tmp_path: Path) -> None:
     path = kaggle(tmp_path / "train.csv")
     assert sizes(path) == sizes(tmp_path) == {"train": 70, "validation": 10, "test": 20}
-    digit = data.listing(path, "test")[0]
+    digit = data.DATA.listing(path, "test")[0]
     row = int(digit.name.partition(":")[2]) - 1
     np.testing.assert_array_equal(digit.image, images(100)[row])
     assert digit.class_id == row % 10
@@ -99,7 +99,7 @@ def test_mnists_own_files_are_read_with_their_test_part(form: str, tmp_path: Pat
         elif form == "dot":
             path.rename(path.with_name(path.name.replace("-idx", ".idx")))
     assert sizes(tmp_path) == {"train": 90, "validation": 10, "test": 100}
-    np.testing.assert_array_equal(data.listing(tmp_path, "test")[3].image, images(100)[3])
+    np.testing.assert_array_equal(data.DATA.listing(tmp_path, "test")[3].image, images(100)[3])
 
 
 def test_mnists_training_files_alone_are_divided_and_may_be_named_themselves(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_mnists_training_files_alone_are_divided_and_may_be_named_themselves(tmp
 
 def test_few_digits_have_no_parts_to_measure_on(tmp_path: Path) -> None:
     mnist(tmp_path, "train", count=20)
-    assert data.parts(tmp_path) == ()
+    assert data.DATA.parts(tmp_path) == ()
     with pytest.raises(BadData, match="too few digits for a test part"):
-        data.listing(tmp_path, "test")
+        data.DATA.listing(tmp_path, "test")
 
 
 def test_a_part_that_no_data_has_is_refused() -> None:
     with pytest.raises(UsageError, match="'tset' is not a part"):
-        data.listing(data.bundled()[0], "tset")
+        data.DATA.listing(data.bundled()[0], "tset")
 
 
 def changed(change: Callable[[str], str]) -> Callable[[Path], Path]:
@@ -174,7 +174,7 @@ def a_picture(folder: Path) -> Path:
         (changed(lambda text: f"{HEAD}\n5{',0' * 784}\n"), r"train\.csv: number 1 is blank"),
         (changed(lambda text: f"{HEAD}\n5,1\n"), r"train\.csv has 2 columns, 785 are needed"),
         (cut_gzip, r"digits\.csv\.gz cannot be read"),
-        (a_picture, r"digit\.png is no CSV"),
+        (a_picture, r"digit\.png is not a CSV"),
         (
             broken_idx("train-images-idx3-ubyte", lambda data: data[:-5]),
             r"train-images-idx3-ubyte is cut short .* 20×28×28 bytes .* head of 16, and 15675 do",
@@ -183,7 +183,7 @@ def a_picture(folder: Path) -> Path:
         (broken_idx("train-images-idx3-ubyte", lambda data: b""), "begins with nothing, not 00000803"),
         (
             broken_idx("train-labels-idx1-ubyte", lambda data: idx(images(20))),
-            "train-labels-idx1-ubyte is no idx file of labels: it begins with 00000803",
+            "train-labels-idx1-ubyte is not an idx file of labels: it begins with 00000803",
         ),
         (broken_idx("train-labels-idx1-ubyte", lambda data: idx(labels(19))), "20 images, .* 19 labels"),
         (
@@ -196,4 +196,4 @@ def a_picture(folder: Path) -> Path:
 )
 def test_what_is_broken_is_named(write: Callable[[Path], Path], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(BadData, match=complaint):
-        data.listing(write(tmp_path), "train")
+        data.DATA.listing(write(tmp_path), "train")

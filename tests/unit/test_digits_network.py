@@ -10,7 +10,7 @@ import torch
 from gourmet.errors import UsageError
 from gourmet.systems.digits import augment, data
 from gourmet.systems.digits.network import DigitsNetwork, load
-from gourmet.systems.digits.train import prepare, recipe
+from gourmet.systems.digits.train import TRAINING, DigitsTask
 from gourmet.training.files import BadWeights, save_tensors
 
 
@@ -49,17 +49,18 @@ def test_weights_come_back_as_they_were_saved_and_others_are_refused(
 
 
 def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
-    digits = data.listing(data.bundled()[0], "train", limit=20)
-    trainee = prepare(
+    digits = data.DATA.listing(data.bundled()[0], "train", limit=20)
+    task = TRAINING.prepare(
         data.bundled()[0], limit=20, seed=0, device="cpu", pretrained=False, tick=lambda share: None
     )
-    assert len(trainee.images) == len(digits)
+    assert isinstance(task, DigitsTask)
+    assert len(task.images) == len(digits)
     one, same, other = (
-        augment.varied(trainee.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        augment.varied(task.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-    assert one.shape == trainee.images.shape
+    assert one.shape == task.images.shape
     assert one.min() >= 0.0
     assert one.max() <= 1.0
     assert (one.amax(dim=(1, 2, 3)) > 0.3).all()
@@ -67,4 +68,4 @@ def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
 
 def test_there_are_no_pretrained_weights_for_digits() -> None:
     with pytest.raises(UsageError, match="without --pretrained"):
-        recipe(epochs=None, rate=None, seed=0, device="cpu", pretrained=True)
+        TRAINING.recipe(epochs=None, rate=None, seed=0, device="cpu", pretrained=True)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,45 +21,34 @@ from click.testing import CliRunner
 from unit.doctoring import said
 
 from gourmet.cli import main
-from gourmet.doctor import examination, server
-from gourmet.doctor.findings import Subject
+from gourmet.doctor import checks, software
+from gourmet.doctor.findings import Examined
+from gourmet.runtime import manifest
 from gourmet.serving import wheel
-from gourmet.systems import manifest
 
 
-def test_nothing_fails_where_nothing_is_wrong(subject: Subject, program: Callable[[str, str], None]) -> None:
-    found = list(examination.examine(subject))
-    assert {name for name, _ in found} == set(examination.CHECKS)
+def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callable[[str, str], None]) -> None:
+    found = list(checks.examine(subject))
+    assert {name for name, _ in found} == set(checks.CHECKS)
     assert [(name, str(finding)) for name, finding in found if finding.level == "fail"] == []
-    assert {name for name, finding in found if finding.level == "warn"} <= {"server", "packages", "files"}
+    # An environment that was not made by `make setup`, or not recently, may lack its guard of torch.
+    known = {"server", "packages", "files", "torch"}
+    assert {name for name, finding in found if finding.level == "warn"} <= known
 
 
-def test_a_python_without_packages_and_without_its_library(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
-    assert "this is Python 3.99; Python 3.11 or 3.12 is needed: install one" in said(
-        "python", subject, "fail"
-    )
-    assert "libpython3.99.so.1.0 is nowhere on this machine" in said("libpython", subject, "fail")
-
-
-def test_an_old_c_library(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_c_library(subject: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
-    assert "glibc 2.31; Triton needs 2.35 or newer: use Debian 12" in said("glibc", subject, "fail")
+    assert "glibc 2.31; Triton needs glibc 2.35 or newer: use Debian 12" in said("wheel", subject, "fail")
 
 
-def test_packages_of_other_versions(subject: Subject, tmp_path: Path) -> None:
-    for name, version in (("numpy", "2.1.0"), ("onnxruntime", "1.0.0")):
-        folder = tmp_path / f"{name}-{version}.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-    other = replace(subject, site_packages=tmp_path)
-    assert "numpy 2.1.0 is installed" in said("numpy", other, "fail")
-    assert "onnxruntime 1.0.0 instead of " in said("packages", other, "warn")
+def test_packages_of_other_versions(subject: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "pinned", lambda: {"onnxruntime": "1.0.0", "pillow": version("pillow")})
+    assert f"other versions: onnxruntime {version('onnxruntime')} instead of 1.0.0: run" in said(
+        "packages", subject, "warn"
+    )
 
 
-def test_a_missing_wheel(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wheel(subject: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "find_spec", lambda name: None)
     assert "nvidia-pytriton is missing; run `make setup`" in said("wheel", subject, "fail")
 
@@ -72,7 +62,7 @@ def test_shared_memory_that_is_too_small(size: str, level: str) -> None:
         pytest.skip("this machine allows no mount namespaces")
     ask = (
         f"{mount} && {sys.executable} -c 'from gourmet.doctor import machine, findings as f; "
-        'print(*map(repr, machine.shared_memory(f.Subject((), "", {}, "", False, {}))))\''
+        'print(*map(repr, machine.shared_memory(f.Examined((), "", {}, "", False, {}))))\''
     )
     ran = subprocess.run([*unshare, ask], capture_output=True, text=True, check=True)
     assert f"level='{level}'" in ran.stdout
@@ -80,28 +70,13 @@ def test_shared_memory_that_is_too_small(size: str, level: str) -> None:
     assert "--shm-size=1g" in ran.stdout
 
 
-def test_a_port_that_somebody_else_has(subject: Subject) -> None:
+def test_a_port_that_somebody_else_has(subject: Examined) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         taken = replace(subject, ports={**subject.ports, "--port": port})
         assert f"port {port} of 127.0.0.1 is in use" in said("ports", taken, "fail")
-
-
-@pytest.mark.parametrize(
-    ("client", "answered", "level"),
-    [
-        ("2.50.0", "2.51.0", "ok"),
-        ("2.50.0", "2.73.0", "ok"),
-        ("2.50.0", "2.34.0", "warn"),
-        ("2.50.0", "3.0", "fail"),
-    ],
-)
-def test_client_and_server_of_different_versions(client: str, answered: str, level: str) -> None:
-    (found,) = server.skew(client, answered)
-    assert found.level == level
-    assert f"client {client}, server {answered}" in found.cause
 
 
 @pytest.fixture
@@ -128,7 +103,7 @@ def as_nobody() -> Iterator[None]:
             os.seteuid(0)
 
 
-def test_files_that_cannot_be_read(subject: Subject, open_folder: Path) -> None:
+def test_files_that_cannot_be_read(subject: Examined, open_folder: Path) -> None:
     here = replace(subject, repositories=(open_folder,))
     with as_nobody():
         assert "can be read" in said("files", here, "ok")
@@ -141,17 +116,17 @@ def test_files_that_cannot_be_read(subject: Subject, open_folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 1000, reason="this user is the containers'")
-def test_files_that_the_containers_user_cannot_read(subject: Subject, open_folder: Path) -> None:
+def test_files_that_the_containers_user_cannot_read(subject: Examined, open_folder: Path) -> None:
     (open_folder / "soup" / "1").chmod(0o700)
     line = said("files", replace(subject, repositories=(open_folder,)), "warn")
     assert f"{open_folder}/soup/1 cannot be read by user 1000, who serves in the containers" in line
 
 
-def arguments(subject: Subject, *more: str) -> list[str]:
+def arguments(subject: Examined, *more: str) -> list[str]:
     return ["doctor", *more, *(str(part) for option in subject.ports.items() for part in option)]
 
 
-def test_the_command_ends_with_1_where_something_fails(subject: Subject, models_copy: Path) -> None:
+def test_the_command_ends_with_1_where_something_fails(subject: Examined, models_copy: Path) -> None:
     (models_copy / "food_classifier" / "1" / manifest.MANIFEST).unlink()
     ran = CliRunner().invoke(main, arguments(subject, "--model-repository", str(models_copy), "--json"))
     found = json.loads(ran.stdout)
@@ -160,7 +135,7 @@ def test_the_command_ends_with_1_where_something_fails(subject: Subject, models_
     assert all(line["fix"] for line in found if line["level"] != "ok")
 
 
-def test_the_command_prints_a_line_a_finding(subject: Subject) -> None:
+def test_the_command_prints_a_line_a_finding(subject: Examined) -> None:
     ran = CliRunner().invoke(main, arguments(subject))
     assert ran.exit_code == 0, ran.output
     assert all(line[:4] in ("ok  ", "warn") for line in ran.stdout.splitlines())
@@ -171,10 +146,17 @@ def test_the_command_prints_a_line_a_finding(subject: Subject) -> None:
     ("words", "says"),
     [
         (["--shape", "input:3"], "--shape is about the inputs of a model: name it with -m"),
-        (["-m", "food_classifier", "--shape", "input"], "is no shape: write it like input:3,224,224"),
+        (["-m", "food_classifier", "--shape", "input"], "is not a shape: write it like input:3,224,224"),
     ],
 )
 def test_a_shape_that_makes_no_sense_is_refused(words: list[str], says: str) -> None:
     ran = CliRunner().invoke(main, ["doctor", *words])
     assert ran.exit_code == 2
     assert says in ran.output
+
+
+def test_a_folder_that_passes_for_torch_s_compiler(
+    subject: Examined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # one without our guard
+    assert "takes its folder triton/ for torch's compiler" in said("torch", subject, "warn")

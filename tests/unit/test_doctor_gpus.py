@@ -10,7 +10,7 @@ import torch
 from unit.doctoring import findings, said
 
 from gourmet.doctor import gpus
-from gourmet.doctor.findings import Subject
+from gourmet.doctor.findings import Examined
 
 P100 = "0, Tesla P100-PCIE-16GB, 580.95.05, 6.0"
 H100 = "0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0"
@@ -37,7 +37,7 @@ def torch_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ids=["too old", "too new"],
 )
 def test_a_gpu_that_the_image_has_no_kernels_for(
-    subject: Subject,
+    subject: Examined,
     program: Callable[[str, str], None],
     torch_for: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -68,7 +68,7 @@ def test_a_gpu_that_the_image_has_no_kernels_for(
     ids=["too old", "too new"],
 )
 def test_a_gpu_that_the_installed_torch_has_no_kernels_for(
-    subject: Subject,
+    subject: Examined,
     program: Callable[[str, str], None],
     torch_for: Callable[..., None],
     gpu: str,
@@ -89,7 +89,7 @@ def test_a_gpu_that_the_installed_torch_has_no_kernels_for(
     ids=["CUDA 12", "CUDA 13"],
 )
 def test_a_driver_that_is_too_old_for_the_installed_torch(
-    subject: Subject,
+    subject: Examined,
     program: Callable[[str, str], None],
     torch_for: Callable[..., None],
     driver: str,
@@ -103,7 +103,7 @@ def test_a_driver_that_is_too_old_for_the_installed_torch(
 
 
 def test_what_runs_on_a_gpu_runs_on_the_later_ones_of_its_major_version(
-    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
+    subject: Examined, program: Callable[[str, str], None], torch_for: Callable[..., None]
 ) -> None:
     program("nvidia-smi", "echo '0, NVIDIA GB10, 580.95.05, 12.1'")
     torch_for("13.0", "sm_75", "sm_120")
@@ -111,7 +111,7 @@ def test_what_runs_on_a_gpu_runs_on_the_later_ones_of_its_major_version(
 
 
 def test_a_gpu_that_everything_has_kernels_for(
-    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
+    subject: Examined, program: Callable[[str, str], None], torch_for: Callable[..., None]
 ) -> None:
     torch_for("13.0", "sm_75", "sm_90")
     program("nvidia-smi", f"echo '{H100}'")
@@ -121,43 +121,7 @@ def test_a_gpu_that_everything_has_kernels_for(
     assert "carry what the GPUs need" in said("kernels", subject, "ok")
 
 
-def test_an_old_driver_knows_no_capability_but_the_card_is_known(
-    subject: Subject, program: Callable[[str, str], None], torch_for: Callable[..., None]
-) -> None:
-    torch_for(None)
-    program(
-        "nvidia-smi",
-        'case "$1" in *compute_cap*) echo "Field compute_cap is not a valid field to query."; exit 2;; esac\n'
-        "echo '0, Tesla P100-PCIE-16GB, 470.57'\necho '1, Matrox Millennium, 470.57'",
-    )
-    assert "GPU 0 (Tesla P100-PCIE-16GB), compute capability 6.0" in said("gpu", subject, "ok")
-    assert "GPU 1 (Matrox Millennium) has a compute capability that is not known" in said(
-        "gpu", subject, "warn"
-    )
-    assert "has driver 470.57, NVIDIA's image" in said("kernels", subject, "warn")
-
-
-@pytest.mark.parametrize(
-    ("name", "capability"),
-    [
-        ("NVIDIA A100-SXM4-80GB", (8, 0)),
-        ("NVIDIA A10", (8, 6)),
-        ("NVIDIA L40S", (8, 9)),
-        ("NVIDIA L4", (8, 9)),
-        ("Tesla P40", (6, 1)),
-        ("NVIDIA GeForce GTX 1080 Ti", (6, 1)),
-        ("NVIDIA GeForce RTX 3090", (8, 6)),
-        ("Tesla V100-SXM2-16GB", (7, 0)),
-    ],
-)
-def test_cards_are_known_by_name(
-    program: Callable[[str, str], None], name: str, capability: tuple[int, int]
-) -> None:
-    program("nvidia-smi", f'case "$1" in *compute_cap*) exit 2;; esac\necho "0, {name}, 470.57"')
-    assert [gpu.capability for gpu in gpus.find()] == [capability]
-
-
-def test_a_driver_that_is_not_loaded(subject: Subject, program: Callable[[str, str], None]) -> None:
+def test_a_driver_that_is_not_loaded(subject: Examined, program: Callable[[str, str], None]) -> None:
     words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
     program("nvidia-smi", f'echo "{words}"; exit 9')
     line = said("gpu", subject, "fail")
@@ -165,7 +129,7 @@ def test_a_driver_that_is_not_loaded(subject: Subject, program: Callable[[str, s
     assert "load or install the driver" in line
 
 
-def test_docker_without_the_runtime_for_gpus(subject: Subject, program: Callable[[str, str], None]) -> None:
+def test_docker_without_the_runtime_for_gpus(subject: Examined, program: Callable[[str, str], None]) -> None:
     assert "no Docker here" in said("docker", subject, "ok")
     program("nvidia-smi", f"echo '{H100}'")
     program("docker", """echo '{"runc":{"path":"runc"}}'""")

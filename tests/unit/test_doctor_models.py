@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 from unit.doctoring import said
 
-from gourmet.doctor.findings import Subject
-from gourmet.systems import manifest
-from gourmet.systems.food11 import contract
+from gourmet.doctor.findings import Examined
+from gourmet.runtime import manifest
 
 
 def config_of(models: Path, model: str, old: str, new: str) -> None:
@@ -29,53 +27,10 @@ BROKEN_MODELS = {
         "models",
         "is not a config that Triton can read",
     ),
-    "a model under another name": (
-        lambda m: config_of(m, "food_classifier", '"food_classifier"', '"soup"'),
-        "models",
-        "calls the model 'soup', its folder 'food_classifier'",
-    ),
-    "labels that are missing": (
-        lambda m: (m / "food_classifier_onnx" / "labels.txt").unlink(),
-        "models",
-        "names the labels 'labels.txt' of 'output'",
-    ),
-    "no version": (
-        lambda m: shutil.rmtree(m / "food_classifier_int8" / "1"),
-        "models",
-        "food_classifier_int8 has no version: deploy one",
-    ),
-    "code that is none": (
-        lambda m: (m / "food_classifier" / "1" / "model.py").write_text("def broken(:\n"),
-        "models",
-        "model.py is no Python: invalid syntax",
-    ),
-    "no code": (
-        lambda m: (m / "food_classifier" / "1" / "model.py").unlink(),
-        "models",
-        "1/model.py: a Python model is a model.py",
-    ),
-    "another input": (
-        lambda m: config_of(m, "food_classifier_onnx", 'name: "input"', 'name: "inputs"'),
-        "onnx",
-        "the config names an input 'inputs', the ONNX file has 'input'",
-    ),
-    "other dims": (
-        lambda m: config_of(m, "food_classifier_onnx", "[ 3, 224, 224 ]", "[ 224, 224, 3 ]"),
-        "onnx",
-        r"input 'input' is \[-1, 224, 224, 3\] in the config and \[-1, 3, 224, 224\] in the ONNX file",
-    ),
-    "an ONNX file that was cut short": (
-        lambda m: (
-            os.truncate(m / "food_classifier_int8" / "1" / "model.onnx", 100_000),
-            (m / "food_classifier_int8" / "1" / manifest.MANIFEST).unlink(),
-        ),
-        "onnx",
-        "food_classifier_int8, version 1: .*cannot be opened as an ONNX model",
-    ),
-    "a checkpoint that was cut short": (
+    "a truncated TorchScript file": (
         lambda m: os.truncate(m / "food_classifier" / "1" / "model.pt", 1_000_000),
-        "weights",
-        r"model\.pt is no TorchScript file \(cut short\?\): deploy it again",
+        "manifests",
+        r"model\.pt has sha256 [0-9a-f]{64}, its manifest says",
     ),
     "a file that is not the deployed one": (
         lambda m: (m / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"other"),
@@ -91,14 +46,14 @@ BROKEN_MODELS = {
 
 
 @pytest.mark.parametrize("fault", BROKEN_MODELS)
-def test_models_that_are_broken(subject: Subject, models_copy: Path, fault: str) -> None:
+def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str) -> None:
     bring_about, check, says = BROKEN_MODELS[fault]
     bring_about(models_copy)
     line = said(check, replace(subject, repositories=(models_copy,)), "fail")
     assert re.search(says, line), line
 
 
-def test_weights_of_a_run_that_are_broken(subject: Subject, tmp_path: Path) -> None:
+def test_weights_of_a_run_that_are_broken(subject: Examined, tmp_path: Path) -> None:
     weights = tmp_path / "last.safetensors"
     weights.write_bytes(b"\x10\x00\x00")
     assert "cannot be read as safetensors" in said("weights", replace(subject, weights=weights), "fail")
@@ -108,7 +63,7 @@ def test_weights_of_a_run_that_are_broken(subject: Subject, tmp_path: Path) -> N
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
 def test_an_instance_on_a_gpu_that_is_not_there(
-    subject: Subject, models_copy: Path, program: Callable[[str, str], None]
+    subject: Examined, models_copy: Path, program: Callable[[str, str], None]
 ) -> None:
     here = replace(subject, repositories=(models_copy,))
     config_of(models_copy, "food_classifier_onnx", "kind: KIND_AUTO count: 2", "kind: KIND_GPU gpus: [ 1 ]")
@@ -119,18 +74,13 @@ def test_an_instance_on_a_gpu_that_is_not_there(
     assert "food_classifier_onnx wants GPU 1, and this machine has 1: " in said("devices", here, "fail")
 
 
-def test_a_page_that_asks_for_a_model_that_is_not_there(subject: Subject) -> None:
-    other = replace(subject, environment={contract.MODEL_ENV: "food_clasifier"})
-    assert "FOOD11_MODEL_NAME is 'food_clasifier', which is no served model" in said("page", other, "fail")
-
-
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [
         (
             {"inputs": (3, 224, 224)},
-            "--shape inputs:3,224,224 is for an input that food_classifier_onnx has not, which perf_analyzer "
-            "passes over in silence; it has 'input' [3, 224, 224]: give --shape input:3,224,224",
+            "--shape inputs:3,224,224 is for an input that food_classifier_onnx does not have, which "
+            "perf_analyzer ignores silently; it has 'input' [3, 224, 224]: give --shape input:3,224,224",
         ),
         ({"input": (224, 224, 3)}, "does not fit: 'input' of food_classifier_onnx is [3, 224, 224]: give"),
         ({"input": (16, 3, 224, 224)}, "a shape is that of one row: give --shape input:3,224,224 and -b 16"),
@@ -138,16 +88,16 @@ def test_a_page_that_asks_for_a_model_that_is_not_there(subject: Subject) -> Non
     ids=["no such input", "other dims", "with the batch"],
 )
 def test_shapes_that_do_not_fit_the_model(
-    subject: Subject, shapes: dict[str, tuple[int, ...]], says: str
+    subject: Examined, shapes: dict[str, tuple[int, ...]], says: str
 ) -> None:
     asked = replace(subject, model="food_classifier_onnx", shapes=shapes)
     assert says in said("inputs", asked, "fail")
 
 
-def test_inputs_for_which_perf_analyzer_needs_more(subject: Subject, models_copy: Path) -> None:
+def test_inputs_for_which_perf_analyzer_needs_more(subject: Examined, models_copy: Path) -> None:
     here = replace(subject, repositories=(models_copy,), model="food_classifier")
     assert "takes bytes, and perf_analyzer makes up random text: give it real" in said("inputs", here, "warn")
     config_of(models_copy, "food_classifier_onnx", "[ 3, 224, 224 ]", "[ 3, -1, 224 ]")
     free = replace(here, model="food_classifier_onnx")
     assert "perf_analyzer needs one: --shape input:3,-1,224 with numbers" in said("inputs", free, "warn")
-    assert "there is no model 'soup', there is " in said("inputs", replace(here, model="soup"), "fail")
+    assert "no model 'soup' found: name one of " in said("inputs", replace(here, model="soup"), "fail")

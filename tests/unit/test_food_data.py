@@ -12,9 +12,11 @@ from PIL import Image
 
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.data import BadData, decode, dishes, listing, natural_side, parts, read
+from gourmet.systems.food11.data import DATA, dishes
+from gourmet.tasks.classification.labelled_pictures import decode, natural_side, read
+from gourmet.tasks.datasets import BadData
 
-CLASSES = range(len(contract.LABELS))
+CLASSES = range(len(contract.SYSTEM.labels))
 
 
 def jpeg(colour: tuple[int, int, int] = (200, 80, 20), side: int = 16) -> bytes:
@@ -39,13 +41,13 @@ def test_zips_of_classes_and_dishes(tmp_path: Path) -> None:
     names = [f"{c:02d}/dish{d}/{i}.jpg" for c in CLASSES for d in range(2) for i in range(30)]
     write_zip(tmp_path / "train.zip", names)
     write_zip(tmp_path / "test.zip", names[:60])
-    train, held = listing(tmp_path, "train"), listing(tmp_path, "validation")
+    train, held = DATA.listing(tmp_path, "train"), DATA.listing(tmp_path, "validation")
     assert {p.name for p in train} | {p.name for p in held} == set(names)
     assert not {p.name for p in train} & {p.name for p in held}
     assert len(held) == pytest.approx(len(names) / 20, rel=0.8)
-    assert {p.dish for p in train} == {"dish0", "dish1"}
-    assert len(listing(tmp_path, "test")) == 60
-    assert parts(tmp_path) == ("validation", "test")
+    assert {p.variety for p in train} == {"dish0", "dish1"}
+    assert len(DATA.listing(tmp_path, "test")) == 60
+    assert DATA.parts(tmp_path) == ("validation", "test")
 
 
 @pytest.mark.parametrize(
@@ -54,32 +56,32 @@ def test_zips_of_classes_and_dishes(tmp_path: Path) -> None:
     ids=["flat, as Food-11 comes", "folders named like labels", "class_00", "numbers"],
 )
 def test_the_layouts_of_food11(name: str, tmp_path: Path) -> None:
-    folders = [label.replace("/", "-") for label in contract.LABELS]
+    folders = [label.replace("/", "-") for label in contract.SYSTEM.labels]
     write_folder(tmp_path, [name.format(c, folders[c]) for c in CLASSES])
     write_folder(tmp_path, ["validation/0_1.jpg", "evaluation/3_1.jpg"])
-    assert sorted(p.class_id for p in listing(tmp_path, "train")) == list(CLASSES)
-    assert [p.class_id for p in listing(tmp_path, "validation")] == [0]
-    assert [p.class_id for p in listing(tmp_path, "test")] == [3]
+    assert sorted(p.class_id for p in DATA.listing(tmp_path, "train")) == list(CLASSES)
+    assert [p.class_id for p in DATA.listing(tmp_path, "validation")] == [0]
+    assert [p.class_id for p in DATA.listing(tmp_path, "test")] == [3]
 
 
 def test_a_plain_folder_of_class_folders_is_divided_once_and_for_all(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"{c}/photo{c}_{i}.jpg" for c in CLASSES for i in range(20)])
-    split = {part: {p.name for p in listing(tmp_path, part)} for part in ("train", "validation", "test")}
+    split = {part: {p.name for p in DATA.listing(tmp_path, part)} for part in ("train", "validation", "test")}
     assert sum(map(len, split.values())) == len(set.union(*split.values())) == 220
     assert min(map(len, split.values())) > 0
     write_folder(tmp_path, [f"{c}/more{i}.jpg" for c in CLASSES for i in range(5)])
-    assert split["test"] <= {p.name for p in listing(tmp_path, "test")}
+    assert split["test"] <= {p.name for p in DATA.listing(tmp_path, "test")}
 
 
 def test_hidden_files_and_notes_are_no_photos(tmp_path: Path) -> None:
     write_folder(tmp_path, ["test/0/a.jpg", "test/0/._a.jpg", "test/__MACOSX/0/a.jpg"])
     (tmp_path / "test/0/notes.txt").write_text("x")
-    assert [p.name for p in listing(tmp_path, "test")] == ["0/a.jpg"]
+    assert [p.name for p in DATA.listing(tmp_path, "test")] == ["0/a.jpg"]
 
 
 def test_a_limit_takes_evenly_from_the_classes(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"test/{c}/{i}.jpg" for c in (0, 1, 2) for i in range(10 * (c + 1))])
-    some = listing(tmp_path, "test", limit=9)
+    some = DATA.listing(tmp_path, "test", limit=9)
     assert [p.class_id for p in some] == [0] * 3 + [1] * 3 + [2] * 3
 
 
@@ -87,9 +89,9 @@ def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
     for index, colour in enumerate([(250, 0, 0), (0, 250, 0)]):
         (tmp_path / "test" / str(index)).mkdir(parents=True)
         (tmp_path / "test" / str(index) / "a.jpg").write_bytes(jpeg(colour, side=40))
-    photos = listing(tmp_path, "test")
+    photos = DATA.listing(tmp_path, "test")
     done: list[int] = []
-    pixels = decode(photos, natural_side(photos), done.append)
+    pixels = decode(photos, natural_side(photos, 224), done.append)
     assert pixels.images.shape == (2, 40, 40, 3)
     assert np.argmax(pixels.images.mean(axis=(1, 2)), axis=1).tolist() == [0, 1]
     assert done == [1, 2]
@@ -99,12 +101,12 @@ def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
 def test_photos_larger_than_served_are_kept_at_the_serving_size(tmp_path: Path) -> None:
     (tmp_path / "test/0").mkdir(parents=True)
     (tmp_path / "test/0/a.jpg").write_bytes(jpeg(side=400))
-    assert natural_side(listing(tmp_path, "test")) == contract.INPUT_SIZE
+    assert natural_side(DATA.listing(tmp_path, "test"), 224) == contract.SYSTEM.input_size
 
 
 def test_dishes_are_told_apart_by_class(tmp_path: Path) -> None:
     write_zip(tmp_path / "train.zip", [f"{c}/same name/{i}.jpg" for c in CLASSES for i in range(3)])
-    names, classes = dishes(listing(tmp_path, "train"))
+    names, classes = dishes(DATA.listing(tmp_path, "train"))
     assert len(names) == len(set(names)) == 11
     assert classes == tuple(CLASSES)
 
@@ -112,20 +114,20 @@ def test_dishes_are_told_apart_by_class(tmp_path: Path) -> None:
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
     with pytest.raises(BadData, match=r"train has no photos of Soup: training needs all 11"):
-        dishes(listing(tmp_path, "train"))
+        dishes(DATA.listing(tmp_path, "train"))
 
 
 @pytest.mark.parametrize("name", ["11/a.jpg", "Pizza/a.jpg", "class_12/a.jpg", "a.jpg", "x_1.jpg"])
 def test_a_class_too_many_is_named(name: str, tmp_path: Path) -> None:
     write_folder(tmp_path / "test", [name])
     with pytest.raises(BadData, match=f"{name} is in none of the 11 classes"):
-        listing(tmp_path, "test")
+        DATA.listing(tmp_path, "test")
 
 
 def test_a_corrupt_zip_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.zip").write_bytes(b"PK\x03\x04 and then nothing")
     with pytest.raises(BadData, match=r"train\.zip is not a zip that can be read"):
-        listing(tmp_path, "train")
+        DATA.listing(tmp_path, "train")
 
 
 def test_a_zip_damaged_in_the_middle_names_the_photo(tmp_path: Path) -> None:
@@ -135,23 +137,23 @@ def test_a_zip_damaged_in_the_middle_names_the_photo(tmp_path: Path) -> None:
     data[start : start + 40] = bytes(40)
     (tmp_path / "test.zip").write_bytes(data)
     with pytest.raises(BadData, match=r"test\.zip is damaged at 0/b\.jpg"):
-        list(read(listing(tmp_path, "test")))
+        list(read(DATA.listing(tmp_path, "test")))
 
 
 def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, ["test/0/good.jpg"])
     (tmp_path / "test/0/bad.jpg").write_bytes(jpeg()[:200])
     with pytest.raises(BadData, match=r"test: 0/bad\.jpg: "):
-        decode(listing(tmp_path, "test"), 16)
+        decode(DATA.listing(tmp_path, "test"), 16)
 
 
 @pytest.mark.parametrize(("part", "error"), [("sharp", BadData), ("weekend", UsageError)])
 def test_a_part_that_is_not_there_is_an_error(part: str, error: type[Exception], tmp_path: Path) -> None:
     write_folder(tmp_path, ["train/0/a.jpg"])
     with pytest.raises(error, match=part):
-        listing(tmp_path, part)
+        DATA.listing(tmp_path, part)
 
 
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="does not exist: --data names"):
-        listing(tmp_path / "nowhere", "train")
+        DATA.listing(tmp_path / "nowhere", "train")

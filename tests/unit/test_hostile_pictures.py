@@ -7,13 +7,13 @@ import struct
 import warnings
 
 import pytest
-from hard import hostile
-from hard.decoding import decode
 from PIL import Image
+from support import hostile
+from support.decoding import decode
 
-from gourmet.systems import avif_size
-from gourmet.systems.picture_guards import MAX_MARKERS
-from gourmet.systems.pictures import MAX_READS, PictureError, identify
+from gourmet.pictures import avif_size
+from gourmet.pictures.decode import MAX_READS, PictureError, identify
+from gourmet.pictures.decode_limits import MAX_MARKERS
 
 FILES = 400
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.systems import instances
+from gourmet.runtime import instances
 
 
 def config(*groups: dict[str, Any], **parameters: str) -> dict[str, Any]:

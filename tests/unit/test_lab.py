@@ -1,15 +1,21 @@
-"""The notebook's verdicts and its reading of perf_analyzer's reports, without a server."""
+"""The notebook's claims and its reading of perf_analyzer's reports, without a server."""
 
 from __future__ import annotations
 
+import ast
+import json
 from pathlib import Path
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
-from gourmet.bench.perf_analyzer import PerfAnalyzerError
+from gourmet.lab.claims import Grades, NotRight, check
 from gourmet.lab.reports import take
 from gourmet.lab.server import Executions
-from gourmet.lab.verdicts import Grades, NotRight, check
+from gourmet.measure.perf_analyzer import PerfAnalyzerError
+from gourmet.systems.food11.contract import SYSTEM
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "triton.ipynb"
 
 REPORT = (
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
@@ -22,8 +28,8 @@ def test_a_report_is_read_once_so_that_an_old_one_cannot_pass_for_a_new_one(tmp_
     report = tmp_path / "one.csv"
     report.write_text(REPORT)
     measured = take(report, batch=4)
-    assert (measured.concurrency, measured.batch, measured.rows_per_s) == (8, 4, 106.5)
-    with pytest.raises(PerfAnalyzerError, match=r"there is no one\.csv: the perf_analyzer above gave up"):
+    assert (measured.batch, measured.rows_per_s) == (4, 106.5)
+    with pytest.raises(PerfAnalyzerError, match=r"no one\.csv found: the perf_analyzer above gave up"):
         take(report)
 
 
@@ -55,3 +61,16 @@ def test_executions_count_rows_and_not_requests() -> None:
     seen = Executions({1: 2, 8: 1})
     assert (seen.mean, seen.largest, str(seen)) == (10 / 3, 8, "2 of 1 row, 1 of 8 rows")
     assert (Executions().mean, Executions().largest, str(Executions())) == (0, 0, "none")
+
+
+def test_what_the_notebook_s_cells_import_and_ask_of_the_contract_is_there() -> None:
+    cells = [each for each in json.loads(NOTEBOOK.read_text())["cells"] if each["cell_type"] == "code"]
+    python, found = TransformerManager(), dict[str, object]()
+    for cell in cells:
+        source = python.transform_cell("".join(cell["source"]))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                exec(compile(ast.Module([node], []), "cell", "exec"), found)
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "contract":
+                assert hasattr(SYSTEM, node.attr), node.attr
+    assert found["contract"] is SYSTEM

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from app import shared_tensors
-from gourmet.bench.perf_analyzer import Load, _keys_for, arguments
+from app.triton import shared_memory
 from gourmet.commands.up import _traces_to
-from gourmet.serving import locks
-from gourmet.serving.locks import Keys, NoSafePlace, headers_for, kept
+from gourmet.measure.perf_analyzer import PerfLoad, _keys_for, arguments
+from gourmet.serving import api_keys, run_file
+from gourmet.serving.api_keys import Keys, headers_for
+from gourmet.serving.run_file import NoSafePlace
 
 KEYS = Keys("a" * 16, "m" * 16)
+
+
+def kept_keys(keys: Keys, *ports: int) -> AbstractContextManager[Path]:
+    return run_file.kept(ports, asdict(keys))
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No keys but the test's own."""
-    for name in (locks.ADMIN_ENV, locks.MEMORY_ENV, locks.FOLDER_ENV):
+    for name in (api_keys.ADMIN_ENV, api_keys.MEMORY_ENV, run_file.FOLDER_ENV):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "gourmet"
@@ -30,10 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_start_makes_keys_of_its_own_unless_they_are_given() -> None:
     assert Keys.made({}) != Keys.made({})
-    given = {locks.ADMIN_ENV: "given-admin-key-1", locks.MEMORY_ENV: "given-memory-key-1"}
+    given = {api_keys.ADMIN_ENV: "given-admin-key-1", api_keys.MEMORY_ENV: "given-memory-key-1"}
     assert Keys.made(given) == Keys(*given.values())
     with pytest.raises(NoSafePlace, match="TRITON_ADMIN_KEY is too short"):
-        Keys.made({locks.ADMIN_ENV: "short"})
+        Keys.made({api_keys.ADMIN_ENV: "short"})
 
 
 def test_the_keys_do_not_show_where_they_are_printed() -> None:
@@ -41,37 +49,37 @@ def test_the_keys_do_not_show_where_they_are_printed() -> None:
 
 
 def test_a_kept_key_is_found_by_its_user_s_programs_while_triton_runs(folder: Path) -> None:
-    with kept(KEYS, 8000, 8001) as path:
+    with kept_keys(KEYS, 8000, 8001) as path:
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         for url in ("localhost:8000", "127.0.0.1:8000", "localhost:8001"):
             assert headers_for(url) == KEYS.headers()
         assert headers_for("localhost:9000") == {}
         assert headers_for("triton.example.org:8000") == {}  # what this machine's Triton wants is its secret
-        with kept(Keys("b" * 16, "n" * 16), 9000, 9001):
+        with kept_keys(Keys("b" * 16, "n" * 16), 9000, 9001):
             assert headers_for("localhost:9000")["gourmet-admin-key"] == "b" * 16
     assert headers_for("localhost:8000") == {}
     assert not folder.exists()
 
 
 def test_keys_of_the_environment_go_before_those_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(locks.ADMIN_ENV, "e" * 16)
-    with kept(KEYS, 8000, 8001):
+    monkeypatch.setenv(api_keys.ADMIN_ENV, "e" * 16)
+    with kept_keys(KEYS, 8000, 8001):
         assert headers_for("triton:8000")["gourmet-admin-key"] == "e" * 16
 
 
 def test_a_folder_that_was_named_tells_for_other_hosts_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(locks.FOLDER_ENV, str(tmp_path / "named"))
-    with kept(KEYS, 8000, 8001):
+    monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "named"))
+    with kept_keys(KEYS, 8000, 8001):
         assert headers_for("triton:8000") == KEYS.headers()
 
 
 def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(NoSafePlace, match="remove it"), kept(KEYS, 8000):
+    with pytest.raises(NoSafePlace, match="remove it"), kept_keys(KEYS, 8000):
         pass
 
 
@@ -79,20 +87,23 @@ def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: 
     folder.mkdir(mode=0o700)
     elsewhere = tmp_path / "elsewhere"
     (folder / "triton-8000.json").symlink_to(elsewhere)
-    with kept(KEYS, 8000):
+    with kept_keys(KEYS, 8000):
         assert not elsewhere.exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"ports": 3}', '{"ports": [8000]}'])
 def test_a_file_that_tells_nothing_is_passed_over(folder: Path, content: str) -> None:
     folder.mkdir(mode=0o700)
-    (folder / "triton-8000.json").write_text(content)
-    assert headers_for("localhost:8000") == {}
+    with (folder / "triton-8000.json").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(content)
+        file.flush()
+        assert headers_for("localhost:8000") == {}
 
 
 def test_a_command_becomes_a_locked_one() -> None:
-    command = [sys.executable, "-m", "gourmet.serving.locks", "echo", "--here"]
-    env = {**os.environ, locks.ADMIN_ENV: KEYS.admin, locks.MEMORY_ENV: KEYS.memory}
+    command = [sys.executable, "-m", "gourmet.serving.api_keys", "echo", "--here"]
+    env = {**os.environ, api_keys.ADMIN_ENV: KEYS.admin, api_keys.MEMORY_ENV: KEYS.memory}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
     assert said == ["--here", *KEYS.arguments()]
     assert f"--http-restricted-api=model-repository,logging,trace:gourmet-admin-key={KEYS.admin}" in said
@@ -106,7 +117,7 @@ def test_keys_in_a_child_s_command_line_are_overwritten() -> None:
         try:
             assert child.stdout
             child.stdout.readline()
-            locks.hide(child.pid, KEYS)
+            api_keys.hide(child.pid, KEYS)
             line = Path(f"/proc/{child.pid}/cmdline").read_bytes()
         finally:
             child.kill()
@@ -118,14 +129,14 @@ def test_hiding_from_a_process_that_is_gone_is_no_error() -> None:
     with subprocess.Popen(["true"]) as child:
         pass
     time.sleep(0.01)
-    locks.hide(child.pid, KEYS)
+    api_keys.hide(child.pid, KEYS)
 
 
 def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
-    with kept(KEYS, 8000, 8001):
-        shared = arguments(Load("m", "localhost:8001", "grpc", shared_memory=True))
+    with kept_keys(KEYS, 8000, 8001):
+        shared = arguments(PerfLoad("m", "localhost:8001", "grpc", shared_memory=True))
         assert f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}" in shared
-        assert "-H" not in arguments(Load("m", "localhost:8000"))
+        assert "-H" not in arguments(PerfLoad("m", "localhost:8000"))
         own = ["-m", "m", "--shared-memory", "system"]
         assert f"gourmet-memory-key:{KEYS.memory}" in _keys_for(own)
         assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))
@@ -134,7 +145,7 @@ def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
 
 
 def test_the_app_sends_its_key_under_the_name_that_triton_was_told() -> None:
-    assert (shared_tensors.KEY_HEADER, shared_tensors.KEY_ENV) == (locks.MEMORY_HEADER, locks.MEMORY_ENV)
+    assert (shared_memory.KEY_HEADER, shared_memory.KEY_ENV) == (api_keys.MEMORY_HEADER, api_keys.MEMORY_ENV)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gourmet.repository import DEFAULT, model_names, read_config, versions
-from gourmet.systems import manifest
+from gourmet.runtime import manifest
 
 REQUIRED = {"name": "soup", "parameters": {"manifest": {"string_value": "required"}}}
 

@@ -41,7 +41,7 @@ def test_a_model_folder_is_loadable(model: Path) -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda path: path.name)
 def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
     config = read_config(model)
-    labels = registry.room(config.parameters["system"].string_value, "contract").LABELS
+    labels = registry.load(config.parameters["system"].string_value).labels
     for output in config.output:
         if output.label_filename:
             assert tuple((model / output.label_filename).read_text().splitlines()) == labels
@@ -66,7 +66,7 @@ def test_one_config_serves_with_and_without_a_gpu(name: str) -> None:
 
 @pytest.mark.parametrize("system", registry.names())
 def test_the_default_model_of_every_system_is_served(system: str) -> None:
-    assert registry.room(system, "contract").DEFAULT_MODEL in model_names(DEFAULT)
+    assert registry.load(system).default_model in model_names(DEFAULT)
 
 
 def test_a_config_that_triton_cannot_read_is_named_with_its_fault(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gourmet.systems import instances
+from gourmet.errors import GourmetError
+from gourmet.runtime import instances
 
 BACKEND = Path(__file__).parents[2] / "triton" / "backends" / "onnxruntime"
 
@@ -35,6 +36,7 @@ def backend_module(name: str) -> ModuleType:
 batches = backend_module("onnx_batches")
 signatures = backend_module("onnx_signature")
 sessions = backend_module("onnx_session")
+engines = backend_module("onnx_engine")
 
 
 class Recorder:
@@ -245,8 +247,112 @@ def test_a_gpu_that_triton_chose_gives_way_to_the_cpu_with_a_warning(onnx_file: 
     assert warnings[0].startswith("m runs on the CPU instead of cuda:1: KIND_GPU needs")
 
 
-def test_an_accelerator_that_is_not_there_is_refused_by_name(onnx_file: Path) -> None:
-    asked = config()
-    asked["optimization"]["execution_accelerators"] = {"cpu_execution_accelerator": [{"name": "openvino"}]}
-    with pytest.raises(sessions.SessionError, match="'openvino' is not supported here; supported: none"):
-        sessions.open_session(onnx_file, asked, instances.CPU, warn=pytest.fail)
+def declared(
+    *,
+    given: str = "given",
+    same: str = "same",
+    data_type: str = "FP32",
+    dims: Sequence[int] = (3,),
+    batch: int = 4,
+    input_too: dict[str, Any] | None = None,
+    optimization: dict[str, Any] | None = None,
+    **parameters: str,
+) -> dict[str, Any]:
+    """The config of a model with one input and one output, as Triton hands it out."""
+    tensor = {"data_type": f"TYPE_{data_type}", "dims": list(dims)}
+    return {
+        "name": "m",
+        "max_batch_size": batch,
+        "input": [{"name": given, **tensor, **(input_too or {})}],
+        "output": [{"name": same, **tensor}],
+        "instance_group": [{"count": 1}],
+        "optimization": optimization or {},
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+    }
+
+
+FLOATS = "float[batch, 3]"
+ACCELERATED = {"execution_accelerators": {"cpu_execution_accelerator": [{"name": "openvino"}]}}
+NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVINO set .*cpu_engine"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "given_config", "says"),
+    [
+        (None, declared(), r"model.onnx cannot be opened as an ONNX model"),
+        (
+            FLOATS,
+            declared(given="image"),
+            r"needs an input 'given', the config names 'image'; .* 'image', the ONNX file has 'given'",
+        ),
+        (
+            FLOATS,
+            declared(same="labels"),
+            r"the config names an output 'labels', the ONNX file has 'same'",
+        ),
+        (
+            FLOATS,
+            declared(data_type="INT32"),
+            r"input 'given' is TYPE_INT32 in the config and TYPE_FP32 in the ONNX file",
+        ),
+        (
+            FLOATS,
+            declared(dims=[4]),
+            r"input 'given' is \[-1, 4\] in the config and \[-1, 3\] in the ONNX file",
+        ),
+        (
+            FLOATS,
+            declared(batch=0),
+            r"input 'given' is \[3\] in the config and \[-1, 3\] in the ONNX file",
+        ),
+        (
+            "float[1, 3]",
+            declared(),
+            r"'given' is \[1, 3\] in the ONNX file, but max_batch_size 4 needs a first dimension of any size",
+        ),
+        (
+            "bfloat16[batch, 3]",
+            declared(),
+            r"'given' of the ONNX file is tensor\(bfloat16\); this backend carries .*tensor\(float16\)",
+        ),
+        (
+            FLOATS,
+            declared(intra_op_thread_count="many"),
+            r'"intra_op_thread_count" of model .m. is .many.; it must be a whole number',
+        ),
+        (
+            FLOATS,
+            declared(cpu_engine="tensorrt"),
+            r'"cpu_engine" is .tensorrt.; it must be one of onnxruntime, openvino',
+        ),
+        (
+            "string[batch, 3]",
+            declared(data_type="STRING", cpu_engine="openvino"),
+            r"input 'given' is of strings, which OpenVINO is not given here: leave out .*cpu_engine",
+        ),
+        (FLOATS, declared(optimization=ACCELERATED), NO_ACCELERATOR),
+        (FLOATS, declared(optimization=ACCELERATED, cpu_engine="openvino"), NO_ACCELERATOR),
+        (
+            FLOATS,
+            declared(input_too={"allow_ragged_batch": True}),
+            r"allow_ragged_batch of input 'given' is not supported",
+        ),
+    ],
+    ids=[
+        *("empty file", "input name", "output name", "type", "dims", "rank", "batch", "element"),
+        *("threads", "engine", "strings", "accelerator", "accelerator of openvino", "ragged"),
+    ],
+)
+def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
+    tmp_path: Path, tensor: str | None, given_config: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.touch()
+    if tensor:
+        text = f"test ({tensor} given) => ({tensor} same) {{ same = Identity(given) }}"
+        onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
+    refusals = (signatures.SignatureError, sessions.SessionError, GourmetError)
+    with pytest.raises(refusals, match=says):
+        signatures.check(
+            given_config, engines.open_engine(path, given_config, instances.CPU, pytest.fail).signature
+        )

@@ -11,7 +11,7 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 
-from gourmet.systems.openvino_network import EngineError, OpenVinoNetwork, engine
+from gourmet.runtime.openvino_network import EngineError, OpenVinoNetwork, engine
 
 HEAD = '<ir_version: 8, opset_import: ["": 18]>\n'
 TWO_OUTPUTS = """
@@ -86,7 +86,7 @@ def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
     """What sends reports is not even imported."""
     path = saved(tmp_path, FREE)
     program = (
-        "import sys; from pathlib import Path; from gourmet.systems.openvino_network import OpenVinoNetwork; "
+        "import sys; from pathlib import Path; from gourmet.runtime.openvino_network import OpenVinoNetwork; "
         "OpenVinoNetwork(Path(sys.argv[1]), 1, batched=True); print('openvino_telemetry' in sys.modules)"
     )
     done = subprocess.run(

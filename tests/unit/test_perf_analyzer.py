@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from gourmet.bench import perf_analyzer
-from gourmet.bench.perf_analyzer import Load, PerfAnalyzerError
+from gourmet.measure import perf_analyzer
+from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
 
 # As the real program wrote it.
 REPORT = (
@@ -18,8 +20,8 @@ REPORT = (
 
 
 def test_a_report_is_read_in_milliseconds_and_rows() -> None:
-    got = perf_analyzer.parse(REPORT, Load("m", "localhost:8000", concurrency=2, batch=4))
-    assert (got.concurrency, got.batch, got.rows_per_s, got.requests_per_s) == (2, 4, 199.5, 49.875)
+    got = perf_analyzer.parse(REPORT, 4)
+    assert (got.batch, got.rows_per_s, got.requests_per_s) == (4, 199.5, 49.875)
     assert (got.p50_ms, got.p90_ms, got.p95_ms, got.p99_ms) == (0.4, 0.979, 1.651, 9.834)
     assert (got.client_send_ms, got.network_ms, got.client_receive_ms) == (0.068, 0.413, 0.001)
     assert got.server_ms == pytest.approx(0.011 + 0.012 + 0.161 + 0.033)
@@ -28,22 +30,28 @@ def test_a_report_is_read_in_milliseconds_and_rows() -> None:
 @pytest.mark.parametrize("report", ["", REPORT.splitlines()[0], REPORT.replace("Server Queue", "Queue")])
 def test_a_report_of_another_form_is_refused(report: str) -> None:
     with pytest.raises(PerfAnalyzerError, match="report has"):
-        perf_analyzer.parse(report, Load("m", "localhost:8000"))
+        perf_analyzer.parse(report, 1)
 
 
 @pytest.mark.parametrize(
     ("load", "holds"),
     [
-        (Load("m", "h:1", "grpc", concurrency=3, batch=2), "-m m -u h:1 -i grpc -b 2 --concurrency-range 3"),
-        (Load("m", "h:1", shapes={"input": (3, 224, 224), "b": [1]}), "--shape input:3,224,224 --shape b:1"),
-        (Load("m", "h:1", input_data=Path("/data/input.json")), "--input-data /data/input.json"),
-        (Load("m", "h:1", shared_memory=True), "--shared-memory system"),
-        (Load("m", "h:1", window_ms=700, max_windows=4), "--measurement-interval 700 --max-trials 4"),
         (
-            Load("m", "h:1", window_requests=50),
-            "--measurement-mode count_windows --measurement-request-count 50",
+            PerfLoad("m", "h:1", "grpc", concurrency=3, batch=2),
+            "-m m -u h:1 -i grpc -b 2 --concurrency-range 3",
         ),
+        (PerfLoad("m", "h:1", input_data=Path("/data/input.json")), "--input-data /data/input.json"),
+        (PerfLoad("m", "h:1", shared_memory=True), "--shared-memory system"),
+        (PerfLoad("m", "h:1", window_ms=700, max_windows=4), "--measurement-interval 700 --max-trials 4"),
     ],
 )
-def test_a_load_becomes_a_command_line(load: Load, holds: str) -> None:
+def test_a_load_becomes_a_command_line(load: PerfLoad, holds: str) -> None:
     assert f" {holds} " in f" {' '.join(perf_analyzer.arguments(load))} "
+
+
+def test_help_is_ours_and_behind_two_dashes_nvidia_s_and_neither_is_an_error() -> None:
+    gourmet = str(Path(sysconfig.get_path("scripts"), "gourmet"))
+    ours = subprocess.run([gourmet, "perf-analyzer", "--help"], capture_output=True, text=True)
+    assert (ours.returncode, "Run NVIDIA's perf_analyzer" in ours.stdout) == (0, True)
+    theirs = subprocess.run([gourmet, "perf-analyzer", "--", "--help"], capture_output=True, text=True)
+    assert (theirs.returncode, "--concurrency-range" in theirs.stdout + theirs.stderr) == (0, True)

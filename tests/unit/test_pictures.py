@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gourmet.systems import picture_guards, pictures
+from gourmet.pictures import decode, decode_limits
 from gourmet.systems.food11 import contract
 
 SIZE = 224
@@ -37,36 +37,36 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def code_of(data: bytes, step: Callable[[bytes], object] = pictures.identify) -> str:
-    with pytest.raises(pictures.PictureError) as caught:
+def code_of(data: bytes, step: Callable[[bytes], object] = decode.identify) -> str:
+    with pytest.raises(decode.PictureError) as caught:
         step(data)
     assert str(caught.value)
     return caught.value.code
 
 
-def decode(data: bytes) -> pictures.Pixels:
-    return pictures.square_pixels(data, SIZE)
+def squared(data: bytes) -> decode.Pixels:
+    return decode.square_pixels(data, SIZE)
 
 
-def difference(a: pictures.Pixels, b: pictures.Pixels) -> float:
+def difference(a: decode.Pixels, b: decode.Pixels) -> float:
     return float(np.abs(a.astype(float) - b.astype(float)).mean())
 
 
-REFERENCE = decode(encoded(scene(), "PNG"))
+REFERENCE = squared(encoded(scene(), "PNG"))
 
 
-@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize("kind", decode.FORMATS)
 def test_each_allowed_format_is_recognised_by_its_content_and_looks_the_same(kind: str) -> None:
     data = encoded(scene(), kind)
-    assert pictures.identify(data) == pictures.PictureInfo(kind, 640, 480)
+    assert decode.identify(data) == decode.PictureInfo(kind, 640, 480)
     # A GIF keeps 256 colours, so it may differ the most.
-    assert difference(decode(data), REFERENCE) < (6 if kind == "GIF" else 3)
+    assert difference(squared(data), REFERENCE) < (6 if kind == "GIF" else 3)
 
 
 def test_the_square_is_the_middle_of_the_photo_and_not_the_whole_of_it_squeezed() -> None:
     wide = Image.new("RGB", (900, 300), "red")
     wide.paste((0, 0, 255), (300, 0, 600, 300))
-    inner = decode(encoded(wide, "PNG"))[:, 2:-2]  # the filter looks one pixel beyond the square
+    inner = squared(encoded(wide, "PNG"))[:, 2:-2]  # the filter looks one pixel beyond the square
     assert np.all(inner == (0, 0, 255))
 
 
@@ -79,12 +79,12 @@ def test_each_mode_of_a_tiff_or_png_becomes_three_channels(mode: str) -> None:
         data = encoded(source, kind, transparency=bytes([0, 255]))
     else:
         data = encoded(source, kind)
-    assert decode(data).shape == (SIZE, SIZE, 3)
+    assert squared(data).shape == (SIZE, SIZE, 3)
 
 
 @pytest.mark.parametrize("mode", ["L", "1"])
 def test_greys_stay_grey(mode: str) -> None:
-    pixels = decode(encoded(scene().convert(mode), "PNG"))
+    pixels = squared(encoded(scene().convert(mode), "PNG"))
     assert np.array_equal(pixels[..., 0], pixels[..., 1])
     assert np.array_equal(pixels[..., 0], pixels[..., 2])
     assert pixels.std() > 20
@@ -93,7 +93,7 @@ def test_greys_stay_grey(mode: str) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
 def test_cmyk_prints_keep_their_colours(kind: str) -> None:
     data = encoded(scene().convert("CMYK"), kind)
-    assert difference(decode(data), REFERENCE) < 4
+    assert difference(squared(data), REFERENCE) < 4
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -101,25 +101,25 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(kind: str) -> None:
     eight = np.asarray(scene().convert("L"))
     deep = Image.fromarray(eight.astype(np.uint16) * 257)
     assert deep.mode == "I;16"
-    assert difference(decode(encoded(deep, kind)), decode(encoded(scene().convert("L"), "PNG"))) < 1
+    assert difference(squared(encoded(deep, kind)), squared(encoded(scene().convert("L"), "PNG"))) < 1
 
 
 @pytest.mark.parametrize(("bright", "expected"), [(1.0, 255), (255.0, 255), (65535.0, 255), (100.0, 100)])
 def test_floating_point_greys_are_scaled_by_their_range(bright: float, expected: int) -> None:
     flat = Image.fromarray(np.full((300, 300), bright, dtype=np.float32))
-    assert np.all(decode(encoded(flat, "TIFF")) == expected)
+    assert np.all(squared(encoded(flat, "TIFF")) == expected)
 
 
 def test_floating_point_greys_without_a_number_are_black_and_not_an_error() -> None:
     values = np.full((300, 300), np.nan, dtype=np.float32)
-    assert np.all(decode(encoded(Image.fromarray(values), "TIFF")) == 0)
+    assert np.all(squared(encoded(Image.fromarray(values), "TIFF")) == 0)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "AVIF"])
 def test_what_is_transparent_is_shown_on_white(kind: str) -> None:
     clear = Image.new("RGBA", (300, 300), (200, 0, 0, 0))
-    assert decode(encoded(clear, kind)).min() >= 254
-    half = decode(encoded(Image.new("RGBA", (300, 300), (0, 0, 0, 128)), kind))
+    assert squared(encoded(clear, kind)).min() >= 254
+    half = squared(encoded(Image.new("RGBA", (300, 300), (0, 0, 0, 128)), kind))
     assert abs(int(half.mean()) - 127) <= 2
 
 
@@ -127,15 +127,15 @@ def test_what_is_transparent_is_shown_on_white(kind: str) -> None:
 def test_a_transparent_colour_of_a_png_is_shown_on_white(mode: str) -> None:
     colour: object = (0, 0, 0) if mode == "RGB" else 0
     data = encoded(Image.new(mode, (300, 300), 0), "PNG", transparency=colour)
-    assert np.all(decode(data) == 255)
+    assert np.all(squared(data) == 255)
 
 
 def test_the_first_frame_of_a_gif_counts_and_its_clear_colour_is_white() -> None:
     frames = [Image.new("RGB", (100, 100), colour) for colour in ("red", "blue", "lime")]
     moving = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=50)
-    assert np.all(decode(moving) == (255, 0, 0))
+    assert np.all(squared(moving) == (255, 0, 0))
     clear = encoded(Image.new("P", (100, 100), 0), "GIF", transparency=0)
-    assert np.all(decode(clear) == 255)
+    assert np.all(squared(clear) == 255)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "AVIF"])
@@ -165,7 +165,7 @@ def test_a_turned_photo_equals_its_upright_twin(kind: str, orientation: int) -> 
     stored = scene() if turn is None else scene().transpose(turn)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert difference(decode(encoded(stored, kind, exif=exif)), REFERENCE) < 3
+    assert difference(squared(encoded(stored, kind, exif=exif)), REFERENCE) < 3
 
 
 @pytest.mark.parametrize("size", [(2604, 1952), (1951, 2603), (1003, 751)])
@@ -176,21 +176,21 @@ def test_large_photos_decoded_at_a_fraction_still_equal_their_twin(
     stored = scene(*size).transpose(TURNS[orientation] or Image.Transpose.ROTATE_180)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    upright = decode(encoded(scene(*size), "PNG", compress_level=1))
-    assert difference(decode(encoded(stored, "JPEG", exif=exif)), upright) < 3
+    upright = squared(encoded(scene(*size), "PNG", compress_level=1))
+    assert difference(squared(encoded(stored, "JPEG", exif=exif)), upright) < 3
 
 
 def test_a_phone_s_picture_with_a_second_one_behind_it_is_the_first_one() -> None:
     data = encoded(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (640, 480), "black")])
-    assert pictures.identify(data).format == "JPEG"
-    assert difference(decode(data), REFERENCE) < 3
+    assert decode.identify(data).format == "JPEG"
+    assert difference(squared(data), REFERENCE) < 3
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_a_nonsensical_orientation_is_ignored(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert difference(decode(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
+    assert difference(squared(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
@@ -198,16 +198,16 @@ def test_a_nonsensical_orientation_is_ignored(orientation: int) -> None:
     "exif", [b"Exif\0\0", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff", b"Exif\0\0" + b"\xff" * 60_000]
 )
 def test_unreadable_metadata_does_not_spoil_a_photo(exif: bytes) -> None:
-    assert difference(decode(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
+    assert difference(squared(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
 
 
 def test_an_enormous_colour_profile_does_not_spoil_a_photo() -> None:
-    assert difference(decode(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 3_000_000)), REFERENCE) < 3
+    assert difference(squared(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 3_000_000)), REFERENCE) < 3
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (223, 225)])
 def test_tiny_and_narrow_pictures_are_enlarged(size: tuple[int, int]) -> None:
-    assert decode(encoded(Image.new("RGB", size, "lime"), "PNG")).shape == (SIZE, SIZE, 3)
+    assert squared(encoded(Image.new("RGB", size, "lime"), "PNG")).shape == (SIZE, SIZE, 3)
 
 
 # What is not a picture, or not only a picture
@@ -238,16 +238,16 @@ def test_other_bytes_are_not_a_picture(data: bytes) -> None:
 )
 def test_a_known_format_that_is_refused_is_called_by_its_name(data: bytes, named: str) -> None:
     assert code_of(data) == "unsupported_format"
-    with pytest.raises(pictures.PictureError, match=named):
-        pictures.identify(data)
+    with pytest.raises(decode.PictureError, match=named):
+        decode.identify(data)
 
 
-@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize("kind", decode.FORMATS)
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7])
 def test_a_truncated_picture_is_broken(kind: str, share: float) -> None:
     noisy = Image.fromarray(np.random.default_rng(1).integers(0, 255, (200, 300, 3), dtype=np.uint8))
     data = encoded(noisy, kind)
-    assert code_of(data[: max(16, int(len(data) * share))], decode) == "broken_picture"
+    assert code_of(data[: max(16, int(len(data) * share))], squared) == "broken_picture"
 
 
 def png_with_comment(text: bytes) -> bytes:
@@ -282,7 +282,7 @@ def test_a_picture_that_is_something_else_too_is_refused(data: bytes) -> None:
 
 def test_bytes_behind_a_photo_that_cameras_put_there_are_fine() -> None:
     video = b"\0\0\0\x18ftypmp42" + bytes(np.random.default_rng(2).integers(0, 255, 200_000, dtype=np.uint8))
-    assert pictures.identify(encoded(scene(), "JPEG") + video).format == "JPEG"
+    assert decode.identify(encoded(scene(), "JPEG") + video).format == "JPEG"
 
 
 # Small files that would cost a lot
@@ -305,14 +305,14 @@ def test_too_many_pixels_are_refused_by_the_header_alone(side: int) -> None:
 
 
 def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
-    assert pictures.identify(png_header(5000, 5000)).width == 5000
+    assert decode.identify(png_header(5000, 5000)).width == 5000
     small = encoded(Image.new("L", (16, 16)), "JPEG")
     frame = small.index(b"\xff\xc0")
 
     def sized(side: int) -> bytes:
         return small[: frame + 5] + struct.pack(">HH", side, side) + small[frame + 9 :]
 
-    assert pictures.identify(sized(7071)).width == 7071
+    assert decode.identify(sized(7071)).width == 7071
     assert code_of(sized(7072)) == "too_many_pixels"
 
 
@@ -322,8 +322,8 @@ def repeated_scans(times: int, side: int) -> bytes:
 
 
 def test_scans_without_end_are_refused_and_ordinary_progressive_photos_are_not() -> None:
-    assert picture_guards.jpeg_scans(encoded(scene(), "JPEG", progressive=True)) == 10
-    assert decode(encoded(scene(), "JPEG", progressive=True)).shape == (SIZE, SIZE, 3)
+    assert decode_limits.jpeg_scans(encoded(scene(), "JPEG", progressive=True)) == 10
+    assert squared(encoded(scene(), "JPEG", progressive=True)).shape == (SIZE, SIZE, 3)
     assert code_of(repeated_scans(250, 64)) == "too_complex"
     assert code_of(repeated_scans(60, 5000)) == "too_complex"
 
@@ -369,9 +369,9 @@ def test_a_file_made_to_keep_the_decoder_busy_is_refused(data: bytes) -> None:
 DECODE_AND_KEEP_WHAT_IS_FREED = """
 import sys
 from pathlib import Path
-from gourmet.systems.pictures import square_pixels
-from gourmet.training.memory import keep_freed_blocks
-keep_freed_blocks()
+from gourmet.pictures.decode import square_pixels
+from gourmet.runtime import malloc
+malloc.use(malloc.TRAINING)
 def mib():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
 data = sys.stdin.buffer.read()
@@ -392,8 +392,8 @@ DECODE_ON_EIGHT_THREADS = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from app import gunicorn_conf
-from gourmet.systems.pictures import square_pixels
+from app.admission import gunicorn_conf
+from gourmet.pictures.decode import square_pixels
 gunicorn_conf.post_fork(None, None)
 def peak_mib():
     status = Path("/proc/self/status").read_text()
@@ -421,14 +421,14 @@ def test_large_pictures_on_many_threads_stay_within_the_memory_of_one(data: byte
 
 
 def test_the_guards_let_a_large_profile_and_a_long_comment_pass() -> None:
-    assert pictures.identify(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 5_000_000)).format == "JPEG"
-    assert pictures.identify(encoded(Image.new("L", (64, 64)), "GIF", comment=b"c" * 60_000)).format == "GIF"
+    assert decode.identify(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 5_000_000)).format == "JPEG"
+    assert decode.identify(encoded(Image.new("L", (64, 64)), "GIF", comment=b"c" * 60_000)).format == "GIF"
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:PIL")
 @settings(max_examples=150, deadline=None)
 @given(
-    kind=st.sampled_from(pictures.FORMATS),
+    kind=st.sampled_from(decode.FORMATS),
     cuts=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=8)), min_size=1, max_size=6),
 )
 def test_whatever_is_changed_in_a_file_it_gives_pixels_or_one_kind_of_error(
@@ -438,23 +438,23 @@ def test_whatever_is_changed_in_a_file_it_gives_pixels_or_one_kind_of_error(
     for place, patch in cuts:
         at = int(place * len(data))
         data = data[:at] + patch + data[at + len(patch) :]
-    with contextlib.suppress(pictures.PictureError):
-        assert decode(data).shape == (SIZE, SIZE, 3)
+    with contextlib.suppress(decode.PictureError):
+        assert squared(data).shape == (SIZE, SIZE, 3)
 
 
-SMALL = {kind: encoded(scene(48, 40), kind) for kind in pictures.FORMATS}
+SMALL = {kind: encoded(scene(48, 40), kind) for kind in decode.FORMATS}
 
 
-@pytest.mark.parametrize("kind", pictures.FORMATS)
+@pytest.mark.parametrize("kind", decode.FORMATS)
 def test_base64_text_of_a_picture_is_the_picture(kind: str) -> None:
     text = base64.b64encode(SMALL[kind])
-    assert pictures.from_base64(text) == SMALL[kind]
-    assert pictures.from_base64(b"data:image/any;base64," + text) == SMALL[kind]
-    assert pictures.from_base64(b"\n".join(text[i : i + 76] for i in range(0, len(text), 76))) == SMALL[kind]
-    assert pictures.from_base64(SMALL[kind]) == SMALL[kind]
+    assert decode.from_base64(text) == SMALL[kind]
+    assert decode.from_base64(b"data:image/any;base64," + text) == SMALL[kind]
+    assert decode.from_base64(b"\n".join(text[i : i + 76] for i in range(0, len(text), 76))) == SMALL[kind]
+    assert decode.from_base64(SMALL[kind]) == SMALL[kind]
 
 
 def test_the_bundled_sample_is_a_small_photo_of_its_own() -> None:
-    data = contract.sample()
-    assert pictures.identify(data) == pictures.PictureInfo("JPEG", 640, 480)
+    data = contract.SYSTEM.sample()
+    assert decode.identify(data) == decode.PictureInfo("JPEG", 640, 480)
     assert len(data) < 60_000

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gourmet import repository
 from gourmet.repository import RepositoryError
 from gourmet.serving import preflight
+from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
 
 
@@ -30,8 +32,9 @@ def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int)
 
 
 def test_one_port_for_two_servers_is_refused() -> None:
-    with pytest.raises(preflight.NotReadyToStart, match="--b and --a are both 45678"):
-        preflight.check_ports("127.0.0.1", {"--a": 45678, "--b": 45678})
+    (port,) = free_ports(1)
+    with pytest.raises(preflight.NotReadyToStart, match=f"--b and --a are both {port}"):
+        preflight.check_ports("127.0.0.1", {"--a": port, "--b": port})
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
@@ -54,7 +57,7 @@ def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match=f"no model repository at {tmp_path / 'gone'}"):
+    with pytest.raises(RepositoryError, match=f"no model repository found at {tmp_path / 'gone'}"):
         preflight.check_repositories([tmp_path / "gone"])
 
 
@@ -64,17 +67,26 @@ def test_an_empty_repository_says_what_belongs_there(tmp_path: Path) -> None:
 
 
 def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
-    served = ["food_classifier", "food_classifier_onnx"]
-    chosen = preflight.configured_models({contract.MODEL_ENV: "food_classifier_onnx"}, served)
-    assert [(model.system, model.name) for model in chosen] == [("food11", "food_classifier_onnx")]
+    served = {"food_classifier": "food11", "food_classifier_onnx": ""}
+    chosen = preflight.configured_models({contract.SYSTEM.model_variable: "food_classifier_onnx"}, served)
+    assert chosen == {"food11": "food_classifier_onnx"}
 
 
 def test_an_unknown_model_is_refused_with_the_served_names() -> None:
     with pytest.raises(
-        preflight.NotReadyToStart, match="'food_clasifier', which is no served model; served are a, b"
+        preflight.NotReadyToStart, match="'food_clasifier', which is not a served model; served are a, b"
     ):
-        preflight.configured_models({contract.MODEL_ENV: "food_clasifier"}, ["a", "b"])
+        preflight.configured_models({contract.SYSTEM.model_variable: "food_clasifier"}, {"a": "", "b": ""})
+
+
+def test_a_model_of_another_system_is_refused_with_those_of_its_own() -> None:
+    served = preflight.check_repositories([repository.DEFAULT])
+    with pytest.raises(
+        preflight.NotReadyToStart,
+        match="FOOD11_MODEL_NAME is 'digits', which is a model of the system 'digits': choose one of food_cl",
+    ):
+        preflight.configured_models({contract.SYSTEM.model_variable: "digits"}, served)
 
 
 def test_a_repository_without_food_is_served_all_the_same() -> None:
-    assert preflight.configured_models({}, ["digits_of_somebody"]) == []
+    assert preflight.configured_models({}, {"digits_of_somebody": "digits"}) == {}

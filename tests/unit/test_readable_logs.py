@@ -17,6 +17,10 @@ def printed(line: str, *, verbose: bool = False, origin: str = "triton") -> str:
 LOADED = "I1121 02:32:12.299183 6125 model_lifecycle.cc:839] \"successfully loaded 'food_classifier'\""
 POOL = 'I1121 02:32:03.186992 6125 cuda_memory_manager.cc:117] "CUDA memory pool disabled"'
 NO_GPU = 'E1121 02:32:03.187069 6125 server.cc:241] "CudaDriverHelper has not been initialized."'
+ENDED = 'E1121 02:32:09.187069 6125 main.cc:437] "failed to stop server: Internal - Exit timeout expired."'
+ASIDE = (
+    "W1121 02:32:09.187069 6125 model_repository_manager.cc:1] \"ignore version directory '.withdrawn-2'\""
+)
 FAILED = "E1121 02:32:03.190579 6125 model_lifecycle.cc:642] \"failed to load 'x' version 1: bad\""
 
 
@@ -26,7 +30,17 @@ def test_a_line_keeps_its_time_and_message_and_says_where_it_is_from() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [POOL, NO_GPU, "+------+---+", "| Model | Version |", "At:", "  /a/b/model.py(48): initialize", ""],
+    [
+        POOL,
+        NO_GPU,
+        "+------+---+",
+        "| Model | Version |",
+        ENDED,
+        ASIDE,
+        "At:",
+        "  /a/b/model.py(48): initialize",
+        "",
+    ],
 )
 def test_what_tells_nothing_is_left_out(line: str) -> None:
     assert printed(line) == ""

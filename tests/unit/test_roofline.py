@@ -16,9 +16,9 @@ from gourmet.cli import main
 from gourmet.repository import DEFAULT
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import from_batch, place, roofline
+from gourmet.roofline.chart import draw
 from gourmet.roofline.counting import CannotCount, Counted, Layer, count
 from gourmet.roofline.machines import Machine
-from gourmet.roofline.picture import draw
 
 Count = Callable[..., Counted]
 
@@ -194,12 +194,12 @@ def test_a_model_of_one_row_does_not_batch(counted: Count) -> None:
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x07"], ids=["empty", "text", "no graph"])
 def test_a_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
-    with pytest.raises(CannotCount, match=r"m\.onnx is no ONNX"):
+    with pytest.raises(CannotCount, match=r"m\.onnx is not a valid ONNX"):
         count(tmp_path / "m.onnx")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotCount, match="there is no ONNX file at"):
+    with pytest.raises(CannotCount, match="no ONNX file found at"):
         count(tmp_path / "gone.onnx")
 
 
@@ -285,11 +285,11 @@ def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["soup"], "'soup' is neither an ONNX file nor a model of"),
-        (["gone.onnx"], "there is no ONNX file at gone.onnx"),
+        (["gone.onnx"], "no ONNX file found at gone.onnx"),
         (["food_classifier"], "served by the backend 'python' and has no ONNX file"),
         (["food_classifier_onnx", "--gpu", "voodoo2"], "no figures of a GPU 'voodoo2' here: there are p100"),
         (["food_classifier_onnx", "--no-machine"], "leaves nothing to compare with"),
-        (["food_classifier_onnx", "--dim", "n"], "is no size: write it like sequence=32"),
+        (["food_classifier_onnx", "--dim", "n"], "is not a valid size: write it like sequence=32"),
     ],
 )
 def test_what_cannot_be_analysed_is_refused_with_what_can(words: list[str], says: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gourmet.training.beginning import begin_with
 from gourmet.training.files import BadWeights, save_tensors
+from gourmet.training.init_weights import begin_with
 from gourmet.training.run import beginning_of, data_of, write_run
 
 
@@ -55,13 +55,13 @@ def test_a_run_begins_with_the_weights_of_an_earlier_one(earlier: Summing, form:
 
 def test_weights_for_other_targets_are_refused(earlier: Summing, tmp_path: Path) -> None:
     save_tensors(tmp_path / "best.safetensors", earlier.state_dict(), {})
-    with pytest.raises(BadWeights, match=r"other targets than this data has: its groups differs"):
+    with pytest.raises(BadWeights, match=r"its groups, which training does not change, differs"):
         begin_with(Summing(DISHES[::-1]), tmp_path / "best.safetensors")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "does not exist"), (b"PK\x03\x04 cut short", "cannot be read as TorchScript")],
+    [(None, "does not exist"), (b"PK\x03\x04 cut short", "cannot be read as a file of weights")],
 )
 def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"

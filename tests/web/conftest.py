@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from support.triton import some_models, triton_server
+from support.web_app import StartWeb, WebApp
 
-from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.serving.triton_server import TritonServer
 from gourmet.systems.food11 import contract
-
-MODELS = Path(__file__).parents[2] / "triton" / "models"
-BOUNDARY = "----boundary-of-the-tests"
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = (
@@ -35,113 +23,6 @@ QUIET = (
 )
 expect.set_options(timeout=60_000)
 DESKTOP = {"width": 1280, "height": 900}
-
-
-@dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    seconds: float
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-def form(data: bytes, name: str = "photo.jpg") -> tuple[bytes, dict[str, str]]:
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-        "Content-Type: application/octet-stream\r\n\r\n"
-    )
-    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
-    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-
-
-@dataclass
-class WebApp:
-    """A running gunicorn."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
-        started = time.monotonic()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        with contextlib.closing(connection):
-            fields = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, body, fields)
-            response = connection.getresponse()
-            data = response.read()
-        lowered = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, lowered, data, time.monotonic() - started)
-
-    def predict(
-        self, photo: bytes, accept: str = "application/json", *, pieces: int = 0, **headers: str
-    ) -> Reply:
-        """Send `photo` as a form, with a length or else in `pieces` of a chunked body."""
-        body, content = form(photo)
-        step = -(-len(body) // pieces) if pieces else 0
-        sent = (body[at : at + step] for at in range(0, len(body), step)) if pieces else body
-        return self.request("POST", "/predict", sent, Accept=accept, **content, **headers)
-
-    def measured(self, name: str) -> dict[str, float]:
-        """The metric's values by their only label."""
-        text = self.request("GET", "/metrics").body.decode()
-        return {
-            label: float(value) for label, value in re.findall(rf'^{name}{{\w+="(\w+)"}} (\S+)', text, re.M)
-        }
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-
-StartWeb = Callable[..., WebApp]
-
-
-def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
-    command = [
-        *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
-        *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
-    ]
-    few = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4"}
-    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **few, **settings}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
-    web = WebApp(port, process, log)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError):
-            if web.request("GET", "/healthz").status == 200:
-                return web
-        time.sleep(0.1)
-    web.stop()
-    raise TimeoutError(f"gunicorn did not answer within 60 s: {log.read_text()}")
-
-
-@pytest.fixture(scope="session")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWeb]:
-    """Starts web apps that are stopped at the end of the run."""
-    running: list[WebApp] = []
-
-    def start_one(triton_url: str, **settings: str) -> WebApp:
-        log = tmp_path_factory.mktemp("web") / "gunicorn.log"
-        running.append(start_web(log, free_ports(1)[0], triton_url, **settings))
-        return running[-1]
-
-    yield start_one
-    for web in running:
-        web.process.send_signal(signal.SIGTERM)  # to all before waiting for any
-    for web in running:
-        web.stop()
 
 
 @pytest.fixture(scope="session")
@@ -160,10 +41,7 @@ def onnx_web(start: StartWeb, triton: Any) -> WebApp:
 @pytest.fixture
 def sleeping_triton(tmp_path: Path) -> Iterator[TritonServer]:
     """A Triton that was not started yet, with the one model that starts in a fraction of the others' time."""
-    shutil.copytree(MODELS / "food_classifier_onnx", tmp_path / "models" / "food_classifier_onnx")
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions((tmp_path / "models",), http_port=http, grpc_port=grpc, metrics_port=metrics)
-    server = TritonServer(options, lambda line: None)
+    server = triton_server(some_models(tmp_path / "models", "food_classifier_onnx"))
     yield server
     server.close()
 
@@ -179,10 +57,11 @@ def in_parallel() -> Callable[..., list[Any]]:
 
 @pytest.fixture(scope="session")
 def sample() -> bytes:
-    return contract.sample()
+    return contract.SYSTEM.sample()
 
 
-@pytest.fixture(scope="session")
+# For a file and not for all: while Playwright runs, its thread can run no other asyncio, as benchmarks do.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM:
         pytest.skip("no Chromium here: `apt-get install chromium`")

@@ -32,15 +32,19 @@ def classify(web: Any, *photos: bytes, query: str = "", **headers: str) -> Any:
 
 
 def test_the_list_has_the_food_models_that_triton_has_ready(python_web: Any) -> None:
-    listed = python_web.request("GET", "/api/v1/models").json
+    every = python_web.request("GET", "/api/v1/models").json["models"]
+    assert {model["system"] for model in every} == {"food11", "digits"}
+    listed = python_web.request("GET", "/api/v1/models?system=food11").json
     assert listed["default"] == "food_classifier"
     assert {model["name"]: model["bytes_kind"] for model in listed["models"]} == MODELS
     for model in listed["models"]:
         assert model["system"] == "food11"
         assert model["version"] == "1"
+        assert model["labels"] == list(contract.SYSTEM.labels)
         assert 0 < model["threshold"] < 1
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("model", MODELS)
 def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_model(
     python_web: Any, sample: bytes, model: str
@@ -59,7 +63,7 @@ def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_mod
         (result,) = reply.json["results"]
         assert result["model"] == told["model"] == {"name": model, "version": "1"}
         assert (result["label"], result["sure"]) == (told["label"], told["sure"])
-        assert contract.LABELS[result["class_id"]] == result["label"]
+        assert contract.SYSTEM.labels[result["class_id"]] == result["label"]
         assert [entry["label"] for entry in result["top"]] == [entry["label"] for entry in told["top"]]
         assert result["probability"] == pytest.approx(told["probability"], abs=1e-5)
 
@@ -69,7 +73,7 @@ def test_what_goes_to_triton_is_what_the_model_takes(python_web: Any, sample: by
     for model in MODELS:
         (result,) = classify(python_web, sample, query=f"?model={model}").json["results"]
         sent[model], phases[model] = result["bytes_sent"], list(result["timings_ms"])
-    pixels = contract.INPUT_SIZE**2 * 3
+    pixels = contract.SYSTEM.input_size**2 * 3
     assert sent == {
         "food_classifier": len(sample) + 4,
         "food_classifier_onnx": pixels * 4,
@@ -120,6 +124,18 @@ def test_sixteen_photos_with_broken_ones_among_them_in_one_call(
             assert result["error"]["request_id"] == "sixteen"
         else:
             assert result["probability"] == pytest.approx(alone["probability"], abs=1e-3)
+
+
+def test_a_damaged_photo_is_refused_in_the_same_words_by_the_app_and_by_triton(
+    python_web: Any, sample: bytes
+) -> None:
+    for broken in (sample[: len(sample) // 2], b"text", b"", sample[:200]):
+        told = []
+        for model in MODELS:
+            (result,) = classify(python_web, broken, query=f"?model={model}").json["results"]
+            told.append((result["error"]["code"], result["error"]["message"]))
+        assert len(set(told)) == 1, told
+        assert "INPUT_IMAGE" not in told[0][1]
 
 
 @pytest.mark.parametrize("name", ["no_such_model", "..", "a/b", "food_classifier/versions/1", "x" * 300, "ä"])

@@ -8,20 +8,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Page, expect
 
 DIGIT = Path(__file__).parents[2] / "app" / "static" / "digits" / "7.png"
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
-
-
 Examples = dict[tuple[str, str], str]
 
 
@@ -94,24 +88,6 @@ def test_the_examples_of_a_digit_print_its_answer(examples: Examples, photos: Pa
     assert max(bars, key=len).startswith("7 ")
 
 
-@pytest.fixture
-def page() -> Iterator[Any]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"no Chromium at {CHROMIUM} (Debian: apt install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.set_default_timeout(60_000)
-        problems: list[str] = []
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        yield page
-        browser.close()
-        assert not problems
-
-
 ASK = """async ([example, photo]) => {
   const classify = new Function(`${example}; return classify;`)();
   const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
@@ -137,9 +113,9 @@ READ = """async ([example, address]) => {
 
 
 def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_sticks_out(
-    examples: Examples, python_web: Any, page: Any, sample: bytes
+    examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
 ) -> None:
-    page.goto(f"{python_web.url}/api/docs")
+    page = visit(f"{python_web.url}/api/docs", viewport={"width": 390, "height": 844})
     told = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
     assert told[0].startswith("photo.jpg: ")
     assert told[1].startswith("text.txt: this is not a picture")
@@ -149,3 +125,35 @@ def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_stic
     ]
     assert page.evaluate(READ, [examples["digits", "JavaScript"], "/static/digits/7.png"]) == "7"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    code, button = page.locator(".copyable code").first, page.locator(".copyable button").first
+    assert code.evaluate("code => code.getBoundingClientRect().top") >= button.evaluate(
+        "button => button.getBoundingClientRect().bottom"
+    )
+
+
+def test_contents_copy_buttons_and_requests_sent_from_the_page(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(f"{python_web.url}/api/docs", permissions=["clipboard-read", "clipboard-write"])
+    links = page.locator(".contents a").evaluate_all("links => links.map(each => each.getAttribute('href'))")
+    assert "#api_classify" in links
+    assert page.evaluate("links => links.every(link => document.querySelector(link))", links)
+    # The sample of an answer stands with the code that gets it.
+    titles = page.locator("h3, h4").all_inner_texts()
+    above = titles[: titles.index("A response")]
+    assert [each for each in above if each not in ("curl", "Python", "JavaScript")] == [
+        "What is on these photos"
+    ]
+    example = page.locator(".copyable", has_text="curl -s $API/models")
+    example.get_by_role("button").click()
+    expect(example.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == example.locator("pre").inner_text()
+    operation = page.locator(".operation", has=page.locator("#api_classify"))
+    operation.locator("summary").click()
+    operation.locator("[name=model]").fill("food_classifier_onnx")
+    photo = {"name": "eggs.jpg", "mimeType": "image/jpeg", "buffer": sample}
+    operation.locator("[type=file]").set_input_files(photo)
+    operation.get_by_role("button", name="Send").click()
+    expect(operation.locator("output")).to_contain_text("Status 200")
+    told = json.loads(operation.locator("[data-reply]").inner_text())["results"][0]
+    assert (told["filename"], told["model"]["name"]) == ("eggs.jpg", "food_classifier_onnx")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gourmet.bench.results import read
 from gourmet.cli import main
+from gourmet.measure.results import read
 
 
 @pytest.fixture
@@ -43,3 +43,6 @@ def test_another_model_than_the_app_asks_is_refused(bench: Any) -> None:
     result = bench("food_classifier_onnx")
     assert result.exit_code == 2
     assert "asks food_classifier and not food_classifier_onnx" in result.output
+    assert "FOOD11_MODEL_NAME=food_classifier_onnx" in result.output
+    # The route is another system's: no variable would have it ask this one.
+    assert "MODEL_NAME=" not in bench("digits").output

@@ -30,20 +30,20 @@ def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
 def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(python_web.url)
     page.click("nav >> text=Digits")
-    expect(page.locator("#label")).to_have_text("Nothing is drawn yet")
+    expect(page.locator("#label")).to_have_text("Nothing drawn yet")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.method))
     draw(page, drawn_digits.STROKES[4])
     expect(page.locator("#label")).to_have_text("4")
     expect(page.locator("#facts")).to_contain_text("digits version 1")
-    expect(page.locator("#facts")).to_contain_text("ms from the browser and back")
+    expect(page.locator("#facts")).to_contain_text("ms round trip")
     expect(page.locator(".ten li")).to_have_count(10)
     expect(page.locator(".ten li.best .name")).to_have_text("4")
     expect(page.locator("#spoken")).to_contain_text("4, ")
     # Nearly forty movements of the mouse were not as many questions, and the last answer was waited for.
     assert 1 <= asked.count("POST") < 20
     page.click("#wipe")
-    expect(page.locator("#label")).to_have_text("Nothing is drawn yet")
+    expect(page.locator("#label")).to_have_text("Nothing drawn yet")
     expect(page.locator("#here")).to_be_visible()
     # A dot is no digit.
     draw(page, [[(0.5, 0.5)]])
@@ -56,22 +56,29 @@ def test_the_keyboard_is_enough_and_axe_finds_nothing(
 ) -> None:
     page = visit(f"{python_web.url}/digits", reduced_motion="reduce", **view)
     assert Axe().run(page).response["violations"] == []
-    page.get_by_role("button", name="A drawn 7").focus()
+    page.get_by_role("button", name="Ready-made 7").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#label")).to_have_text("7")
     assert Axe().run(page).response["violations"] == []
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_every_ready_made_digit_is_read_as_what_it_is(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/digits")
+    for digit in range(10):
+        page.get_by_role("button", name=f"Ready-made {digit}").click()
+        expect(page.locator("#label")).to_have_text(str(digit))  # without a question mark: it is sure
+
+
 def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/digits")
     held: list[Any] = []
     page.route("**/api/v1/digits", lambda route: held.append(route) if not held else route.continue_())
-    page.get_by_role("button", name="A drawn 8").click()
+    page.get_by_role("button", name="Ready-made 8").click()
     deadline = time.monotonic() + 60
     while not held and time.monotonic() < deadline:
         page.wait_for_timeout(20)
-    page.get_by_role("button", name="A drawn 3").click()
+    page.get_by_role("button", name="Ready-made 3").click()
     expect(page.locator("#label")).to_have_text("3")
     assert held[0].request.failure is not None  # called off
     page.wait_for_timeout(200)
@@ -82,7 +89,7 @@ def test_when_triton_is_away_the_drawing_waits_for_it(visit: Callable[..., Page]
     away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
     page = visit(f"{python_web.url}/digits", forgiven=("status of 503",))
     page.route("**/api/v1/digits", lambda route: route.fulfill(status=503, json=away))
-    page.get_by_role("button", name="A drawn 2").click()
+    page.get_by_role("button", name="Ready-made 2").click()
     expect(page.locator("#problem")).to_contain_text("no Triton answers")
     page.unroute("**/api/v1/digits")
     expect(page.locator("#label")).to_have_text("2")
@@ -95,12 +102,12 @@ def test_without_a_script_a_picture_is_sent_by_a_form(visit: Callable[..., Page]
     page.set_input_files(
         "#file", {"name": "5.png", "mimeType": "image/png", "buffer": drawn_digits.png(5, ink=20, paper=240)}
     )
-    page.click("text=Read it")
+    page.click("text=Classify")
     expect(page.locator(".answer .label")).to_have_text("5")
-    page.click("text=Another digit")
+    page.click("text=Try another digit")
     blank = drawn_digits.png(5, ink=0)
     page.set_input_files("#file", {"name": "blank.png", "mimeType": "image/png", "buffer": blank})
-    page.click("text=Read it")
+    page.click("text=Classify")
     expect(page.locator(".problem")).to_contain_text("of one colour")
 
 

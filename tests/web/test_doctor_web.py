@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gourmet.doctor.examination import CHECKS
-from gourmet.doctor.findings import Finding, Subject
+from gourmet.doctor.checks import CHECKS
+from gourmet.doctor.findings import Examined, Finding
 from gourmet.serving.ports import free_ports
 
 
 def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:
-    (found,) = CHECKS[check](Subject((), "127.0.0.1", {"--port": port}, triton_url, False, {}))
+    (found,) = CHECKS[check](Examined((), "127.0.0.1", {"--port": port}, triton_url, False, {}))
     return found
 
 

@@ -6,16 +6,17 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
-from hard.product import Product
-from hard.proxy import Proxy
-from web.test_up import Up
+import pytest
+from support.product import Product
+from support.proxy import Proxy
+from support.up import Up
 
-from gourmet.serving.asking import ask_sample
-from gourmet.serving.asking import triton as triton_at
+from gourmet.serving.client import ask_sample
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.food11 import contract
 
@@ -28,23 +29,22 @@ def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_pa
         shutil.copytree(MODELS / model, tmp_path / "models" / model)
     tmp = tmp_path / "tmp"
     tmp.mkdir()
-    env = {contract.MODEL_ENV: MODEL}
+    env = {contract.SYSTEM.model_variable: MODEL}
     up = Up("--triton-only", "--unlocked", "--model-repository", str(tmp_path / "models"), tmp=tmp, env=env)
     try:
         up.wait_for("ready after")
         product = Product(up, tmp_path / "models")
         before = product.stubs(MODEL)
         before[0].kill()
-        up.wait_for(f"a process of the model '{MODEL}' died; loading the model anew", 60)
+        up.wait_for(f"a process of the model '{MODEL}' died; reloading the model", 60)
 
         def anew() -> bool:
             now = product.stubs(MODEL)
             return len(now) == len(before) and not set(now) & set(before)
 
         wait_until(anew, 60, "the processes of the model are not new ones")
-        with triton_at(product.triton_url) as client:
-            for _ in range(4):  # each of its instances
-                assert ask_sample(client, "food11", MODEL)
+        for _ in range(4):  # each of its instances
+            assert ask_sample(product.triton_url, "food11", MODEL)
     finally:
         up.stop(signal.SIGTERM)
     assert not up.processes()
@@ -66,6 +66,24 @@ def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline
         proxy.delay_s = 0.0
         proxy.cut()
         wait_until(lambda: web.predict(sample).status == 200, 30, "it does not answer again")
+        web.stop()
+
+
+def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again(
+    start: Callable[..., Any], triton: Any, sample: bytes
+) -> None:
+    with Proxy(triton.http_url) as proxy, ThreadPoolExecutor(1) as pool:
+        web = start(proxy.address, FOOD11_MODEL_NAME=MODEL, WEB_CONCURRENCY="1")
+        wait_until(lambda: web.request("GET", "/readyz").status == 200, 30, "not ready")
+        proxy.delay_s = 20.0
+        asked = pool.submit(web.predict, sample)
+        wait_until(lambda: web.measured("web_photos_in_flight").get("work") == 1, 30, "not at work")
+        (worker,) = psutil.Process(web.process.pid).children()
+        worker.kill()
+        with pytest.raises(ConnectionError):
+            asked.result(timeout=5)
+        proxy.delay_s = 0.0
+        assert web.predict(sample).status == 200
         web.stop()
 
 

@@ -77,6 +77,21 @@ def test_a_client_that_sends_too_slowly_is_told_so_and_frees_its_thread(web: Any
     assert 1.5 < time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.005, 0.1], ids=["at once", "soon", "later"])
+def test_a_kept_connection_is_answered_on_however_soon_the_next_request_comes(
+    web: Any, pause_s: float
+) -> None:
+    asked, body = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b'{"alive":true}\n'
+    with socket.create_connection(("127.0.0.1", web.port), timeout=5) as connection:
+        for at_once in (1, 1, 1, 3, 1):  # of three, two wait in gunicorn's buffer
+            connection.sendall(asked * at_once)
+            replies = b""
+            while replies.count(body) < at_once:
+                replies += connection.recv(65536)
+            assert replies.count(b"HTTP/1.1 200") == at_once
+            time.sleep(pause_s)
+
+
 def test_slow_clients_do_not_keep_the_health_check_from_being_answered(web: Any) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(6):  # of the eight threads
@@ -113,7 +128,7 @@ def test_it_stops_within_five_seconds_and_leaves_nothing(start: Callable[..., An
     [("TRITON_SERVER_URL", "http://x"), ("MAX_UPLOAD_MB", "lots"), ("REQUEST_DEADLINE_S", "0")],
 )
 def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts(variable: str, value: str) -> None:
-    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"]
+    command = [sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"]
     command += ["--bind", f"127.0.0.1:{free_ports(1)[0]}", "app:create_app()"]
     shown = subprocess.run(
         command,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hard.test_fuzz_models import attack as attack_model
-from hard.test_fuzz_models import stubs
-from hard.test_fuzz_web import attack, bad, send
+from support import hostile_rows
+from support.hostile_requests import attack, bad, send
+from support.hostile_rows import stubs
 
 REQUESTS = 150
 ROWS = 60
@@ -38,6 +38,6 @@ def test_hostile_requests_are_refused_and_honest_ones_between_them_answered(pyth
 
 def test_hostile_rows_fail_their_own_requests_and_no_stub_dies(triton: Any) -> None:
     before = stubs(triton.http_url)
-    results = attack_model(triton, range(ROWS))
+    results = hostile_rows.attack(triton, range(ROWS))
     assert set(results) <= {"answered", "answered rightly", "refused"}
     assert stubs(triton.http_url) == before

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from gourmet.bench import saving
-from gourmet.bench.results import BatchSize, Bench, Demand, Estimate, Latency, Point, Split, Usage, Window
+from gourmet.measure import storage
+from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.serving.triton_server import TritonServer
 
 MODEL = "food_classifier_onnx"
@@ -26,7 +27,7 @@ EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1
 def a_bench() -> Bench:
     point = Point(
         arm=MODEL,
-        demand=Demand(MODEL, 8),
+        demand=LoadSpec(MODEL, 8),
         client="gourmet",
         rows_per_s=Estimate(123.4, 120.0, 126.0),
         latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
@@ -69,7 +70,7 @@ def away(message: str) -> dict[str, Any]:
 def lab_web(start: Callable[..., Any], triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The app with a benchmark's report and a hostile one."""
     folder = tmp_path_factory.mktemp("reports")
-    saving.save(a_bench(), folder / "bench" / "one")
+    storage.save(a_bench(), folder / "bench" / "one")
     (folder / "evil.html").write_text(EVIL)
     return start(triton.http_url, LAB_REPORTS=str(folder))
 
@@ -90,7 +91,7 @@ def test_figures_move_and_go_on_when_triton_comes_back(
     page = visit(f"{web.url}/lab", forgiven=("status of 50",))
     asked = page.locator("#totals tr", has_text=MODEL).locator("td").first
     card = page.locator(".model")
-    expect(page.locator("#quiet")).to_contain_text("No model was asked since this page was opened")
+    expect(page.locator("#quiet")).to_contain_text("No requests since this page was opened")
     before = int(asked.inner_text())
     for _ in range(3):
         send()
@@ -103,11 +104,11 @@ def test_figures_move_and_go_on_when_triton_comes_back(
     expect(page.locator("#status")).to_be_empty()
 
     sleeping_triton.stop()
-    expect(page.locator("#status")).to_contain_text("There are no figures at the moment")
+    expect(page.locator("#status")).to_contain_text("Live figures are unavailable")
     expect(page.locator("#status small")).to_contain_text("no Triton answers")
     sleeping_triton.start()
     sleeping_triton.wait_until_live(120)
-    expect(page.locator("#status")).to_contain_text("The figures are back")
+    expect(page.locator("#status")).to_contain_text("Live figures are back")
     # It counts from nothing again.
     send()
     expect(asked).to_have_text("1")
@@ -123,9 +124,9 @@ def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Pag
     for figure, text in zip(shown, ("20.0", "3.00 ms", "40.0 ms", "4.00"), strict=True):
         expect(figure).to_have_text(text)
     expect(card.locator(".facts")).to_have_text("5.00 requests/s; 10 since this page was opened. Failed: 2.")
-    expect(card.locator(".sizes li")).to_have_text(re.compile(r"4 together\s*100\s%"))
+    expect(card.locator(".sizes li")).to_have_text(re.compile(r"batch of 4\s*100\s%"))
     # The other one failed nothing and was asked nothing, though its batches moved.
-    expect(page.locator("#idle")).to_have_text("Not asked since this page was opened: other")
+    expect(page.locator("#idle")).to_have_text("No requests since this page was opened: other")
     expect(page.locator("#totals tr").first.locator("td")).to_have_text(
         ["20", "2", "80", "20", "4.00", "3.00", "40.0"]
     )
@@ -136,7 +137,7 @@ def test_figures_are_of_what_happened_between_two_looks(visit: Callable[..., Pag
     # After a long silence nobody knows when something happened, and two minutes later it is forgotten.
     page.unroute("**/lab/figures")
     tell(page, look(400, 9), look(401, 9))
-    expect(page.locator("#quiet")).to_contain_text("No model was asked in the last two minutes")
+    expect(page.locator("#quiet")).to_contain_text("No requests in the last two minutes")
     expect(card).to_have_count(0)
 
 
@@ -163,7 +164,7 @@ def test_why_there_are_no_figures_is_said_once_for_each_reason(
 
 def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/lab")
-    expect(page.locator("#quiet")).to_contain_text("No model was asked")
+    expect(page.locator("#quiet")).to_contain_text("No requests")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 
@@ -174,7 +175,7 @@ def test_it_asks_only_while_somebody_looks(visit: Callable[..., Page], python_we
         )
 
     stops: list[tuple[Callable[[], None], Callable[[], None]]] = [
-        (page.locator("#pause").click, page.get_by_role("button", name="Go on").click),
+        (page.locator("#pause").click, page.get_by_role("button", name="Resume").click),
         (lambda: hide("true"), lambda: hide("false")),
     ]
     for stop, go_on in stops:
@@ -191,8 +192,8 @@ def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web:
     page = visit(f"{lab_web.url}/lab", forgiven=("Blocked", "Content Security Policy"))
     first, last = page.locator(".reports li").all()
     listed, evil = (first, last) if "evil" in last.inner_text() else (last, first)
-    expect(listed).to_contain_text(f"123 rows/s at {MODEL} c=8, p95 23.0 ms")
-    expect(listed).to_contain_text("a chip, 2 of 2")
+    expect(listed).to_contain_text(f"123 rows/s at {MODEL} c=8, p95 23 ms")
+    expect(listed).to_contain_text("a chip · 2 of 2")
     listed.locator("a").click()
     expect(page.get_by_role("heading", name="a benchmark")).to_be_visible()
     # Its own styles hold, and its pictures are there.
@@ -203,6 +204,25 @@ def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web:
     expect(page.locator("h1")).to_have_text("untouched")
     page.locator("button").click()
     expect(page).to_have_title("evil <b>title</b>")
+
+
+def test_a_report_that_has_finished_appears_by_itself_and_leads_back(
+    visit: Callable[..., Page], start: Callable[..., Any], triton: Any, tmp_path: Path
+) -> None:
+    web = start(triton.http_url, LAB_REPORTS=str(tmp_path))
+    page = visit(f"{web.url}/lab")
+    expect(page.locator("#reports")).to_contain_text("No reports yet")
+    for name in ("one", "two"):
+        storage.save(a_bench(), tmp_path / "bench" / name)
+        expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(1 if name == "one" else 2)
+    expect(page.locator("#spoken")).to_contain_text("New report: a benchmark")
+    # They share a title, and can still be told apart: in the list and in the browser's tabs.
+    titles = page.locator("#reports a").all_inner_texts()
+    assert sorted(titles) == ["a benchmark (bench/one)", "a benchmark (bench/two)"]
+    page.locator("#reports a").first.click()
+    expect(page).to_have_title(titles[0])
+    page.get_by_role("link", name="Back to the lab").click()
+    expect(page.get_by_role("heading", name="Lab", exact=True)).to_be_visible()
 
 
 @pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])

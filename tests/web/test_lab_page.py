@@ -67,4 +67,4 @@ def test_without_a_script_there_is_the_table(visit: Callable[..., Page], python_
     assert re.fullmatch(r"\d+", row.locator("td").first.inner_text())
     expect(row.locator("td")).to_have_count(page.locator("thead th").count() - 1)
     expect(page.locator("#pause")).to_be_hidden()
-    expect(page.get_by_text("Load the page again")).to_be_visible()
+    expect(page.get_by_text("Reload the page")).to_be_visible()

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from gourmet.systems.food11 import contract
 
-LABELS = re.compile("|".join(map(re.escape, contract.LABELS)))
+LABELS = re.compile("|".join(map(re.escape, contract.SYSTEM.labels)))
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 FILES = """async (addresses) => {
@@ -45,6 +45,7 @@ def photo(sample: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
 GARBAGE = {"name": "notes.jpg", "mimeType": "image/jpeg", "buffer": b"this is no photo"}
 
 
+@pytest.mark.smoke
 def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_web: Any) -> None:
     with page.expect_response("**/api/v1/classify?*") as answered:
         page.set_input_files("#file", photo(sample))
@@ -60,9 +61,9 @@ def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_
     expect(page.locator("#spoken")).to_contain_text(told["label"])
     card.locator(".time summary").click()
     phases = card.locator(".waterfall .name")
-    expect(phases.last).to_have_text("Answer")
+    expect(phases.last).to_have_text("Response")
     shown = set(phases.all_inner_texts())
-    assert {"Upload", "Receive", "Decode", "To Triton, back", "Triton’s queue", "Inference"} <= shown
+    assert {"Upload", "Receive", "Decode", "To Triton and back", "Triton’s queue", "Inference"} <= shown
     # The same answer as to a program that asks the old way.
     reply = python_web.predict(sample).json
     assert (reply["label"], reply["sure"]) == (told["label"], told["sure"])
@@ -117,7 +118,7 @@ def test_a_photo_that_is_too_large_is_refused_before_it_is_sent(desk: Page) -> N
 
 def test_dropped_and_pasted_photos_are_answered(desk: Page) -> None:
     data = desk.evaluate_handle(FILES, ["/sample.jpg", "/static/samples/soup.jpg"])
-    desk.dispatch_event(".plate", "drop", {"dataTransfer": data})
+    desk.dispatch_event(".drop-zone", "drop", {"dataTransfer": data})
     expect(desk.locator(".card[data-state=answered]")).to_have_count(2)
     desk.evaluate(
         f"""async (addresses) => document.dispatchEvent(
@@ -131,7 +132,7 @@ def test_the_camera_is_offered_where_a_finger_points(page: Page, python_web: Any
     touch = page.evaluate("navigator.maxTouchPoints > 0")
     expect(page.get_by_text("Take a photo")).to_be_visible(visible=touch)
     assert page.get_attribute("#camera", "capture") == "environment"
-    for selector in (".plate", ".sample >> nth=0", ".brand", "nav a >> nth=1", "#model"):
+    for selector in (".drop-zone", ".sample >> nth=0", ".brand", "nav a >> nth=1", "#model"):
         box = page.locator(selector).bounding_box()
         assert box
         assert min(box["width"], box["height"]) >= 44, selector
@@ -173,7 +174,7 @@ def test_a_photo_can_be_cancelled_and_asked_about_again(desk: Page, sample: byte
     desk.get_by_role("button", name="Cancel").click()
     expect(desk.locator(".problem")).to_contain_text("Cancelled")
     desk.unroute("**/api/v1/classify?*")
-    desk.get_by_role("button", name="Ask again").click()
+    desk.get_by_role("button", name="Try again").click()
     expect(desk.locator(".card[data-state=answered]")).to_have_count(1)
 
 
@@ -191,11 +192,11 @@ def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(d
     desk.locator(".sample", has_text="Soup").click()
     expect(desk.locator("#history")).to_be_visible()
     desk.reload()
-    expect(desk.locator(".card")).to_have_count(0)
     desk.click("#history summary")
     expect(desk.locator("#history")).to_contain_text("Nothing is stored on the server")
     expect(desk.locator("#history-list li")).to_have_count(1)
     expect(desk.locator("#history-list img")).to_be_visible()
+    expect(desk.locator("#history-list li")).to_contain_text("food_classifier")
     with desk.expect_download() as download:
         desk.click("#history-json")
     entry = json.loads(Path(download.value.path()).read_text())[0]
@@ -208,7 +209,11 @@ def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(d
         entry["label"],
         entry["probability"],
     )
-    desk.click("#history-clear")
+    for answer, left in (("dismiss", 1), ("accept", 0)):  # it asks first
+        with desk.expect_event("dialog") as asked:
+            desk.get_by_role("button", name="Clear history").click()
+        getattr(asked.value, answer)()
+        expect(desk.locator("#history-list li")).to_have_count(left)
     expect(desk.locator("#history")).to_be_hidden()
 
 

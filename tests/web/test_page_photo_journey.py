@@ -18,7 +18,7 @@ ORIENTATION, TURNED = 0x0112, 6
 @pytest.fixture(scope="module")
 def phone_photo() -> bytes:
     """Twelve megapixels with a bowl that is off the middle, so that a wrong turn shows another square."""
-    from gourmet.systems.food11.draw_dishes import soup
+    from draw_food_dishes import soup
 
     random = np.random.default_rng(5)
     scene = soup().resize((4000, 3000), Image.Resampling.BICUBIC)
@@ -49,7 +49,7 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
         )
     told = answered.value.json()["results"][0]
     card = page.locator(".card[data-state=answered]")
-    expect(card.locator(".facts")).to_contain_text("made smaller here")
+    expect(card.locator(".facts")).to_contain_text("made smaller in the browser")
     sent = int(answered.value.request.all_headers()["content-length"])
     assert sent < 400_000 < len(phone_photo)
     # What was sent is shown: upright, the shorter side three times what the model sees.

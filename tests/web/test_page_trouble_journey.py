@@ -23,7 +23,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     status = page.locator("#status")
     expect(status).to_contain_text("The classifier is starting")
     page.set_input_files("#file", photo)
-    expect(page.locator(".card[data-state=held]")).to_contain_text("sent again by itself")
+    expect(page.locator(".card[data-state=held]")).to_contain_text("sent again automatically")
 
     sleeping_triton.start()
     sleeping_triton.wait_until_live(120)
@@ -33,7 +33,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     sleeping_triton.stop()
     page.set_input_files("#file", photo)
     expect(page.locator(".card[data-state=held]")).to_have_count(1)
-    expect(status).to_contain_text("The classifier is away")
+    expect(status).to_contain_text("The classifier is unavailable")
     sleeping_triton.start()
     sleeping_triton.wait_until_live(120)
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)

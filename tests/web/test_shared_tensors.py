@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.inference import Deadline, Triton
+from app.triton.client import Deadline, Triton
 from gourmet.systems.food11 import contract
 
 MODEL, INPUT = "food_classifier_onnx", "input"
@@ -23,14 +23,14 @@ def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of(
     triton: Any, onnx_web: Any, sample: bytes
 ) -> None:
     assert onnx_web.predict(sample).status == 200
-    tensor = contract.encode(sample, "FP32")
+    tensor = contract.SYSTEM.encode(sample, "FP32")
     assert tensor.nbytes in [region["byte_size"] for region in _regions(triton.http_url)]
 
 
 def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_memory(
     triton: Any, sample: bytes
 ) -> None:
-    tensor = contract.encode(sample, "FP32")
+    tensor = contract.SYSTEM.encode(sample, "FP32")
     sharing, sending = Triton(triton.http_url, shares_memory=True), Triton(triton.http_url)
     sent = sending.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
     for forgotten in (False, True, False):
@@ -48,9 +48,9 @@ def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_m
 def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
     triton: Any, sample: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr("app.shared_tensors._FOLDER", tmp_path)
+    monkeypatch.setattr("app.triton.shared_memory._FOLDER", tmp_path)
     client = Triton(triton.http_url, shares_memory=True)
-    answer = client.infer(MODEL, {INPUT: contract.encode(sample, "FP32")}, Deadline(60))
-    assert answer.outputs["output"].shape == (1, len(contract.LABELS))
+    answer = client.infer(MODEL, {INPUT: contract.SYSTEM.encode(sample, "FP32")}, Deadline(60))
+    assert answer.outputs["output"].shape == (1, len(contract.SYSTEM.labels))
     assert not list(tmp_path.iterdir())
     client.close()

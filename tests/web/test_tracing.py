@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.triton import run_triton, some_models
 
-from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.serving.waiting import wait_until
 
-MODELS = Path(__file__).parents[2] / "triton" / "models"
+MODEL = "food_classifier_onnx"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
@@ -75,21 +72,11 @@ def collector() -> Iterator[Collector]:
 def traced_web(
     start: Callable[..., Any], collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    models = tmp_path_factory.mktemp("traced")
-    shutil.copytree(MODELS / "food_classifier_onnx", models / "food_classifier_onnx")
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions(
-        (models,),
-        http_port=http,
-        grpc_port=grpc,
-        metrics_port=metrics,
-        traces_to=f"{collector.url}/v1/traces",
-    )
-    with TritonServer(options, lambda line: None) as server:
-        server.wait_until_live(180)
+    models = some_models(tmp_path_factory.mktemp("traced"), MODEL)
+    for triton in run_triton(models, traces_to=f"{collector.url}/v1/traces"):
         yield start(
-            options.http_url,
-            FOOD11_MODEL_NAME="food_classifier_onnx",
+            triton.http_url,
+            FOOD11_MODEL_NAME=MODEL,
             OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
             OTEL_BSP_SCHEDULE_DELAY="200",
             LOG_FORMAT="json",

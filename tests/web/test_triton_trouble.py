@@ -10,33 +10,31 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.triton import some_models, triton_server
 
 from gourmet.serving.ports import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.serving.triton_server import TritonServer
 
-MODELS = Path(__file__).parents[2] / "triton" / "models"
+MODEL, OTHER = "food_classifier", "food_classifier_onnx"
 DEADLINE_S = 3.0
 
 
 @pytest.fixture(scope="module")
-def own_triton() -> Iterator[TritonServer]:
+def own_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A Triton that these tests may stop and freeze."""
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions((MODELS,), http_port=http, grpc_port=grpc, metrics_port=metrics)
-    with TritonServer(options, lambda line: None) as server:
+    with triton_server(some_models(tmp_path_factory.mktemp("models"), MODEL, OTHER)) as server:
         server.wait_until_live(120)
         yield server
 
 
 @pytest.fixture(scope="module")
 def web(start: Callable[..., Any], own_triton: TritonServer) -> Any:
-    return start(own_triton.options.http_url, REQUEST_DEADLINE_S=str(DEADLINE_S))
+    return start(own_triton.options.http_url, FOOD11_MODEL_NAME=MODEL, REQUEST_DEADLINE_S=str(DEADLINE_S))
 
 
 def control(server: TritonServer, action: str, model: str) -> None:
@@ -104,15 +102,15 @@ def test_a_model_that_is_unloaded_gives_503_with_the_names_of_those_served(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
     assert web.predict(sample).status == 200
-    control(own_triton, "unload", "food_classifier")
+    control(own_triton, "unload", MODEL)
     try:
         eventually(lambda: web.predict(sample).status == 503)
         reply = web.predict(sample)
         assert reply.json["error"]["code"] == "model_not_ready"
-        assert "food_classifier_onnx" in reply.json["error"]["message"]
+        assert OTHER in reply.json["error"]["message"]
         assert int(reply.headers["retry-after"]) >= 1
     finally:
-        control(own_triton, "load", "food_classifier")
+        control(own_triton, "load", MODEL)
     eventually(lambda: web.predict(sample).status == 200)
 
 
@@ -123,17 +121,17 @@ def test_a_name_that_was_never_served_gives_503_with_the_names_of_those_served(
     assert (reply.status, reply.json["error"]["code"]) == (503, "model_not_ready")
     message = reply.json["error"]["message"]
     assert "no_such_model" in message
-    assert all(name in message for name in ("food_classifier,", "food_classifier_onnx"))
+    assert all(name in message for name in (MODEL, OTHER))
 
 
 @pytest.mark.slow
 def test_a_changed_threshold_is_noticed_without_a_restart(
     web: Any, own_triton: TritonServer, sample: bytes
 ) -> None:
-    url = f"http://{own_triton.options.http_url}/v2/models/food_classifier/config"
+    url = f"http://{own_triton.options.http_url}/v2/models/{MODEL}/config"
     with urllib.request.urlopen(url, timeout=30) as response:
         shipped = json.load(response)
-    load = f"http://{own_triton.options.http_url}/v2/repository/models/food_classifier/load"
+    load = f"http://{own_triton.options.http_url}/v2/repository/models/{MODEL}/load"
 
     def set_threshold(threshold: str) -> None:
         parameters = {**shipped["parameters"], "threshold": {"string_value": threshold}}
@@ -158,7 +156,7 @@ def test_a_restarted_triton_costs_nobody_an_error_on_a_connection_kept_from_befo
     own_triton.stop()
     own_triton.start()
     own_triton.wait_until_live(120)
-    model = f"http://{own_triton.options.http_url}/v2/models/food_classifier/ready"
+    model = f"http://{own_triton.options.http_url}/v2/models/{MODEL}/ready"
 
     def ready() -> bool:
         with contextlib.suppress(OSError), urllib.request.urlopen(model, timeout=5) as response:

@@ -95,8 +95,8 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
     words = why.locator(".summary").inner_text()
     assert why.locator("canvas").get_attribute("aria-label") == words
     expect(page.locator("#spoken")).to_have_text(words)
-    expect(why).to_contain_text("food_classifier version 1 was asked 246 times")
-    expect(why).to_contain_text("the square in the middle only")  # as the drawing is wider than high
+    expect(why).to_contain_text("food_classifier version 1, 246 inferences")
+    expect(why).to_contain_text("only the square in the middle")  # as the drawing is wider than high
     # The colours lie over the square and not beside it, as strong as the reader wants them.
     colours = """canvas => [0.03, 0.5].map(share => {
       const {width, height} = canvas;
@@ -104,7 +104,7 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
     })"""
     canvas = why.locator("canvas")
     beside, within = canvas.evaluate(colours)
-    slider = why.get_by_role("slider", name="Strength of the colours")
+    slider = why.get_by_role("slider", name="Overlay opacity")
     slider.focus()
     page.keyboard.press("Home")
     assert slider.input_value() == "0"

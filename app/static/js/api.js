@@ -1,8 +1,8 @@
-// The app's API as functions. Whatever goes wrong becomes a Failure in words.
-import { settings, t } from "./base.js";
+// The app's API as functions. Anything that goes wrong becomes a Failure with a message for people.
+import { settings, t } from "./ui.js";
 
 export class Failure extends Error {
-  /** `passes`: it may be over in a moment, without anybody doing anything about the photo. */
+  /** `passes`: it may be over in a moment, without anybody changing anything. */
   constructor(code, message, { requestId = "", passes = false } = {}) {
     super(message);
     this.code = code;
@@ -14,11 +14,12 @@ export class Failure extends Error {
 const failure = (problem) => new Failure(problem.code, problem.message,
   { requestId: problem.request_id, passes: PASSING.has(problem.code) });
 
+const RECONNECT_MS = 400;
 const PASSING = new Set([
-  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping", "interrupted",
+  "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping",
 ]);
 
-/** What `work` gives, where a network that fails is a Failure too. */
+/** The result of `work`; a connection that fails is a Failure too. */
 async function reaching(work) {
   try {
     return await work();
@@ -31,18 +32,30 @@ async function reaching(work) {
 const request = (address, options) =>
   reaching(() => fetch(address, { ...options, headers: { Accept: "application/json" } }));
 
-async function ask(address, options) {
-  const response = await request(address, options);
-  return told(response, await reaching(() => response.text()));
+/** A server process that is killed resets its connections, and another takes over: ask once more. */
+async function onceAgain(work, signal) {
+  try {
+    return await work();
+  } catch (error) {
+    if (error.code !== "unreachable" || signal?.aborted) throw error;
+    await new Promise((done) => { setTimeout(done, RECONNECT_MS); });
+    signal?.throwIfAborted();
+    return work();
+  }
 }
 
-/** What a whole answer says, or the Failure that it is. */
-function told(response, text) {
+const ask = (address, options) => onceAgain(async () => {
+  const response = await request(address, options);
+  return parsed(response, await reaching(() => response.text()));
+}, options.signal);
+
+/** The JSON of a whole response; throws the Failure that it is. */
+function parsed(response, text) {
   let body = null;
   try {
     body = JSON.parse(text);
   } catch {
-    // Not from the app but from something between it and here.
+    // It comes from something between the app and this page.
   }
   const problem = body?.error ?? (response.ok ? null : body?.results?.[0]?.error);
   if (problem) throw failure(problem);
@@ -53,23 +66,23 @@ function told(response, text) {
   return body;
 }
 
-/** What the browser itself noted about the request that began at `started`. */
-function noted(address, started) {
+/** The browser's own timing of the request that began at `started`. */
+function resourceTiming(address, started) {
   const entries = performance.getEntriesByName(address, "resource");
   if (entries.length > 100) performance.clearResourceTimings();
   return entries.reduce((best, entry) =>
     Math.abs(entry.startTime - started) < Math.abs((best?.startTime ?? Infinity) - started) ? entry : best, null);
 }
 
-/** Triton's round trip in its parts, where they are this photo's own: alone with its model. */
-function apart(triton, inside) {
+/** The parts of Triton's round trip, where they belong to this photo alone. */
+function tritonPhases(triton, inside) {
   if (inside?.requests !== 1 || inside.queue > triton) return [["triton", triton]];
-  // A backend stops its clock a little after it answered.
+  // A backend stops its clock slightly after it has answered.
   const inference = Math.min(inside.compute, triton - inside.queue);
   return [["exchange", triton - inside.queue - inference], ["queue", inside.queue], ["inference", inference]];
 }
 
-/** Where the time went, in the order in which it passed: [phase, milliseconds]. */
+/** Where the time went, in order: [phase, milliseconds]. */
 function phases({ timings_ms: { total, triton, ...before }, inside }, started, ended, entry) {
   const sent = entry?.requestStart || started;
   const answered = entry?.responseStart || ended;
@@ -79,33 +92,40 @@ function phases({ timings_ms: { total, triton, ...before }, inside }, started, e
     ["connect", sent - (entry?.startTime ?? started)],
     ["upload", answered - sent - total],
     ...Object.entries(before),
-    ...apart(triton, inside),
+    ...tritonPhases(triton, inside),
     ["answer", Math.max(0, total - known) + end - answered],
   ].map(([phase, value]) => [phase, Math.max(0, value)]);
 }
 
-/** What is on one photo, by `model` or else by the deployment's default; `closely`: and what was inside Triton. */
-export async function classify(photo, name, model, signal, closely = false) {
+/** The classes of one photo, by `model` or the default one; `inside`: with the times inside Triton. */
+export async function classify(photo, name, model, signal, inside = false) {
   const address = new URL(settings.urls.classify, location.href);
   if (model) address.searchParams.set("model", model);
-  if (closely) address.searchParams.set("inside", "1");
+  if (inside) address.searchParams.set("inside", "1");
   const form = new FormData();
   form.append("file", photo, name);
   const started = performance.now();
   const { results: [result] } = await ask(address, { method: "POST", body: form, signal });
   const ended = performance.now();
-  return { ...result, phases: phases(result, started, ended, noted(address.href, started)) };
+  return { ...result, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
-/** The lines of a heat map, as they come: how far it is, and maps that become finer. */
+/** The answers of every model that is ready: {verdict, default, results}. */
+export function compare(photo, name, signal) {
+  const form = new FormData();
+  form.append("file", photo, name);
+  return ask(new URL(settings.urls.compare, location.href), { method: "POST", body: form, signal });
+}
+
+/** The lines of a heat map as they arrive: progress, and maps that become finer. */
 export async function* explain(photo, name, answer, signal) {
   const address = new URL(settings.urls.explain, location.href);
   address.searchParams.set("model", answer.model.name);
   address.searchParams.set("label", answer.label);
   const form = new FormData();
   form.append("file", photo, name);
-  const response = await request(address, { method: "POST", body: form, signal });
-  if (!response.ok) told(response, await reaching(() => response.text()));
+  const response = await onceAgain(() => request(address, { method: "POST", body: form, signal }), signal);
+  if (!response.ok) parsed(response, await reaching(() => response.text()));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -122,4 +142,13 @@ export async function* explain(photo, name, answer, signal) {
 
 export const models = (signal) => ask(settings.urls.models, { signal });
 export const health = () => ask(settings.urls.health, { cache: "no-store" });
+
+/** An HTML fragment of the server's own. */
+export async function fragment(address, signal) {
+  const response = await reaching(() => fetch(address, { headers: { "X-Requested-With": "fetch" }, cache: "no-store", signal }));
+  const text = await reaching(() => response.text());
+  if (!response.ok) throw new Failure("unreachable", t("unreachable"), { passes: true });
+  return new DOMParser().parseFromString(text, "text/html").body;
+}
+
 export const figures = (signal) => ask(settings.urls.figures, { cache: "no-store", signal });

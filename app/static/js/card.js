@@ -1,9 +1,10 @@
-// One photo's card: its picture, what is being done, and then the answer or what went wrong.
+// One photo's card: the photo, what is being done, and then the answer or what went wrong.
 //
 // Other modules may add to a card that has its answer: listen for `gourmet:answered` on the document
 // and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer and place.
-import { bytes, h, icon, percent, t } from "./base.js";
+import { bytes, h, icon, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
+import { panels } from "./compare.js";
 
 export class Card {
   #picture = h("img", { alt: "", hidden: true });
@@ -12,20 +13,16 @@ export class Card {
   #more = h("div", { class: "more" });
   #address = "";
 
-  constructor(file, wanted) {
+  constructor(file, id, handlers) {
     this.name = file.name;
-    this.wanted = wanted; // {cancel, again, remove, compare}: what its buttons do
-    this.element = h("li", { class: "card", tabindex: "-1" },
+    this.handlers = handlers; // {cancel, again, remove, compare}: what the buttons do
+    this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id },
       h("figure", { class: "photo" }, this.#picture, h("figcaption", { title: file.name }, file.name)),
-      h("div", { class: "told" }, this.#body, this.#actions), this.#more);
+      h("div", { class: "result-text" }, this.#body, this.#actions), this.#more);
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
-    // Some formats that the server reads, such as TIFF, no browser shows.
+    // Browsers cannot show some formats that the server reads, such as TIFF.
     this.#picture.addEventListener("error", () => { this.#picture.hidden = true; });
     this.showPhoto(file);
-  }
-
-  get place() {
-    return this.#more;
   }
 
   showPhoto(blob) {
@@ -40,25 +37,27 @@ export class Card {
     const hadFocus = this.#actions.contains(document.activeElement);
     this.#body.replaceChildren(...body);
     this.#actions.replaceChildren(...actions);
-    if (hadFocus) this.element.focus({ preventScroll: true }); // the button it was on is gone
+    if (hadFocus) this.element.focus({ preventScroll: true }); // the button that had it is gone
   }
 
   #button(action) {
     const label = t(`do_${action}`);
     const button = h("button", { class: "button small quiet", type: "button", "data-do": action,
       "aria-label": `${label}: ${this.name}` }, label);
-    button.addEventListener("click", () => this.wanted[action]());
+    button.addEventListener("click", () => this.handlers[action]());
     return button;
   }
 
-  busy(words) {
-    this.#set("busy", [h("p", { class: "doing" }, words), h("div", { class: "pulse", "aria-hidden": "true" })],
-      [this.#button("cancel")]);
+  busy(text) {
+    this.#progress("busy", text);
   }
 
-  held(words) {
-    this.#set("held", [h("p", { class: "doing" }, words), h("div", { class: "pulse", "aria-hidden": "true" })],
-      [this.#button("cancel")]);
+  held(text) {
+    this.#progress("held", text);
+  }
+
+  #progress(state, text) {
+    this.#set(state, [h("p", { class: "doing" }, text), pulse()], [this.#button("cancel")]);
   }
 
   failed(title, message, requestId = "") {
@@ -72,25 +71,40 @@ export class Card {
   answered(photo, answer, sent) {
     this.#more.replaceChildren();
     const phases = sent.ms ? [["shrink", sent.ms], ...answer.phases] : answer.phases;
-    const saved = sent.blob.size < sent.original
-      ? t("shrunk", { from: bytes(sent.original), to: bytes(sent.blob.size) }) : t("sent", { size: bytes(sent.original) });
+    const size = photo.size < sent.original
+      ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
     this.#set("answered", [h("article", { class: answer.sure ? "answer" : "answer unsure" },
       h("h3", {}, icon(answer.label),
-        h("span", { class: "label" }, answer.sure ? answer.label : t("perhaps", { label: answer.label })),
+        h("span", { class: "label" }, ...soft(answer.sure ? answer.label : t("perhaps", { label: answer.label }))),
         h("span", { class: "share" }, percent(answer.probability))),
       answer.sure ? null : h("p", { class: "doubt" }, t("unsure", { threshold: percent(answer.threshold) })),
       ranking(answer.top), waterfall(phases, answer.inside),
-      h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, answer.model.name), " ",
-        t("version", { version: answer.model.version })), h("span", {}, saved)))],
-    [this.#button("compare"), this.#button("again"), this.#button("remove")]);
+      h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(answer.model.name)), " ",
+        t("version", { version: answer.model.version })), h("span", {}, size)))],
+    [...(settings.urls.compare ? [this.#button("compare")] : []), this.#button("again"), this.#button("remove")]);
     document.dispatchEvent(new CustomEvent("gourmet:answered",
       { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more } }));
   }
 
-  /** A comparison fills the place under the photo by itself; its verdict stands beside the photo. */
-  compared(verdict) {
-    this.#more.querySelector(".verdict").remove();
-    this.#set("answered", [h("h3", { class: "verdict" }, verdict)], [this.#button("again"), this.#button("remove")]);
+  /** A comparison that is this card's answer: its verdict stands beside the photo, the panels below. */
+  compared(comparison) {
+    this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, t("comparison_note")));
+    this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)],
+      [this.#button("again"), this.#button("remove")]);
+  }
+
+  comparing(text) {
+    this.#more.replaceChildren(h("p", { class: "doing", "aria-busy": "true" }, text), pulse());
+  }
+
+  /** A comparison below the answer that this card has already. */
+  showComparison(comparison) {
+    this.#more.replaceChildren(h("p", { class: "verdict" }, comparison.verdict), panels(comparison),
+      h("p", { class: "note" }, t("comparison_note")));
+  }
+
+  comparisonFailed(message) {
+    this.#more.replaceChildren(h("p", { class: "doubt" }, message));
   }
 
   close() {
@@ -98,3 +112,5 @@ export class Card {
     this.element.remove();
   }
 }
+
+const pulse = () => h("div", { class: "pulse", "aria-hidden": "true" });

@@ -1,5 +1,5 @@
-// Bars: how likely each class is, and where the time went.
-import { h, ms, percent, svg, t } from "./base.js";
+// Bars: the probability of each class, and where the time went.
+import { h, ms, percent, soft, svg, t } from "./ui.js";
 
 function bar(from, width, kind = "") {
   const rect = svg("rect", { x: from.toFixed(2), width: width.toFixed(2), height: 1 });
@@ -9,12 +9,12 @@ function bar(from, width, kind = "") {
 
 export const meter = (share) => bar(0, 100 * share);
 
-/** The likeliest classes, best first. */
+/** The most likely classes, best first. */
 export const ranking = (top) => h("ol", { class: "top" }, ...top.map(({ label, probability }) =>
-  h("li", {}, h("span", { class: "name" }, label), meter(probability),
+  h("li", {}, h("span", { class: "name" }, ...soft(label)), meter(probability),
     h("span", { class: "share" }, percent(probability, 1)))));
 
-/** What the bars do not tell of the time inside Triton. */
+/** What the bars cannot show about the time inside Triton. */
 function inTriton(phases, inside) {
   if (!phases.some(([phase]) => phase === "triton")) return [];
   if (!(inside?.requests > 1)) return [t("time_triton"), " "];
@@ -29,7 +29,7 @@ export function waterfall(phases, inside) {
   const rows = phases.map(([phase, value]) => {
     const from = passed;
     passed += value;
-    // What takes no time worth showing still leaves a mark where it happened.
+    // A phase too short to see still leaves a mark where it happened.
     const width = Math.max(0.8, (100 * value) / total);
     return h("li", {},
       h("span", { class: "name" }, t(`phase_${phase}`)),

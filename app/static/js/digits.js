@@ -1,10 +1,10 @@
-// A board to draw a digit on. It is asked about while it is drawn: one question at a time, always about
-// the latest drawing, and a question that nobody waits for any more is called off.
+// A board to draw a digit on. The model reads it while it is drawn: one request at a time, always with the
+// latest drawing, and a request whose answer is no longer wanted is aborted.
 import { classify } from "./api.js";
-import { byId, h, ms, percent, say, settings, t } from "./base.js";
+import { byId, h, ms, percent, say, settings, t } from "./ui.js";
 import * as health from "./health.js";
 
-const BRUSH = 22; // of the board's 280: as the digits were drawn that the model learned
+const BRUSH = 22; // of the board's 280: like the digits in the training data
 const EVERY_MS = 150;
 const SAID_AFTER_MS = 800;
 const PAUSE_MS = 1000;
@@ -15,14 +15,14 @@ const card = byId("answer");
 const rows = [...card.querySelectorAll(".ten li")];
 
 let empty = true;
-let drawing = 0; // counts the changes
-let asked = 0; // the one that was asked about last
+let drawing = 0; // its version
+let asked = 0; // the version that was sent last
 let question = null;
 let timer = 0;
 let startedAt = -EVERY_MS;
 let speech = 0;
 
-/** The drawing is another one; a stroke that is complete does not wait for the answer to half of it. */
+/** The drawing has changed; a complete stroke does not wait for the answer to half of it. */
 function changed({ complete = false } = {}) {
   drawing += 1;
   byId("here").hidden = !empty;
@@ -79,7 +79,7 @@ function show(answer) {
   byId("facts").replaceChildren(
     h("span", {}, t("by"), " ", h("code", {}, answer.model.name), " ", t("version", { version: answer.model.version })),
     h("span", {}, t("digit_time", { time: ms(all), triton: ms(answer.timings_ms.triton) })));
-  // Whoever listens hears what it came to, and not every step on the way.
+  // Screen readers announce the final answer, not every step on the way.
   clearTimeout(speech);
   speech = setTimeout(() => say(t(answer.sure ? "digit_spoken" : "digit_spoken_unsure",
     { label: answer.label, share: percent(answer.probability) })), SAID_AFTER_MS);
@@ -121,7 +121,7 @@ function reset() {
   bars();
 }
 
-/** Where on the board an event is, in the board's own pixels. */
+/** Where an event is, in the board's own pixels. */
 const at = (event) => {
   const box = board.getBoundingClientRect();
   return [(event.clientX - box.left) * (board.width / box.width), (event.clientY - box.top) * (board.height / box.height)];

@@ -1,11 +1,11 @@
-// Whether a photo would be answered, told above the form while it would not. Asked again and again,
-// ever more slowly, only as long as something is wrong.
+// The status above the form: shown while no photo would be answered. Polled with backoff, and only as
+// long as something is wrong.
 import { health } from "./api.js";
-import { byId, h, t } from "./base.js";
+import { byId, h, t } from "./ui.js";
 
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 15_000;
-const SLOWER = 1.6;
+const BACKOFF = 1.6;
 const BACK_SHOWN_MS = 6000;
 
 let state = "ready";
@@ -14,14 +14,14 @@ let timer = 0;
 let asking = null;
 const waiting = new Set();
 
-/** Ask now; true when a photo would be answered. */
+/** Check now; true if a photo would be answered. */
 export function check() {
   clearTimeout(timer);
   asking ??= look().finally(() => { asking = null; });
   return asking;
 }
 
-/** Resolves when a photo would be answered again. */
+/** Resolves as soon as a photo would be answered. */
 export function recovered(signal) {
   return new Promise((resolve, reject) => {
     waiting.add(resolve);
@@ -48,7 +48,7 @@ async function look() {
     return true;
   }
   timer = setTimeout(check, waitMs);
-  waitMs = Math.min(LONGEST_WAIT_MS, waitMs * SLOWER);
+  waitMs = Math.min(LONGEST_WAIT_MS, waitMs * BACKOFF);
   return false;
 }
 
@@ -68,7 +68,7 @@ function show(now) {
   setTimeout(() => { if (state === "ready") banner.replaceChildren(); }, BACK_SHOWN_MS);
 }
 
-/** Look once now, and at once whenever the network or the reader comes back to a page in trouble. */
+/** Check now, and again whenever the network or the reader comes back while something is wrong. */
 export function watch() {
   const again = () => { if (state !== "ready" && !document.hidden) { waitMs = FIRST_WAIT_MS; check(); } };
   addEventListener("online", again);

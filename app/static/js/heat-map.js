@@ -1,22 +1,22 @@
-// A heat map over the photo: which regions the answer rests on, found out region by region.
+// A heat map over the photo: the regions on which the answer rests, computed region by region.
 import { explain } from "./api.js";
-import { byId, h, percent, say, svg, t } from "./base.js";
-import { Slots } from "./slots.js";
+import { byId, h, percent, say, svg, t } from "./ui.js";
+import { Semaphore } from "./semaphore.js";
 
 const LONGEST = 900; // of the picture's sides, in its own pixels
 const STRENGTH = 60;
-// Less is what any cover does, also one over nothing.
+// Covering anything at all changes an answer this much.
 const NOTHING = 0.05;
 const BUSY_PAUSE_MS = 1500;
-// Viridis: ever lighter, so that it can be read without seeing colours, and by those who see them otherwise.
+// Viridis: lightness grows steadily, so that it can be read in grey and by colour-blind people.
 const COLOURS = ["#440154", "#482878", "#3e4a89", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const RGB = COLOURS.map((colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)));
 
-// One at a time for this page, as the server makes them.
-const turns = new Slots(1);
+// One at a time, like the server.
+const turns = new Semaphore(1);
 let panels = 0;
 
-/** Fill `place` with the heat map of `answer`; `asking` ends it. */
+/** Fill `place` with the heat map of `answer`; `asking` is the AbortController that ends it. */
 export async function heatMap({ name, photo, answer, place }, asking) {
   const panel = new Panel(name, answer, () => asking.abort());
   place.replaceChildren(panel.element);
@@ -76,7 +76,7 @@ class Panel {
       h("div", { class: "seen" }, this.#canvas, this.#under));
   }
 
-  /** Formats that no browser shows leave an empty square, on which the map is shown all the same. */
+  /** A format that the browser cannot show leaves an empty square, on which the map is drawn. */
   async load(photo) {
     this.#photo = await createImageBitmap(photo, { imageOrientation: "from-image" }).catch(() => null);
     const { width, height } = this.#photo ?? { width: 1, height: 1 };
@@ -105,7 +105,7 @@ class Panel {
     if (line.final) this.#tell(line.grid === 7 ? t("why_no_time") : "");
   }
 
-  /** It came to an end before its own: cancelled, or by an error; what is there of it is kept. */
+  /** It ended early, cancelled or by an error; a map that is there is kept. */
   ended(error) {
     if (this.#map) return this.#tell(error ? t("why_coarse", { reason: error.message }) : "");
     const hadFocus = this.element.contains(document.activeElement);
@@ -144,7 +144,7 @@ class Panel {
     pen.globalAlpha = this.#strength.value / 100;
     pen.drawImage(coloured(this.#map.falls), left, top, side, side);
     pen.globalAlpha = 1;
-    pen.fillStyle = "rgb(0 0 0 / 65%)"; // what the model never saw
+    pen.fillStyle = "rgb(0 0 0 / 65%)"; // what the model does not see
     pen.fillRect(0, 0, left, height);
     pen.fillRect(left + side, 0, left, height);
     pen.fillRect(left, 0, side, top);
@@ -154,7 +154,7 @@ class Panel {
   }
 }
 
-/** The cover that took most away, as it was. */
+/** The cover that lowered the probability most. */
 function outline(pen, { grid, cover }, { row, column }, left, top, side) {
   const span = (cell) => [Math.max(0, (cell + 0.5) / grid - cover / 2), Math.min(1, (cell + 0.5) / grid + cover / 2)];
   const [[x0, x1], [y0, y1]] = [span(column), span(row)];
@@ -165,7 +165,7 @@ function outline(pen, { grid, cover }, { row, column }, left, top, side) {
   }
 }
 
-/** The falls as a small picture of a pixel a cell; what raised the probability counts as nothing. */
+/** The falls as a small picture, one pixel per cell; a rise of the probability counts as zero. */
 function coloured(falls) {
   const grid = falls.length, most = reach(falls);
   const image = new ImageData(grid, grid);
@@ -180,7 +180,7 @@ function colour(share) {
   return RGB[below].map((value, channel) => Math.round(value + (RGB[below + 1][channel] - value) * (at - below)));
 }
 
-/** What the lightest colour stands for; a map of next to nothing stays dark. */
+/** What the lightest colour stands for; a map without any effect stays dark. */
 const reach = (falls) => Math.max(NOTHING, peak(falls).fall);
 
 const points = (fall) => (100 * Math.abs(fall)).toFixed(0);
@@ -215,7 +215,7 @@ function legend(most) {
     h("span", {}, t("why_points", { points: points(most) })));
 }
 
-/** The same for those who read: the picture's ninths. */
+/** The same as text: the picture's ninths. */
 function numbers(falls, label) {
   const grid = falls.length;
   const ninths = Array.from({ length: 9 }, () => []);

@@ -1,6 +1,6 @@
-// The history under the answers: small pictures, two ways to take it along, one to be rid of it.
-import { byId, h, icon, percent, save, say, t } from "./base.js";
-import { add, all, asCsv, asJson, forget } from "./history.js";
+// The history below the answers: thumbnails, export as JSON or CSV, and clearing it.
+import { byId, h, icon, percent, save, say, soft, t } from "./ui.js";
+import { add, all, asCsv, asJson, clear } from "./history-store.js";
 import { thumbnail } from "./shrink.js";
 
 const section = byId("history");
@@ -23,14 +23,14 @@ export async function remember(file, blob, answer) {
 
 function row(entry) {
   const when = new Date(entry.at);
-  let picture = icon(entry.label);
+  let picture = icon(entry.label) ?? h("span", { class: "icon" });  // for photos that no browser can show
   if (entry.thumb) {
     addresses.push(URL.createObjectURL(entry.thumb));
     picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
   }
   return h("li", {}, picture, h("span", { class: "what" },
-    h("b", {}, entry.sure ? entry.label : t("perhaps", { label: entry.label })), ` ${percent(entry.probability)}`,
-    h("small", {}, entry.file)),
+    h("b", {}, ...soft(entry.sure ? entry.label : t("perhaps", { label: entry.label }))), ` ${percent(entry.probability)}`,
+    h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })));
 }
 
@@ -49,7 +49,8 @@ export function history() {
   byId("history-csv").addEventListener("click", async () =>
     save(new Blob([asCsv(await all())], { type: "text/csv" }), "gourmetgram.csv"));
   byId("history-clear").addEventListener("click", async () => {
-    await forget();
+    if (!confirm(t("history_confirm", { count: (await all()).length }))) return;
+    await clear();
     await show();
     say(t("history_cleared"));
     byId("file").focus({ preventScroll: true });

@@ -1,9 +1,9 @@
 // The lab's models as cards with figures, lines and batches, and as rows of a table.
-import { byId, h, percent, svg, t } from "./base.js";
-import { figures, keyOf } from "./lab-counts.js";
+import { byId, h, percent, svg, t } from "./ui.js";
+import { figures, keyOf } from "./lab-stats.js";
 
 export const SHOWN_S = 120;
-// The figures in words are of the last few steps: those of one step are not to be read while they change.
+// The numbers cover the last few steps: those of a single step change too fast to be read.
 const FIGURES_S = 3.5;
 const HEIGHT = 30;
 const LINES = [["rows_per_s", ""], ["queue_ms", " ms"], ["compute_ms", " ms"], ["batch", ""]];
@@ -13,7 +13,7 @@ const number = (value) => value === null ? "–"
 
 const cards = new Map();
 
-/** Everything that the history tells now. */
+/** Show the whole history as it is now. */
 export function show(history) {
   const { at, models } = history.now;
   const worked = (model) => { const { requests, failures } = history.sum(keyOf(model)); return requests + failures > 0; };
@@ -86,7 +86,7 @@ class Card {
     this.#sizes(all);
   }
 
-  /** Of the rows, the share that went through the network with so many others. */
+  /** The share of the rows that went through the network in batches of each size. */
   #sizes({ batches, rows: total }) {
     const sizes = [...batches].filter(([, executions]) => executions > 0).sort(([a], [b]) => a - b);
     while (this.#batches.children.length > sizes.length) this.#batches.lastChild.remove();
@@ -105,7 +105,7 @@ class Card {
   }
 }
 
-/** A path through the points; where there is no figure it breaks off. */
+/** A path through the points, with a gap where there is no figure. */
 function drawn(points, most) {
   let path = "";
   let open = false;
@@ -122,7 +122,7 @@ function drawn(points, most) {
   return path;
 }
 
-/** The table, as the server wrote it, with what is so now. */
+/** Update the table that the server wrote. */
 function totals(models) {
   const table = byId("totals");
   const columns = ["requests", "failures", "rows", "executions"];
@@ -139,7 +139,7 @@ function totals(models) {
   cells.forEach((row, place) => row.forEach((text, column) => put(table.rows[place].cells[column + 1], text)));
 }
 
-/** Change only what is different, so that what somebody marked stays marked. */
+/** Change the text only if it differs, so that a selection by the reader stays. */
 function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

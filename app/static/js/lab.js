@@ -1,34 +1,36 @@
-// The lab: what Triton counted is asked for every second as long as somebody looks, and more rarely
-// while it does not answer.
-import { figures } from "./api.js";
-import { byId, h, t } from "./base.js";
-import { History } from "./lab-counts.js";
+// The lab: Triton's statistics are polled every second while the page is visible, with backoff while it
+// does not answer; the list of reports every few seconds.
+import { figures, fragment } from "./api.js";
+import { History } from "./lab-stats.js";
 import { show, SHOWN_S } from "./lab-view.js";
+import { byId, h, say, settings, t } from "./ui.js";
 
 const EACH_MS = 1000;
+const REPORTS_EACH_MS = 3000;
 const LONGEST_MS = 10_000;
-const SLOWER = 1.6;
-const PATIENCE_MS = 8000;
+const BACKOFF = 1.6;
+const TIMEOUT_MS = 8000;
 const BACK_SHOWN_MS = 6000;
 
 const history = new History(SHOWN_S);
 let waitMs = EACH_MS;
 let timer = 0;
+let reportsTimer = 0;
 let asking = false;
 let paused = false;
-let wrong = null;  // as the reader was told it
+let wrong = null;  // the message that is shown
 
 async function look() {
   clearTimeout(timer);
   if (asking || paused || document.hidden) return;
   asking = true;
   try {
-    history.add(await figures(AbortSignal.timeout(PATIENCE_MS)));
+    history.add(await figures(AbortSignal.timeout(TIMEOUT_MS)));
     waitMs = EACH_MS;
     over();
     if (!paused) show(history);
   } catch (error) {
-    waitMs = Math.min(LONGEST_MS, waitMs * SLOWER);
+    waitMs = Math.min(LONGEST_MS, waitMs * BACKOFF);
     trouble(error);
   } finally {
     asking = false;
@@ -36,7 +38,7 @@ async function look() {
   }
 }
 
-/** Said once for each reason, however often it is tried again. */
+/** Announced once for each reason, however many polls fail. */
 function trouble(error) {
   byId("live").dataset.old = "";
   if (wrong === error.message) return;
@@ -54,9 +56,36 @@ function over() {
   setTimeout(() => { if (wrong === null) byId("status").replaceChildren(); }, BACK_SHOWN_MS);
 }
 
+/** Show the list of reports as it is now; a report that has finished appears by itself. */
+async function listReports() {
+  clearTimeout(reportsTimer);
+  if (paused || document.hidden) return;
+  try {
+    const fresh = await fragment(settings.urls.reports, AbortSignal.timeout(TIMEOUT_MS));
+    const shown = byId("reports");
+    if (fresh.innerHTML.trim() !== shown.innerHTML.trim()) replace(shown, fresh);
+  } catch {
+    // The status above says that the app cannot be reached.
+  } finally {
+    clearTimeout(reportsTimer);
+    reportsTimer = setTimeout(listReports, REPORTS_EACH_MS);
+  }
+}
+
+function replace(shown, fresh) {
+  const before = new Set([...shown.querySelectorAll("a")].map(({ href }) => href));
+  const focused = shown.contains(document.activeElement) ? document.activeElement.href : "";
+  shown.replaceChildren(...fresh.childNodes);
+  const links = [...shown.querySelectorAll("a")];
+  links.find(({ href }) => href === focused)?.focus({ preventScroll: true });
+  const added = links.filter(({ href }) => !before.has(href)).map(({ textContent }) => textContent);
+  if (added.length) say(t("new_report", { title: added.join(", ") }));
+}
+
 function atOnce() {
   waitMs = EACH_MS;
   look();
+  listReports();
 }
 
 byId("pause").addEventListener("click", () => {
@@ -68,4 +97,4 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) atOn
 addEventListener("online", atOnce);
 
 document.documentElement.classList.add("with-script");
-look();
+atOnce();

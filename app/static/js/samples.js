@@ -1,7 +1,7 @@
-// Drawings to click; they are fetched when the page is there and nobody waits for it any more.
+// Drawings to click; they are fetched when the browser has nothing else to do.
 const idle = globalThis.requestIdleCallback ?? ((task) => setTimeout(task, 200));
 
-/** Call `take` with the file of a drawing that is clicked. */
+/** Call `take` with the file of the drawing that was clicked. */
 export function samples(take) {
   for (const button of document.querySelectorAll("button.sample")) {
     const picture = button.querySelector("img");
@@ -11,8 +11,7 @@ export function samples(take) {
         const blob = await (await fetch(button.dataset.picture)).blob();
         take([new File([blob], button.dataset.name, { type: blob.type })]);
       } catch {
-        // Not even the page's own files can be had: the drawing is tried as an empty photo of that
-        // name, so that its card says so.
+        // The server cannot be reached: an empty photo of that name makes the card say so.
         take([new File([], button.dataset.name, { type: "image/jpeg" })]);
       }
     });

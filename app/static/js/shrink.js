@@ -1,18 +1,18 @@
 // Makes a large photo small before it is sent, so that a phone on a slow line waits seconds less.
 //
 // The server takes the central square and brings it to 224 pixels. Only the scale changes here, to
-// three times that for the shorter side, so that the same square is taken and what it is made of
-// stays finer than what is left of it. Colours are not converted, as the server reads the numbers
-// as they are; a photo is turned upright here, since what a canvas saves has no EXIF to say so.
+// three times that for the shorter side, so that the server takes the same square and still has more
+// detail than it needs. Colours are not converted, as the server reads the numbers as they are; a
+// photo is turned upright here, since a canvas saves no EXIF.
 const SHORT_SIDE = 3 * 224;
 const WORTH_IT = 1.3;
 const SMALL_BYTES = 150_000;
 const QUALITY = 0.92;
-// Moving pictures of these kinds do not exist or are rare; GIF, WebP and TIFF are sent as they are.
+// Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
 const KINDS = /^image\/(jpeg|png|avif|heic|heif|bmp)$/;
-const UNREAD = /^image\/hei[cf]$/; // by the server; some browsers read it
+const UNREAD = /^image\/hei[cf]$/; // by the server, though some browsers can read it
 
-/** {blob, ms, width, height}: the photo to send; the file itself where that is best. */
+/** {blob, ms, width, height}: the photo to send, which is the file itself where that is best. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
@@ -37,7 +37,7 @@ export async function shrink(file, signal) {
   }
 }
 
-/** A small picture of a photo, to remember it by; null for what no browser shows. */
+/** A thumbnail of a photo; null for a format that the browser cannot show. */
 export async function thumbnail(blob, side = 128) {
   try {
     const bitmap = await createImageBitmap(blob);
@@ -61,7 +61,7 @@ function drawn(bitmap, width, height) {
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d", { alpha: false });
-  context.fillStyle = "white"; // what is transparent is shown on white, as the server does
+  context.fillStyle = "white"; // transparency becomes white, as on the server
   context.fillRect(0, 0, width, height);
   context.imageSmoothingQuality = "high";
   context.drawImage(bitmap, 0, 0, width, height);

@@ -6,34 +6,33 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from gourmet.bench.results import Bench
+from gourmet.measure import requirement, results, storage, tables, validity
 
 
-def finish(result: Bench, save: Path | None, as_json: bool) -> None:
+def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
     """Save and show a run; fail where any of it was refused."""
-    from gourmet.bench import results, saving, tables, trust
-
-    reasons = "; ".join(f"{each.name}: {each.reason}" for each in result.refused)
+    reasons = "; ".join(map(str, result.refused))
     if not result.points:
-        raise trust.Untrusted(reasons)
-    folder = saving.save(result, save)
+        raise validity.Untrusted(reasons)
+    folder = storage.save(result, save)
     if as_json:
         click.echo(results.as_json(result), nl=False)
     else:
         table(tables.HEADINGS, [tables.row(point) for point in result.points])
+        if streamed := tables.stream_rows(result.points):
+            table(tables.STREAM_HEADINGS, streamed)
         for finding in result.findings:
-            mark = {True: "✓", False: "✗", None: "·"}[finding.seen]
-            click.echo(f"{mark} {finding.says}")
+            click.echo(f"{finding.mark} {finding.says}")
+        if result.goals:
+            table(requirement.HEADINGS, [goal.as_row() for goal in result.goals])
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if result.refused:
-        raise trust.Untrusted(f"measured and not reported: {reasons}")
+        raise validity.Untrusted(reasons)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -7,16 +7,19 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import Range, Sizes, effort_options, output_options, target_options
+from gourmet.commands.bench_options import measure_options, output_options, target_options
 from gourmet.commands.bench_output import command_line, finish
-from gourmet.commands.config import Numbers
 from gourmet.commands.progress import bar
+from gourmet.commands.values import COUNTS, RANGE, SHAPE, SIZE
+from gourmet.errors import UsageError
+from gourmet.measure import sweep
+from gourmet.measure.results import LoadSpec
 
 
 @click.command()
 @click.argument("model")
-@click.option("--concurrency", type=Range(), help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16.")
-@click.option("--rate", type=Range(), help="Requests per second instead, like 50 or 20:100:20.")
+@click.option("--concurrency", type=RANGE, help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16.")
+@click.option("--rate", type=RANGE, help="Requests per second instead, like 50 or 20:100:20.")
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
@@ -24,7 +27,7 @@ from gourmet.commands.progress import bar
     show_default=True,
     help="How the requests of a --rate are spaced.",
 )
-@click.option("--batch", type=Numbers(), default="1", help="Rows a request, like 1 or 1,4,16.  [default: 1]")
+@click.option("--batch", type=COUNTS, default="1", help="Rows per request, like 1 or 1,4,16.  [default: 1]")
 @click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True)
 @click.option("--shared-memory", is_flag=True, help="Hand the inputs over in shared memory.")
 @click.option(
@@ -35,22 +38,34 @@ from gourmet.commands.progress import bar
     help="Ask Triton, or the web app's POST /predict.",
 )
 @click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos, or an .npz by input."
+    "--data",
+    "folder",
+    type=click.Path(exists=True, path_type=Path),
+    help="A folder of examples, or an .npz by input.",
 )
 @click.option(
     "--rows", "count", default=32, show_default=True, type=click.IntRange(1), help="How many inputs."
 )
 @click.option("--seed", default=5, show_default=True, help="Of the inputs that are made up.")
-@click.option("--photo-size", type=Sizes(), default="400x300", show_default=True, help="Of the drawn photos.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME:D,D", help="One row of an input left open.")
+@click.option(
+    "--photo-size", "size", type=SIZE, default="400x300", show_default=True, help="Of the drawn photos."
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=SHAPE,
+    callback=lambda _context, _option, given: dict(given),
+    help="One row of an input left open.",
+)
 @click.option(
     "--reference",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",
 )
 @target_options
-@effort_options
-@output_options
+@measure_options
+@output_options()
 def run(
     model: str,
     concurrency: tuple[float, ...] | None,
@@ -60,16 +75,11 @@ def run(
     protocol: str,
     shared_memory: bool,
     through: str,
-    data: Path | None,
-    count: int,
-    seed: int,
-    photo_size: tuple[int, int],
-    shapes: tuple[str, ...],
-    reference: Path | None,
     target: Any,
     effort: Any,
     save: Path | None,
     as_json: bool,
+    **data: Any,
 ) -> None:
     """Measure the served MODEL under one load or a range of them.
 
@@ -78,11 +88,9 @@ def run(
     gourmet bench run food_classifier_onnx --concurrency 4 --batch 1,4 --protocol grpc --shared-memory
     gourmet bench run food_classifier --rate 20:100:20
     gourmet bench run food_classifier --concurrency 8 --through app
-    """
-    from gourmet.bench import sweep
-    from gourmet.bench.results import Demand
-    from gourmet.errors import UsageError
 
+    Of a model that answers in pieces, the first piece and the time between pieces are reported as well.
+    """
     if concurrency and rate:
         raise UsageError(
             "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
@@ -91,25 +99,12 @@ def run(
     if rate:
         more["arrivals"] = arrivals
     demands = [
-        Demand(model, level, batch=rows, **more) for rows in batch for level in rate or concurrency or (1,)
+        LoadSpec(model, level, batch=rows, **more) for rows in batch for level in rate or concurrency or (1,)
     ]
-    given = sweep.Data(count, seed, data, photo_size, _shapes(shapes), reference)
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
-        subject = sweep.prepare(model, target, given, through_app=through == "app")
-        points, refused = sweep.run(subject, demands, target, effort, on_step=tick)
-    title = f"{model}{' through the web app' if through == 'app' else ''}"
-    finish(sweep.bench(title, command_line(), subject.rows, points, refused), save, as_json)
-
-
-def _shapes(given: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    from gourmet.errors import UsageError
-
-    found = {}
-    for words in given:
-        name, _, dims = words.rpartition(":")
-        try:
-            found[name] = tuple(int(dim) for dim in dims.split(","))
-        except ValueError as exc:
-            raise UsageError(f"--shape {words!r}: write it like input:3,224,224") from exc
-    return found
+        workload = sweep.prepare(model, target, sweep.DataSource(**data), through_app=through == "app")
+        points, refused = sweep.run(workload, demands, target, effort, on_step=tick)
+    loads = str(demands[0]) if len(demands) == 1 else f"{demands[0]} to {demands[-1]}"
+    title = f"{model}: {loads}"
+    finish(sweep.bench(title, command_line(), workload.rows.about, points, refused), save, as_json)

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from gourmet.commands.bench_output import table
+from gourmet.measure import compare as comparing
+from gourmet.measure import page, storage, tables
 
 
 @click.command()
@@ -18,10 +20,7 @@ from gourmet.commands.bench_output import table
 @click.option("--json", "as_json", is_flag=True, help="For scripts.")
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
-    from gourmet.bench import compare as comparing
-    from gourmet.bench import page, saving, tables
-
-    first, second = saving.load(before), saving.load(now)
+    first, second = storage.load(before), storage.load(now)
     pairs = comparing.compare(first, second, noise / 100)
     if as_json:
         keys = ("point", "before", "now", "throughput", "latency", "p95", "verdict")
@@ -43,9 +42,7 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
 def list_(as_json: bool, folder: Path | None) -> None:
     """The saved runs, the latest first."""
-    from gourmet.bench import saving
-
-    found = saving.saved(folder or saving.DEFAULT)
+    found = storage.saved(folder or storage.DEFAULT)
     rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in found]
     if as_json:
         keys = ("folder", "when", "title", "points")
@@ -53,4 +50,6 @@ def list_(as_json: bool, folder: Path | None) -> None:
     elif rows:
         table(("folder", "when", "title", "points"), rows)
     else:
-        click.echo(f"no saved runs under {folder or saving.DEFAULT}: make one with `gourmet bench run MODEL`")
+        click.echo(
+            f"no saved runs under {folder or storage.DEFAULT}: make one with `gourmet bench run MODEL`"
+        )

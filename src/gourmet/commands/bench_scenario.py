@@ -7,73 +7,96 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import effort_options, output_options, target_options
+from gourmet.commands.bench_options import measure_options, output_options, target_options
 from gourmet.commands.bench_output import command_line, finish
 from gourmet.commands.progress import bar
+from gourmet.doctor import gpus
+from gourmet.errors import UsageError
+from gourmet.measure import labs_page, scenarios
+from gourmet.measure import scenario as running
+from gourmet.measure.sweep import DataSource
+from gourmet.measure.task import Addresses, MeasureOptions
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["food", "digits", "queue-delay", "gpu"]))
+@click.argument("name")
 @click.option("--turns", default=1, show_default=True, type=click.IntRange(1), help="How often all is run.")
 @click.option("--model", help="queue-delay: the model whose delay changes.  [default: food_classifier_onnx]")
 @click.option(
     "--rows", "count", default=32, show_default=True, type=click.IntRange(2), help="How many inputs."
 )
 @click.option(
-    "--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos instead of drawn ones."
+    "--data", type=click.Path(exists=True, path_type=Path), help="A folder of examples instead of drawn ones."
 )
 @click.option(
     "--write",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Folder with labs.md, whose part of this scenario is written anew, such as docs.",
+    help="Folder with labs.md, whose part of this scenario is rewritten, such as docs.",
 )
 @target_options
-@effort_options
-@output_options
-def scenario(
-    name: str,
-    turns: int,
-    model: str | None,
-    count: int,
-    data: Path | None,
-    write: Path | None,
-    target: Any,
-    effort: Any,
-    save: Path | None,
-    as_json: bool,
-) -> None:
-    """Run the exercise of a known lab on the running server, and say what it shows here.
+@measure_options
+@output_options()
+def scenario(name: str, model: str | None, **options: Any) -> None:
+    """Run the exercise NAME of a known lab on the running server, and say what it shows here.
 
     \b
     food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
     digits       instance counts, queue delays on a model that cannot batch and on one that can
     queue-delay  how long a request may wait for company
     gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
+    foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
 
     Configs change through Triton's load API; what served before is put back at the end.
     """
-    from gourmet.bench import labs_page
-    from gourmet.bench import scenario as running
-    from gourmet.bench.scenarios import SCENARIOS, gpu, queue_delay
-    from gourmet.bench.sweep import Data
-    from gourmet.errors import UsageError
+    if name not in (known := scenarios.known()):
+        raise UsageError(f"no scenario {name!r} found; there are {', '.join(sorted(known))}")
+    _run(name, model, **options)
 
-    if model and name != "queue-delay":
-        raise UsageError(f"the scenario {name} is about models of its own: drop --model")
-    if name == "gpu":
-        gpu.require()
-    chosen = queue_delay.scenario(model) if model else SCENARIOS[name]()
-    with bar(chosen.title) as tick:
-        result = running.run(
-            chosen,
-            target,
-            effort,
-            Data(count, folder=data),
-            turns=turns,
-            command=command_line(),
-            on_step=tick,
+
+@click.command()
+@click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="How often all is run.")
+@click.option(
+    "--window", "window_ms", default=2000, show_default=True, type=click.IntRange(500), metavar="MS"
+)
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Folder with measurements.md, whose part of this command is rewritten, such as docs.",
+)
+def foundation(turns: int, window_ms: int, write: Path | None) -> None:
+    """The backend against raw ONNX Runtime, and model.py against a reference lab's.
+
+    The scenario of that name, on a Triton of its own on free ports. Takes about three minutes a turn; on a
+    machine that does something else at the same time the ratios still mean something, the rest does not.
+    """
+    # A busy machine's windows may never agree; the spread over the turns says how much they differ.
+    effort = MeasureOptions(window_ms / 1000, windows=3, steadiness=0.3)
+    _run("foundation", None, Addresses(), effort, turns, count=64, write=write)
+
+
+def _run(
+    name: str,
+    model: str | None,
+    target: Addresses,
+    effort: MeasureOptions,
+    turns: int,
+    count: int,
+    write: Path | None,
+    data: Path | None = None,
+    save: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    chosen = scenarios.load(name, model)
+    if chosen.needs_gpu and not gpus.find():
+        # Figures of a CPU under this title would mislead.
+        raise UsageError(
+            f"this machine has no NVIDIA GPU, which the scenario {name} is about: run it where one is, "
+            "or `gourmet bench scenario food` here"
         )
+    with bar(chosen.title) as tick:
+        rows = DataSource(count, folder=data)
+        result = running.run(chosen, target, effort, rows, turns=turns, command=command_line(), on_step=tick)
     if write and result.points:
-        for path in labs_page.write(result, name, write):
+        for path in labs_page.write(result, name, write, chosen.page):
             click.echo(f"wrote {path}", err=as_json)
     finish(result, save, as_json)

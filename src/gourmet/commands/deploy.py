@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.progress import bar
+from gourmet.commands.stack_options import serving_url, url_option
 from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
 from gourmet.systems import registry
@@ -19,11 +20,21 @@ from gourmet.systems import registry
     "--to", "repository", type=click.Path(path_type=Path), default=DEFAULT, help="Model repository."
 )
 @click.option("--weights", type=click.Path(path_type=Path), help="[default: runs/SYSTEM/last.safetensors]")
-@click.option("--data", type=click.Path(path_type=Path), help="Real photos. [default: those of training]")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Labelled examples. [default: those of training]"
+)
 @click.option(
     "--version", "number", type=click.IntRange(min=1), help="Replace this one. [default: a new one]"
 )
-@click.option("--url", help="Triton's HTTP address, to switch a running server over without a pause.")
+@click.option(
+    "--architecture",
+    default="",
+    help="Of weights that others trained, as in torchvision:resnet18. They are a plain .pth or safetensors, "
+    "and compared on made-up pictures where no --data are given.",
+)
+@url_option(
+    "Triton to switch over without a pause.  [default: the running stack, if it serves --to]", required=False
+)
 def deploy(
     system: str,
     form: str,
@@ -31,23 +42,28 @@ def deploy(
     weights: Path | None,
     data: Path | None,
     number: int | None,
+    architecture: str,
     url: str | None,
 ) -> None:
     """Export SYSTEM's weights into the model repository, unless the result answers differently."""
-    from gourmet.deploying import deploy as deploying
-    from gourmet.deploying import live
-    from gourmet.deploying.gate import table
+    from gourmet.deploying import reload
+    from gourmet.deploying.deploy import deploy as put
+    from gourmet.deploying.target import table
+    from gourmet.tasks import furniture
     from gourmet.training.run import data_of
 
-    room = registry.room(system, "export")
-    if form not in (*room.TARGETS, "all"):
-        raise UsageError(f"--format {form} is none of {', '.join((*room.TARGETS, 'all'))}")
-    weights = weights or Path("runs") / system / "last.safetensors"
+    export = furniture.export(system)
+    formats = (*export.formats, "all")
+    if form not in formats:
+        raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
+    chosen = weights or Path("runs") / system / "last.safetensors"
+    # Weights that others trained lie beside no data of theirs.
+    data = data or (None if architecture else data_of(chosen))
     with bar("reading") as tick:
-        photos = deploying.Photos(*room.photos(data or data_of(weights), tick))
-    for name in room.TARGETS if form == "all" else (form,):
-        target = room.TARGETS[name]
-        deployed = deploying.deploy(room, target, weights, repository, photos, number)
-        if url:
-            live.load_or_roll_back(url, deployed.folder.parent)
+        deployment = export.open(chosen, data, tick, architecture=architecture)
+    for name in export.formats if form == "all" else (form,):
+        with bar(f"exporting {name}"):
+            deployed = put(deployment, name, repository, number)
+        if url := url or serving_url(repository):
+            reload.load_or_roll_back(url, deployed.folder.parent)
         click.echo(f"{deployed.folder}\n{table(deployed.checks)}")

@@ -19,42 +19,32 @@ from gourmet.systems import registry
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Measure on so many examples of each part only.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option(
+    "--architecture", default="", help="Of weights that others trained, as in torchvision:resnet18."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def evaluate(
-    system: str, weights: Path | None, data: Path | None, limit: int | None, device: str, as_json: bool
+    system: str,
+    weights: Path | None,
+    data: Path | None,
+    limit: int | None,
+    device: str,
+    architecture: str,
+    as_json: bool,
 ) -> None:
     """Measure SYSTEM's weights; the report and the calibration lie beside them."""
-    from gourmet.deploying.evaluation import write_evaluation
-    from gourmet.deploying.target import Calibration
-    from gourmet.evaluating.evaluate import evaluate as measure
-    from gourmet.evaluating.report import page
-    from gourmet.training.files import written_aside
-    from gourmet.training.memory import keep_freed_blocks
+    from gourmet.runtime import malloc
+    from gourmet.tasks import furniture
     from gourmet.training.run import data_of
 
-    keep_freed_blocks()
-    room = registry.room(system, "evaluate")
+    malloc.use(malloc.TRAINING)
+    evaluation = furniture.evaluation(system)
     weights = weights or Path("runs") / system / "last.safetensors"
-    data = data or data_of(weights)
-    network, _ = room.load(weights)
-    answered = {}
-    for part in room.parts(data):
-        with bar(part) as tick:
-            answered[part] = room.answers(network, data, part, limit=limit, device=device, tick=tick)
-    found = measure(
-        answered, room.LABELS, chosen_on="validation", wanted=room.WANTED_ACCURACY, views=room.VIEWS
+    found = evaluation.evaluate(
+        weights, data or data_of(weights), bar, limit=limit, device=device, architecture=architecture
     )
-    report = weights.with_suffix(".report.html")
-    with written_aside(report) as aside:
-        aside.write_text(page(f"{system}: {weights.name}", found, room.LABELS), encoding="utf-8")
-    write_evaluation(weights, Calibration(found.temperature, found.threshold), found.as_dict())
+    report = found.write(weights, f"{system}: {weights.name}")
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
-        return
-    for name, part in found.parts.items():
-        numbers = part.accuracy
-        click.echo(
-            f"{name}: balanced {numbers.balanced:.3f} ± {numbers.balanced_margin:.3f}, "
-            f"top-1 {numbers.top1:.3f}, top-3 {numbers.top3:.3f}, {numbers.photos} photos"
-        )
-    click.echo(f"temperature {found.temperature:.3f}, threshold {found.threshold:.2f}; report in {report}")
+    else:
+        click.echo("\n".join([*found.lines(), f"report in {report}"]))

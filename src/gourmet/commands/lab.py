@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gourmet.commands.stack_options import port_options
-from gourmet.lab.opening import OpenLab, Ports
+from gourmet.lab.launcher import OpenLab
 from gourmet.serving.readable_logs import LogPrinter
 
 
@@ -13,16 +13,9 @@ from gourmet.serving.readable_logs import LogPrinter
 @click.option(
     "--lab-port", default=8888, show_default=True, type=click.IntRange(1, 65535), help="Port of JupyterLab."
 )
-@port_options
+@port_options(found=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lab(
-    lab_port: int,
-    port: int,
-    http_port: int,
-    grpc_port: int,
-    metrics_port: int,
-    arguments: tuple[str, ...],
-) -> None:
+def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     """Open notebooks/triton.ipynb in JupyterLab, until Ctrl-C.
 
     The notebook asks the Triton at TRITON_SERVER_URL, or at --http-port of this machine; where none runs
@@ -30,5 +23,5 @@ def lab(
     and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
     """
     log = LogPrinter()
-    OpenLab(Ports(lab_port, port, http_port, grpc_port, metrics_port), arguments, log, click.echo).run()
+    OpenLab(ports, log, click.echo).run(lab_port, arguments)
     log.say("gourmet", "stopped")

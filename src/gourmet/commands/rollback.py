@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from gourmet.deploying.live import load
+from gourmet.commands.stack_options import serving_url, url_option
+from gourmet.deploying.reload import load
 from gourmet.deploying.rollback import rollback as withdraw
 from gourmet.repository import DEFAULT, read_config
 
@@ -16,11 +17,11 @@ from gourmet.repository import DEFAULT, read_config
 @click.option(
     "--to", "repository", type=click.Path(path_type=Path), default=DEFAULT, help="Model repository."
 )
-@click.option("--url", help="Triton's HTTP address, to switch a running server too.")
+@url_option("Triton to switch over, too.  [default: the running stack, if it serves --to]", required=False)
 def rollback(model: str, repository: Path, url: str | None) -> None:
     """Withdraw the latest version of MODEL, with its temperature and threshold."""
     read_config(repository / model)
     latest, before = withdraw(repository / model)
-    if url:
+    if url := url or serving_url(repository):
         load(url, model)
     click.echo(f"{model}: version {latest} is withdrawn, version {before} serves")

@@ -16,8 +16,8 @@ from gourmet.errors import UsageError
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import Placed, Roofline
 from gourmet.roofline.analysis import roofline as analyse
+from gourmet.roofline.chart import draw
 from gourmet.roofline.counting import Counted, count
-from gourmet.roofline.picture import draw
 
 _NAME: Final = 44
 
@@ -27,7 +27,7 @@ def _dims(_context: click.Context, _option: click.Parameter, values: tuple[str, 
     for value in values:
         name, _, number = value.partition("=")
         if not number.isdigit() or not int(number):
-            raise click.BadParameter(f"{value!r} is no size: write it like sequence=32")
+            raise click.BadParameter(f"{value!r} is not a valid size: write it like sequence=32")
         found[name] = int(number)
     return found
 

@@ -2,35 +2,97 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from gourmet import repository
+from gourmet.serving.run_file import DEFAULT_URL, found_url, running_stack
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _PORTS: Final = {
-    "--port": (5000, "Port of the web app."),
-    "--http-port": (8000, "Triton's HTTP port."),
-    "--grpc-port": (8001, "Triton's gRPC port."),
-    "--metrics-port": (8002, "Triton's metrics port."),
+    "--port": (5000, "web_url", "Port of the web app."),
+    "--http-port": (8000, "http_url", "Triton's HTTP port."),
+    "--grpc-port": (8001, "grpc_url", "Triton's gRPC port."),
+    "--metrics-port": (8002, "metrics_url", "Triton's metrics port."),
 }
 
 
-def port_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --port, --http-port, --grpc-port and --metrics-port."""
-    for option, (port, words) in reversed(_PORTS.items()):
-        kind = click.IntRange(1, 65535)
-        command = click.option(option, default=port, show_default=True, type=kind, help=words)(command)
-    return command
+def port_options(*, found: bool = False) -> Callable[[Command], Command]:
+    """Add --port, --http-port, --grpc-port and --metrics-port; `found`: unless given, the running stack's."""
+
+    def add(command: Command) -> Command:
+        for option, (usual, address, words) in reversed(_PORTS.items()):
+            command = click.option(
+                option,
+                type=click.IntRange(1, 65535),
+                help=words,
+                default=functools.partial(_found_port, usual, address) if found else usual,
+                show_default=f"the running stack's, or {usual}" if found else True,
+            )(command)
+        return command
+
+    return add
 
 
-repositories_option: Final = click.option(
-    "--model-repository",
-    "repositories",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    default=(repository.DEFAULT,),
-    help="Folder of models; may be given several times.  [default: triton/models]",
-)
+def as_options(ports: dict[str, int]) -> dict[str, int]:
+    """The ports that a command got, by the options that set them."""
+    return {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
+
+
+def _found_port(usual: int, address: str) -> int:
+    stack = running_stack()
+    port = str(getattr(stack, address, "")).removesuffix("/metrics").rpartition(":")[2]
+    return int(port) if port.isdigit() else usual
+
+
+def url_option(
+    words: str = "Triton's HTTP address.", *, required: bool = True
+) -> Callable[[Command], Command]:
+    """Add --url, which is TRITON_SERVER_URL if not given, and else the Triton that runs here.
+
+    Where it is not `required`, an address that was not given is None.
+    """
+    default = {"default": found_url, "show_default": f"the running stack's, or {DEFAULT_URL}"}
+    return click.option(
+        "--url",
+        envvar="TRITON_SERVER_URL",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help=words,
+        callback=_without_scheme,
+        **(default if required else {}),  # type: ignore[arg-type]
+    )
+
+
+def serving_url(repository: Path) -> str | None:
+    """The address of the running stack, if what changes in `repository` can be loaded into it."""
+    stack = running_stack()
+    return stack.http_url if stack and stack.serves(repository) else None
+
+
+def _without_scheme(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
+    return url.removeprefix("http://").rstrip("/") if url else None
+
+
+def found_repositories() -> tuple[Path, ...]:
+    """The folders that the running stack serves, or else the checkout's."""
+    stack = running_stack()
+    return tuple(map(Path, stack.repositories)) if stack else (repository.DEFAULT,)
+
+
+def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
+    """Add --model-repository; `found`: unless given, it is those that the running stack serves."""
+    usual = "the running stack's, or triton/models" if found else "triton/models"
+    return click.option(
+        "--model-repository",
+        "repositories",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        default=found_repositories if found else (repository.DEFAULT,),
+        help=f"Folder of models; may be given several times.  [default: {usual}]",
+    )

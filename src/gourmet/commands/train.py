@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
+
+if TYPE_CHECKING:  # with torch, which takes seconds
+    from gourmet.training.task import Training
 
 
 @click.command()
@@ -36,7 +40,7 @@ from gourmet.systems import registry
 @click.option(
     "--init",
     type=click.Path(path_type=Path),
-    help="Begin with these weights: best.safetensors of a run, or a served model.pt.",
+    help="Begin with these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
 )
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -59,8 +63,9 @@ def train(
     """Train SYSTEM's network; weights, checkpoint and log lie in --out."""
     import torch
 
-    from gourmet.training.beginning import begin_with
+    from gourmet.tasks import furniture
     from gourmet.training.files import read_about
+    from gourmet.training.init_weights import begin_with
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.recipe import Recipe
     from gourmet.training.run import beginning_of, data_of, write_run
@@ -74,18 +79,18 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if threads:
         torch.set_num_threads(threads)
-    room = registry.room(system, "train")
+    training = furniture.training(system)
     if resume:
-        recipe = Recipe.from_dict(read_about(out / CHECKPOINT)["recipe"]).changed(epochs, rate)
+        recipe = Recipe.from_dict(read_about(out / CHECKPOINT)["recipe"], epochs=epochs, peak_rate=rate)
         seed = recipe.seed
     else:
-        recipe = room.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
+        recipe = training.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
     if data is None:
-        data = data_of(out / CHECKPOINT) if resume else _bundled(system)
+        data = data_of(out / CHECKPOINT) if resume else _bundled(system, training)
     with bar("reading") as tick:
-        trainee = room.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
+        task = training.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     if init:
-        begin_with(trainee.network, init)
+        begin_with(task.network, init)
     out.mkdir(parents=True, exist_ok=True)
     write_run(
         out,
@@ -100,32 +105,31 @@ def train(
     try:
         with bar("training") as tick:
             outcome = fit(
-                trainee,
+                task,
                 recipe,
                 out,
                 resume=resume,
                 checkpoint_every_s=checkpoint_every,
                 watch=lambda now: tick(
                     now.progress,
-                    f"epoch {now.epoch + 1}/{now.epochs} · {now.size} px · loss {now.loss:.3f} · "
-                    f"{now.examples_per_s:.0f}/s",
-                    now.remaining_s,
+                    f"epoch {now.epoch + 1}/{now.epochs} · {now.phase and f'{now.phase} · '}"
+                    f"loss {now.loss:.3f} · {now.examples_per_s:.0f}/s",
                 ),
             )
     finally:
         (out / "pid").unlink(missing_ok=True)
     if not outcome.finished:
         raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
-    last = outcome.journal[-1]
+    last = outcome.log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")
 
 
-def _bundled(system: str) -> Path:
+def _bundled(system: str, training: Training) -> Path:
     """The data that the system brings along."""
-    room = registry.room(system, "data")
-    if not hasattr(room, "bundled"):
+    found = training.bundled_data()
+    if found is None:
         raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
-    data, words = room.bundled()
+    data, words = found
     click.echo(f"no --data given: learning from {words}")
-    return Path(data)
+    return data

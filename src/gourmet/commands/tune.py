@@ -7,40 +7,23 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import Range, effort_options, target_options
+from gourmet.commands.bench_options import measure_options, output_options, target_options
 from gourmet.commands.bench_output import command_line, table
-from gourmet.commands.config import Duration, Numbers
 from gourmet.commands.progress import bar
-
-
-class Durations(click.ParamType[tuple[int, ...]]):
-    """Times with commas between, in microseconds: 0,100us,2ms."""
-
-    name = "TIME,TIME,…"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(Duration().convert(part, param, ctx) for part in str(value).split(","))
-
-
-class Positive(Duration):
-    """A time that is more than none."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = super().convert(value, param, ctx)
-        if not found:
-            self.fail("a goal of 0 is kept by nothing: write it like 50ms", param, ctx)
-        return found
+from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
+from gourmet.measure.sweep import DataSource
+from gourmet.tuning import report, results
+from gourmet.tuning.space import Bounds
+from gourmet.tuning.tune import OutOfReach, TuneRequest, Undecided
+from gourmet.tuning.tune import tune as search
 
 
 @click.command()
 @click.argument("model")
-@click.option("--p95", "p95_us", type=Positive(), help="The p95 that must not be passed, like 50ms.")
+@click.option("--p95", "p95_us", type=GOAL, help="The p95 that must not be passed, like 50ms.")
 @click.option(
     "--goal",
+    "kind",
     type=click.Choice(["throughput", "latency"]),
     default="throughput",
     show_default=True,
@@ -48,16 +31,19 @@ class Positive(Duration):
 )
 @click.option(
     "--concurrency",
-    type=Range(),
+    "levels",
+    type=RANGE,
     help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
 )
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows a request.")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows per request.")
 @click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True)
-@click.option("--instances", type=Numbers(), help="To try.  [default: 1, 2, 4, … up to 2 a CPU]")
-@click.option("--threads", type=Numbers(), help="Of each, to try.  [default: the CPUs shared out, and 1]")
-@click.option("--max-batches", type=Numbers(), help="To try.  [default: the present one, and what fills]")
-@click.option("--delays", type=Durations(), help="To try.  [default: 100us,1ms,5ms, below half of --p95]")
-@click.option("--preferred", type=Numbers(), help="Sizes to try.  [default: half and a quarter of the load]")
+@click.option("--instances", type=COUNTS, help="To try.  [default: 1, 2, 4, … up to 2 a CPU]")
+@click.option("--threads", type=COUNTS, help="Of each, to try.  [default: the CPUs shared out, and 1]")
+@click.option("--max-batches", type=COUNTS, help="To try.  [default: the present one, and what fills]")
+@click.option(
+    "--delays", "delays_us", type=DURATIONS, help="To try.  [default: 100us,1ms,5ms, below half of --p95]"
+)
+@click.option("--preferred", type=COUNTS, help="Sizes to try.  [default: half and a quarter of the load]")
 @click.option(
     "--turns", default=5, show_default=True, type=click.IntRange(2), help="Against the present one."
 )
@@ -65,26 +51,11 @@ class Positive(Duration):
 @click.option("--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos, or an .npz.")
 @click.option("--rows", "count", default=16, show_default=True, type=click.IntRange(2), help="Inputs.")
 @target_options
-@effort_options
-@click.option(
-    "--save",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for config.pbtxt, index.html and tune.json.  [default: a new one under runs/tune]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the saved JSON, for scripts.")
+@measure_options
+@output_options("config.pbtxt, index.html and tune.json", "tune")
 def tune(
     model: str,
     p95_us: int | None,
-    goal: Any,
-    concurrency: tuple[float, ...] | None,
-    batch: int,
-    protocol: Any,
-    instances: tuple[int, ...] | None,
-    threads: tuple[int, ...] | None,
-    max_batches: tuple[int, ...] | None,
-    delays: tuple[int, ...] | None,
-    preferred: tuple[int, ...] | None,
-    turns: int,
     apply: bool,
     data: Path | None,
     count: int,
@@ -92,6 +63,7 @@ def tune(
     effort: Any,
     save: Path | None,
     as_json: bool,
+    **wished: Any,
 ) -> None:
     """Find the best config of the served MODEL on this machine, with the reason.
 
@@ -103,16 +75,12 @@ def tune(
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    from gourmet.bench.sweep import Data
-    from gourmet.tuning import report, results
-    from gourmet.tuning.space import Bounds
-    from gourmet.tuning.tune import OutOfReach, Undecided, Wish
-    from gourmet.tuning.tune import tune as search
-
-    bounds = Bounds(instances, threads, max_batches, delays, preferred, may_take_less=not apply)
-    wish = Wish(model, goal, p95_us and p95_us / 1000, concurrency, batch, protocol, bounds, turns, apply)
+    tried = ("instances", "threads", "max_batches", "delays_us", "preferred")
+    bounds = Bounds(**{name: wished.pop(name) for name in tried}, may_take_less=not apply)
+    wish = TuneRequest(model, p95_ms=p95_us and p95_us / 1000, bounds=bounds, apply=apply, **wished)
     with bar(f"tune {model}") as tick:
-        found = search(wish, target, effort, Data(count, folder=data), command=command_line(), on_step=tick)
+        rows = DataSource(count, folder=data)
+        found = search(wish, target, effort, rows, command=command_line(), on_step=tick)
     folder = report.save(found, save)
     if as_json:
         click.echo(results.as_json(found), nl=False)

@@ -6,30 +6,49 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from gourmet.commands.stack_options import port_options, repositories_option
+from gourmet.commands.stack_options import as_options, port_options, repositories_option
 from gourmet.errors import UsageError
-from gourmet.serving import locks, preflight
+from gourmet.serving import api_keys, preflight, run_file
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.serving.wheel import find_wheel
+from gourmet.systems import registry
 
 _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
 
 
-@click.command()
+def _help() -> str:
+    """The verb's help, which knows the systems by looking."""
+    variables = "\n".join(
+        f"{system.model_variable}  {system.title} (unless set: {system.default_model})"
+        for system in registry.load_all().values()
+    )
+    return (
+        "Run the product: Triton and the web app, until Ctrl-C.\n\n"
+        "Variables of the environment choose the served model that answers for each system:\n\n"
+        f"\b\n{variables}\n\n"
+        "With --web-only, TRITON_SERVER_URL says where Triton is, if not here. The other commands of the "
+        "same user find what runs here by themselves, and the keys that changes to Triton take: each start "
+        "makes new ones for loading models, shared memory, logging and traces."
+    )
+
+
+@click.command(help=_help())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
-@port_options
+@port_options()
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
 @click.option(
     "--threads", default=4, show_default=True, type=click.IntRange(1), help="Photos each works on at once."
 )
 @click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
-@repositories_option
+@repositories_option()
 @click.option(
     "--model-control",
     type=_MODEL_CONTROLS,
@@ -49,10 +68,10 @@ _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
 @click.option(
     "--unlocked",
     is_flag=True,
-    help="Let whoever reaches Triton's ports load models and use shared memory, without a key.",
+    help="Let anyone who reaches Triton's ports load models and use shared memory, without a key.",
 )
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
-@click.option("--web-only", is_flag=True, help="Start the web app for the Triton at TRITON_SERVER_URL.")
+@click.option("--web-only", is_flag=True, help="Start the web app for a Triton that runs already.")
 @click.option("-v", "--verbose", is_flag=True, help="Every line of Triton's log, with where it comes from.")
 def up(
     host: str,
@@ -60,9 +79,6 @@ def up(
     workers: int,
     threads: int,
     triton_host: str,
-    http_port: int,
-    grpc_port: int,
-    metrics_port: int,
     repositories: tuple[Path, ...],
     model_control: ModelControl,
     cache_mb: int,
@@ -70,47 +86,34 @@ def up(
     triton_only: bool,
     web_only: bool,
     verbose: bool,
+    **ports: int,
 ) -> None:
-    """Run the product: Triton and the web app, until Ctrl-C.
-
-    FOOD11_MODEL_NAME says which served model answers the page (food_classifier unless set),
-    DIGITS_MODEL_NAME which one reads digits (digits unless set), and TRITON_SERVER_URL where Triton
-    is, if it is not this command that starts it.
-
-    What changes the running Triton (loading models, shared memory, its logging and traces) takes a
-    key that is made at each start, which the other commands of the same user find by themselves.
-    """
     if triton_only and web_only:
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
     started = time.monotonic()
     options = TritonOptions(
         repositories=tuple(path.resolve() for path in repositories),
         host=triton_host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
         model_control=model_control,
         response_cache_bytes=cache_mb << 20,
         traces_to=_traces_to(os.environ),
-        keys=None if unlocked else locks.Keys.made(os.environ),
+        keys=None if unlocked else api_keys.Keys.made(os.environ),
+        **ports,  # type: ignore[arg-type]
     )
     log = LogPrinter(verbose=verbose)
     web = None
     if not triton_only:
-        url = os.environ.get("TRITON_SERVER_URL", "localhost:8000") if web_only else options.http_url
+        url = (os.environ.get("TRITON_SERVER_URL") or run_file.found_url()) if web_only else options.http_url
         memory_key = options.keys.memory if options.keys and not web_only else ""
         web = WebOptions(host, port, workers, threads, url, memory_key)
         preflight.check_ports(host, {"--port": port})
-    models: list[preflight.ConfiguredModel] = []
+    models: dict[str, str] = {}
     server = None
     if not web_only:
         wheel = find_wheel()
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
-        preflight.check_ports(
-            triton_host,
-            {"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port},
-        )
+        preflight.check_ports(triton_host, as_options(ports))
         server = TritonServer(options, log.sink("triton"), wheel)
 
     def announce() -> None:
@@ -121,10 +124,23 @@ def up(
             log.say("gourmet", f"the page {web.url}", "green")
 
     with contextlib.ExitStack() as kept:
-        if server and options.keys:
-            kept.enter_context(locks.kept(options.keys, http_port, grpc_port))
+        if server:
+            kept.enter_context(run_file.kept((options.http_port, options.grpc_port), _run_file(options, web)))
         Supervisor(log, models, server, web).run(announce)
     log.say("gourmet", "stopped")
+
+
+def _run_file(options: TritonOptions, web: WebOptions | None) -> dict[str, Any]:
+    stack = run_file.Stack(
+        pid=os.getpid(),
+        http_url=options.http_url,
+        grpc_url=options.grpc_url,
+        metrics_url=options.metrics_url,
+        web_url=web.url if web else "",
+        repositories=tuple(map(str, options.repositories)),
+        model_control=options.model_control,
+    )
+    return stack.about() | (asdict(options.keys) if options.keys else {})
 
 
 def _traces_to(env: Mapping[str, str]) -> str:

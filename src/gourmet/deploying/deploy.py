@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
-import numpy.typing as npt
-
-from gourmet.deploying import gate
-from gourmet.deploying.evaluation import read_evaluation
 from gourmet.deploying.rollback import write_calibration
-from gourmet.deploying.target import Answers, Job, Pixels, Target
-from gourmet.deploying.version import staged
+from gourmet.deploying.staging import staged
+from gourmet.deploying.target import Check, Deployment, ExportRefused, Target, table
 from gourmet.repository import read_config
-from gourmet.systems.manifest import MANIFEST, sha256
+from gourmet.runtime.manifest import MANIFEST, sha256
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Photos:
-    """Real photos: some to calibrate a quantized model on, others to pass the gate with."""
-
-    calibration: Pixels
-    gate: Pixels
-    gate_classes: npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -40,55 +25,47 @@ class Deployed:
     """A version that passed and is in its place."""
 
     folder: Path
-    checks: list[gate.Check]
+    checks: Sequence[Check]
 
 
-def deploy(
-    room: ModuleType,
-    target: Target,
-    weights: Path,
-    repository: Path,
-    photos: Photos,
-    number: int | None = None,
-) -> Deployed:
-    """Export `weights` as `target` into `repository`, or raise and leave everything as it was.
-
-    `room` is the system's export room: it loads the network, answers with it, and says how pictures
-    become its input.
-    """
-    calibration, accuracy = read_evaluation(weights)
-    network, about = room.load(weights)
+def deploy(deployment: Deployment, form: str, repository: Path, number: int | None = None) -> Deployed:
+    """Put a model of the format `form` into `repository`, or raise and leave everything as it was."""
+    target = deployment.targets[form]
     model = repository / target.model
+    new = bool(target.new_folder) and not model.exists()
+    if new:
+        model.mkdir(parents=True)
+    try:
+        for name, text in target.new_folder.items() if new else ():
+            (model / name).write_text(text, encoding="utf-8")
+        return _deploy(deployment, target, model, number)
+    except BaseException:
+        if new:
+            shutil.rmtree(model)
+        raise
+
+
+def _deploy(deployment: Deployment, target: Target, model: Path, number: int | None) -> Deployed:
     read_config(model)  # a model that Triton could not load is better refused before the work
     with staged(model, target.file, number) as (aside, final):
-        facts = target.build(Job(network, calibration, photos.calibration), aside / target.file)
-        checks = _checks(target, room.eager(network), aside / target.file, photos)
-        gate.require(target.model, checks)
+        form = target.build(aside / target.file)
+        checks = target.verify(aside / target.file)
+        if not all(check.passed for check in checks):
+            raise ExportRefused(
+                f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
+            )
         manifest = {
             "model": target.model,
             "file": target.file,
             "sha256": sha256(aside / target.file),
             "bytes": (aside / target.file).stat().st_size,
-            **facts,
+            **form,
             "built_by": {"python": platform.python_version(), **{name: version(name) for name in _BUILT_BY}},
-            "network": {k: about[k] for k in ("system", "architecture", "labels")},
-            "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},
-            "accuracy": accuracy,
-            "calibration": vars(calibration),
-            "preprocessing": room.PREPROCESSING,
+            **deployment.facts,
+            "calibration": dict(deployment.calibration),
             "gate": [vars(check) for check in checks],
         }
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         (aside / target.file).chmod(0o644)
     write_calibration(model, int(final.name))
     return Deployed(final, checks)
-
-
-def _checks(target: Target, eager: Answers, path: Path, photos: Photos) -> list[gate.Check]:
-    try:
-        model = target.answers(path)
-    except Exception as exc:  # a file that cannot be opened fails like one that answers wrongly
-        return [gate.Check("opens", str(exc).splitlines()[0][:80], "yes", False)]
-    if target.exact:
-        return gate.same_answers(eager, model, photos.gate, batched=target.batched)
-    return gate.close_answers(eager, model, photos.gate, photos.gate_classes)

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.repository import RepositoryError
-from gourmet.training.files import written_aside
+from gourmet.runtime.files import written_aside
 
 
 def set_parameters(config: Path, values: Mapping[str, str]) -> None:

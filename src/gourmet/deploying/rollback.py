@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 
 from gourmet.deploying.parameters import set_parameters
-from gourmet.deploying.target import Calibration
 from gourmet.repository import RepositoryError, versions
-from gourmet.systems.manifest import MANIFEST
+from gourmet.runtime.manifest import MANIFEST
 
 
 def rollback(model: Path) -> tuple[int, int]:
@@ -29,8 +28,9 @@ def rollback(model: Path) -> tuple[int, int]:
 
 
 def write_calibration(model: Path, number: int) -> None:
-    """Put what the manifest of version `number` says about confidence into the model's config."""
+    """Put the calibration that the manifest of version `number` has, if any, into the model's config."""
     manifest = model / str(number) / MANIFEST
     if manifest.exists():
-        calibration = Calibration(**json.loads(manifest.read_text(encoding="utf-8"))["calibration"])
-        set_parameters(model / "config.pbtxt", {k: f"{v:.4f}" for k, v in vars(calibration).items()})
+        numbers = json.loads(manifest.read_text(encoding="utf-8")).get("calibration") or {}
+        if numbers:
+            set_parameters(model / "config.pbtxt", {name: f"{value:.4f}" for name, value in numbers.items()})

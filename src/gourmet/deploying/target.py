@@ -1,46 +1,76 @@
-"""What a system says about each of its served models."""
+"""What the engine asks of a task: models that build and verify themselves, and what is known of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-from torch import nn
-
-Pixels = npt.NDArray[np.uint8]
-Scores = npt.NDArray[np.float32]
-# From pixels [N, …] to scores [N, classes]: logits, or probabilities where the model gives those.
-Answers = Callable[[Pixels], Scores]
+from gourmet.errors import GourmetError
+from gourmet.reports.table import columns
+from gourmet.training.task import Tick
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What evaluation found out about the network's confidence."""
-
-    temperature: float
-    threshold: float
+class ExportRefused(GourmetError):
+    """An export that does not pass; the message is the table."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a model is built from."""
+class Check:
+    """One line of the gate's table."""
 
-    network: nn.Module
-    calibration: Calibration
-    photos: Pixels  # for quantization, from the training part
+    what: str
+    measured: str
+    allowed: str
+    passed: bool
+
+
+def table(checks: Sequence[Check]) -> str:
+    """The checks as text, one a line."""
+    rows = [("check", "measured", "allowed", "")]
+    rows += [(c.what, c.measured, c.allowed, "pass" if c.passed else "FAIL") for c in checks]
+    return columns(rows)
+
+
+class Target(Protocol):
+    """A served model that can be made of some weights."""
+
+    @property
+    def model(self) -> str:
+        """Its folder in the model repository."""
+
+    @property
+    def file(self) -> str:
+        """The file in a version's folder that is made."""
+
+    @property
+    def new_folder(self) -> Mapping[str, str]:
+        """The files of a model that the repository does not have yet; none where it has to be there."""
+
+    def build(self, path: Path) -> dict[str, Any]:
+        """Write the file; return what the manifest says of its form."""
+
+    def verify(self, path: Path) -> Sequence[Check]:
+        """Compare what was built with what it was made of."""
 
 
 @dataclass(frozen=True)
-class Target:
-    """A served model: where it lies, how it is built from a network, how it is opened again."""
+class Deployment:
+    """Weights, ready to be deployed in each of their system's formats."""
 
-    model: str
-    file: str
-    build: Callable[[Job, Path], dict[str, Any]]  # writes the file, returns facts for the manifest
-    answers: Callable[[Path], Answers]  # opens the file as the server will
-    exact: bool  # its scores are the network's logits; otherwise it is quantized
-    batched: bool = True  # it takes several rows at once; otherwise one is a whole request
+    targets: Mapping[str, Target]  # by format
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the manifest says of the weights
+    # Numbers that go into the model's config with a version, and change back with a rollback.
+    calibration: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Export(Protocol):
+    """A system's EXPORT, in its export.py."""
+
+    @property
+    def formats(self) -> Sequence[str]: ...
+
+    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+        """Read `weights`, of `architecture` where they do not say it, and the examples to verify with."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator
 
 from gourmet.doctor import gpus
-from gourmet.doctor.findings import Finding, Subject, fail, ok, warn
+from gourmet.doctor.findings import Examined, Finding, fail, ok, warn
 
 
-def docker(_: Subject) -> Iterator[Finding]:
+def docker(_: Examined) -> Iterator[Finding]:
     """Docker's GPU runtime, which is needed for the containers alone."""
     if not shutil.which("docker"):
         yield ok("no Docker here; `gourmet up` needs none")
@@ -29,18 +28,12 @@ def docker(_: Subject) -> Iterator[Finding]:
             "start it (`sudo systemctl start docker`) or join its group; `gourmet up` needs none",
         )
         return
-    if gpus.find() and "nvidia" not in _runtimes(ran.stdout):
+    has_nvidia = '"nvidia"' in ran.stdout
+    if gpus.find() and not has_nvidia:
         yield fail(
             "there is a GPU, and Docker has no NVIDIA runtime to hand it to containers",
             "install nvidia-container-toolkit, then `sudo nvidia-ctk runtime configure --runtime=docker` "
             f"and restart Docker; or {gpus.CPU_INSTEAD}",
         )
     else:
-        yield ok("Docker answers" + (", with NVIDIA's runtime" if "nvidia" in ran.stdout else ""))
-
-
-def _runtimes(answer: str) -> list[str]:
-    try:
-        return list(json.loads(answer))
-    except (ValueError, TypeError):
-        return []
+        yield ok("Docker answers" + (", with NVIDIA's runtime" if has_nvidia else ""))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Examined:
     """What is looked at; the defaults are what `gourmet up` starts."""
 
     repositories: tuple[Path, ...]
@@ -34,17 +33,16 @@ class Subject:
     # Each by the option of `gourmet up` that sets it.
     ports: Mapping[str, int]
     url: str
-    # Whether somebody said that a server is at `url`, so that finding none is a fault.
+    # Whether the address was given, so that finding no server there is a fault.
     must_run: bool
     environment: Mapping[str, str]
     model: str | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     weights: Path | None = None
     shared_memory: Path = Path("/dev/shm")
-    site_packages: Path = Path(sysconfig.get_path("purelib"))
 
 
-Check = Callable[[Subject], Iterable[Finding]]
+Check = Callable[[Examined], Iterable[Finding]]
 
 
 def ok(cause: str) -> Finding:
@@ -57,6 +55,13 @@ def warn(cause: str, fix: str) -> Finding:
 
 def fail(cause: str, fix: str) -> Finding:
     return Finding("fail", cause, fix)
+
+
+def unless_any(problems: Iterable[Finding], cause: str) -> Iterator[Finding]:
+    """The problems, or one line that there are none."""
+    remaining = iter(problems)
+    yield next(remaining, ok(cause))
+    yield from remaining
 
 
 def refused(exc: GourmetError) -> Finding:

@@ -1,4 +1,4 @@
-"""What a load generator may send to a model: its inputs, against the --shape that somebody means to give.
+"""What a load generator may send to a model: its inputs, against the --shape that is meant for perf_analyzer.
 
 perf_analyzer 2.50 says nothing about a shape for an input that is not there, nor about other dims than the
 config's fixed ones: it measures as if neither had been given (tried).
@@ -10,24 +10,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gourmet import repository
-from gourmet.doctor.findings import Finding, Subject, fail, ok, warn
-from gourmet.doctor.models import as_triton_sees
+from gourmet.doctor.findings import Examined, Finding, fail, ok, unless_any, warn
+from gourmet.doctor.models import as_triton_sees, models_of
 from gourmet.doctor.server import runs
-from gourmet.serving.asking import model_index, triton
+from gourmet.serving.client import model_index, triton
 
 
-def inputs(subject: Subject) -> Iterator[Finding]:
-    """The --shape arguments that somebody means to give to perf_analyzer, against the model's inputs."""
+def inputs(subject: Examined) -> Iterator[Finding]:
+    """The --shape arguments meant for perf_analyzer, against the model's inputs."""
     if subject.model is None:
         yield ok("no model to look at; name one with -m to have perf_analyzer's --shape checked")
         return
     config = _config_of(subject, subject.model)
-    said = False
-    for finding in _about_inputs(subject.model, config, subject.shapes):
-        said = True
-        yield finding
-    if not said:
-        yield ok(f"{subject.model} takes {_named(config['input'])}")
+    yield from unless_any(
+        _about_inputs(subject.model, config, subject.shapes),
+        f"{subject.model} takes {_named(config['input'])}",
+    )
 
 
 def _about_inputs(
@@ -37,8 +35,8 @@ def _about_inputs(
     for name, given in shapes.items():
         if name not in takes:
             yield fail(
-                f"--shape {_shape(name, given)} is for an input that {model} has not, which perf_analyzer "
-                f"passes over in silence; it has {_named(config['input'])}",
+                f"--shape {_shape(name, given)} is for an input that {model} does not have, which "
+                f"perf_analyzer ignores silently; it has {_named(config['input'])}",
                 "give " + " ".join(f"--shape {_shape(known, dims)}" for known, dims in takes.items()),
             )
         elif not _fits(given, takes[name]):
@@ -63,19 +61,16 @@ def _about_inputs(
             )
 
 
-def _config_of(subject: Subject, model: str) -> Mapping[str, Any]:
+def _config_of(subject: Examined, model: str) -> Mapping[str, Any]:
     """The model's config as it is served, or as it lies on disk where nothing is served."""
     if runs(subject):
         with triton(subject.url) as client:
-            index = model_index(client)
-            if index.get(model, {}).get("state") == "READY":
-                config: Mapping[str, Any] = client.get_model_config(model)
-                return config
-    for folder in subject.repositories:
-        if model in repository.model_names(folder):
-            return as_triton_sees(folder / model)
-    known = ", ".join(name for folder in subject.repositories for name in repository.model_names(folder))
-    raise repository.RepositoryError(f"there is no model {model!r}, there is {known}: name one of these")
+            if model_index(client).get(model, {}).get("state") == "READY":
+                return dict(client.get_model_config(model))
+    on_disk = {path.name: path for path in models_of(subject)}
+    if model not in on_disk:
+        raise repository.RepositoryError(f"no model {model!r} found: name one of {', '.join(on_disk)}")
+    return as_triton_sees(on_disk[model])
 
 
 def _fits(given: tuple[int, ...], takes: list[int]) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gourmet.doctor.findings import Finding, Subject, fail, ok, refused, warn
+from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.serving import preflight
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
 # Each instance of a Python model holds its region there, which grows with its largest batch: 16 rows of
-# food_classifier_onnx are 10 MB in and out. Docker gives 64 MB unless told (compose tells it 1 GB).
+# food_classifier_onnx are 10 MB in and out. Docker gives 64 MB by default (compose sets 1 GB).
 _WANTED_MB: Final = 256
 _NEEDED_MB: Final = 32
 # The user that the containers run as.
@@ -21,7 +21,7 @@ _CONTAINER_USER: Final = 1000
 _ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
 
 
-def shared_memory(subject: Subject) -> Iterator[Finding]:
+def shared_memory(subject: Examined) -> Iterator[Finding]:
     found = os.statvfs(subject.shared_memory)
     free_mb = found.f_bavail * found.f_frsize // 2**20
     says = f"{free_mb} MB are free in {subject.shared_memory}"
@@ -37,7 +37,7 @@ def shared_memory(subject: Subject) -> Iterator[Finding]:
         yield ok(says)
 
 
-def ports(subject: Subject) -> Iterator[Finding]:
+def ports(subject: Examined) -> Iterator[Finding]:
     """Free, or held by the stack itself."""
     held = []
     for option, port in subject.ports.items():
@@ -66,18 +66,13 @@ def _listed(numbers: list[int]) -> str:
     return " ".join(str(number) for number in numbers)
 
 
-def files(subject: Subject) -> Iterator[Finding]:
+def files(subject: Examined) -> Iterator[Finding]:
     """Whether this user, and that of the containers, can read the model repositories."""
     for repository in subject.repositories:
-        mine, theirs = [], []
-        for path in [repository, *sorted(repository.rglob("*"))]:
-            if not os.access(path, _needs(path), effective_ids=True):
-                mine.append(path)
-            elif not _readable_for(path, _CONTAINER_USER):
-                theirs.append(path)
-        if mine:
+        paths = [repository, *sorted(repository.rglob("*"))]
+        if mine := [path for path in paths if not os.access(path, _needs(path), effective_ids=True)]:
             yield fail(f"{_first(mine)} cannot be read by this user", f"chmod -R u+rX {repository}")
-        elif theirs:
+        elif theirs := [path for path in paths if not _readable_in_containers(path)]:
             yield warn(
                 f"{_first(theirs)} cannot be read by user {_CONTAINER_USER}, who serves in the containers",
                 f"chmod -R a+rX {repository}",
@@ -90,10 +85,10 @@ def _needs(path: Path) -> int:
     return os.R_OK | os.X_OK if path.is_dir() else os.R_OK
 
 
-def _readable_for(path: Path, user: int) -> bool:
-    found = path.stat()
-    bits = 0o5 if path.is_dir() else 0o4
-    return bool(found.st_mode & bits == bits or (found.st_uid == user and found.st_mode & (bits << 6)))
+def _readable_in_containers(path: Path) -> bool:
+    found, bits = path.stat(), _needs(path)  # os.R_OK and os.X_OK are the bits of a file's mode
+    owns = found.st_uid == _CONTAINER_USER
+    return found.st_mode & bits == bits or (owns and found.st_mode >> 6 & bits == bits)
 
 
 def _first(paths: list[Path]) -> str:

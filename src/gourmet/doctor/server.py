@@ -1,4 +1,4 @@
-"""The running stack: the server's version, its models, and the web app's own word."""
+"""The running stack: the server's version, its models, and what the web app says of itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from importlib.metadata import version as installed
 from typing import Final
 
 from gourmet import repository
-from gourmet.doctor.findings import Finding, Subject, fail, ok, refused, warn
+from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.serving import preflight
-from gourmet.serving.asking import TritonUnreachable, ask_sample, model_index, triton
+from gourmet.serving.client import TritonUnreachable, ask_sample, model_index, triton
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
@@ -23,7 +23,7 @@ OLDEST_SERVER: Final = (2, 51)
 _READY_WITHIN_S: Final = 30.0
 
 
-def version(subject: Subject) -> Iterator[Finding]:
+def version(subject: Examined) -> Iterator[Finding]:
     try:
         with triton(subject.url) as client:
             answered = str(client.get_server_metadata()["version"])
@@ -33,23 +33,15 @@ def version(subject: Subject) -> Iterator[Finding]:
         cause, _, fix = str(exc).partition(": ")
         yield warn(f"{cause}, so what it serves was not looked at", fix)
         return
-    yield from skew(installed("tritonclient"), answered)
-
-
-def skew(client: str, server: str) -> Iterator[Finding]:
-    """Client and server, by their versions: they understand each other within a major version."""
-    ours, theirs = _numbers(client), _numbers(server)
-    says = f"client {client}, server {server}"
-    if ours[:1] != theirs[:1]:
-        yield fail(f"{says} are of different major versions", "install what requirements/triton.txt pins")
-    elif theirs < OLDEST_SERVER:
+    says = f"client {installed('tritonclient')}, server {answered}"
+    if tuple(int(part) for part in answered.split(".")[:2]) < OLDEST_SERVER:
         oldest = ".".join(str(number) for number in OLDEST_SERVER)
         yield warn(f"{says}, which is older than any tested ({oldest})", "serve with a newer Triton")
     else:
         yield ok(says)
 
 
-def readiness(subject: Subject) -> Iterator[Finding]:
+def readiness(subject: Examined) -> Iterator[Finding]:
     """Every model that Triton knows of serves, and serves what lies on disk."""
     if not runs(subject):
         yield ok("no server to ask")
@@ -74,24 +66,23 @@ def readiness(subject: Subject) -> Iterator[Finding]:
     yield ok(f"ready: {', '.join(sorted(serving)) or 'no model'}")
 
 
-def answers(subject: Subject) -> Iterator[Finding]:
-    """The models of the pages answer their sample rightly, not only that they are ready."""
+def answers(subject: Examined) -> Iterator[Finding]:
+    """Every configured model really answers its sample, beyond being ready."""
     if not runs(subject):
         yield ok("no server to ask")
         return
     with triton(subject.url) as client:
         names = sorted(model_index(client))
-    for model in preflight.configured_models(subject.environment, names):
+    for system, name in preflight.configured_models(subject.environment, dict.fromkeys(names, "")).items():
         try:
-            with triton(subject.url) as client:
-                label, probability = ask_sample(client, model.system, model.name)
+            answer = ask_sample(subject.url, system, name)
         except GourmetError as exc:
             yield refused(exc)
         else:
-            yield ok(f"{model.name} says {label}, {probability:.0%} sure, to its sample")
+            yield ok(f"{name} answers: {answer}")
 
 
-def web(subject: Subject) -> Iterator[Finding]:
+def web(subject: Examined) -> Iterator[Finding]:
     """What the web app says of itself, which may ask another Triton than this one."""
     port = subject.ports.get("--port")
     url = f"http://{reachable(subject.host)}:{port}"
@@ -117,7 +108,7 @@ def _reason(answer: urllib.error.HTTPError) -> str:
         return f"status {answer.code}"
 
 
-def runs(subject: Subject) -> bool:
+def runs(subject: Examined) -> bool:
     try:
         with triton(subject.url) as client:
             return bool(client.is_server_live())
@@ -125,7 +116,7 @@ def runs(subject: Subject) -> bool:
         return False
 
 
-def _newest_on_disk(subject: Subject, name: str) -> int:
+def _newest_on_disk(subject: Examined, name: str) -> int:
     folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
     return max((number for folder in folders for number in repository.versions(folder)), default=0)
 
@@ -136,7 +127,3 @@ def _load(name: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "no reason given"
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())

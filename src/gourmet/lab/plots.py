@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from gourmet.bench.perf_analyzer import Measurement
+from gourmet.contracts import Classification
 from gourmet.lab.server import Executions
-from gourmet.systems.food11 import contract
+from gourmet.measure.perf_analyzer import Measurement
 
 _WIDTH_PX: Final = 900
 _DPI: Final = 100
@@ -49,15 +49,15 @@ _STYLE: Final[Any] = {
 }
 
 
-def photos(pictures: Sequence[bytes]) -> Picture:
-    """Pictures as they are sent, above what the network sees of them."""
+def photos(pictures: Sequence[bytes], system: Classification) -> Picture:
+    """Pictures as they are sent, above what the network of their system sees of them."""
     width = 2 * _WIDTH_PX // len(pictures)
     height = width * 3 // 4
     sheet = Image.new("RGB", (width * len(pictures), height + width))
     for column, picture in enumerate(pictures):
         with Image.open(io.BytesIO(picture)) as sent:
             sheet.paste(sent.resize((width, height)), (column * width, 0))
-        seen = Image.fromarray(contract.pixels(picture))
+        seen = Image.fromarray(system.pixels(picture))
         sheet.paste(seen.resize((width, width)), (column * width, height))
     out = io.BytesIO()
     sheet.save(out, "JPEG", quality=60)

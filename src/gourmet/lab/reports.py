@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from gourmet.bench import perf_analyzer
-from gourmet.bench.perf_analyzer import Load, Measurement, PerfAnalyzerError
+from gourmet.measure import perf_analyzer
+from gourmet.measure.perf_analyzer import Measurement, PerfAnalyzerError
 
 
 def take(path: Path | str, *, batch: int = 1) -> Measurement:
@@ -19,11 +18,9 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
         text = report.read_text()
     except FileNotFoundError as exc:
         raise PerfAnalyzerError(
-            f"there is no {report.name}: the perf_analyzer above gave up, in the words above. Run its cell "
+            f"no {report.name} found: the perf_analyzer above gave up, for the reason above. Run its cell "
             "again; if its windows differ too much, end what else uses this machine, or set "
             "GOURMET_LAB_WINDOWS to longer ones and restart the kernel"
         ) from exc
     report.unlink()
-    rows = list(csv.DictReader(text.splitlines()))
-    concurrency = int(rows[0]["Concurrency"]) if rows else 0
-    return perf_analyzer.parse(text, Load("", "", concurrency=concurrency, batch=batch))
+    return perf_analyzer.parse(text, batch)

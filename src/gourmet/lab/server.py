@@ -9,18 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import tritonclient.http as triton_http
 
-from gourmet.bench import triton_counts
-from gourmet.bench.rows import for_perf_analyzer, rows_for
-from gourmet.bench.triton_counts import Counts
 from gourmet.config_change import Config
-from gourmet.serving.asking import triton
-from gourmet.systems.food11 import contract
-from gourmet.systems.instances import parameter
+from gourmet.measure.inputs import for_perf_analyzer, rows_for
+from gourmet.pictures.probabilities import Floats
+from gourmet.runtime.statistics import ModelStatistics, of_all_versions
+from gourmet.serving.client import describe_model, infer, triton
+from gourmet.serving.run_file import found_url
+from gourmet.systems import registry
 
 _SEED: Final = 5
 
@@ -46,7 +45,7 @@ class Executions:
 
 
 @dataclass
-class Asked:
+class RequestTally:
     """What became of requests that were sent one after another during a block."""
 
     answered: int = 0
@@ -61,12 +60,15 @@ class Lab:
 
     @classmethod
     def from_env(cls) -> Lab:
-        """The Triton of TRITON_SERVER_URL; also has `!gourmet …` find this environment's command."""
+        """The Triton of TRITON_SERVER_URL, or else the one that runs here.
+
+        Also has `!gourmet …` find this environment's command.
+        """
         scripts = sysconfig.get_path("scripts")
         if scripts not in os.environ["PATH"].split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
         # The commands of the notebook's cells ask the same one.
-        return cls(os.environ.setdefault("TRITON_SERVER_URL", "localhost:8000"))
+        return cls(os.environ.setdefault("TRITON_SERVER_URL", found_url()))
 
     def version(self) -> str:
         with triton(self.url) as client:
@@ -74,41 +76,43 @@ class Lab:
         return f"{about['name']} {about['version']}"
 
     def config(self, model: str) -> Config:
-        """The config that serves now."""
         with triton(self.url) as client:
             return dict(client.get_model_config(model))
 
     def write_rows(self, model: str, path: Path | str, count: int) -> tuple[bytes, ...]:
-        """Write `count` drawn photos as perf_analyzer takes them for this model; return the photos."""
-        rows = rows_for(self.config(model), count=count, seed=_SEED)
+        """Write `count` examples as perf_analyzer takes them for this model; return the examples."""
+        with triton(self.url) as client:
+            rows = rows_for(describe_model(client, model), count=count, seed=_SEED)
         for_perf_analyzer(rows, Path(path))
-        return rows.pictures
+        return rows.examples
 
-    def probabilities(self, model: str, pictures: Sequence[bytes], rows: int = 1) -> contract.Floats:
-        """What the model answers, [pictures, 11], asked `rows` pictures a request."""
+    def probabilities(self, model: str, pictures: Sequence[bytes], rows: int = 1) -> Floats:
+        """What the model answers, [pictures, labels], asked `rows` pictures a request."""
         with triton(self.url, timeout_s=120) as client:
-            wanted = client.get_model_metadata(model)["inputs"][0]
-            temperature = float(parameter(client.get_model_config(model), "temperature") or 1.0)
+            info = describe_model(client, model)
+            system, wanted = registry.classification(info.system), info.inputs[0]
             answers = []
             for first in range(0, len(pictures), rows):
-                batch = [contract.encode(each, wanted["datatype"]) for each in pictures[first : first + rows]]
-                outputs = _infer(client, model, wanted, np.concatenate(batch))
-                answers.append(contract.probabilities(outputs, temperature))
+                batch = [system.encode(each, wanted.datatype) for each in pictures[first : first + rows]]
+                outputs = infer(client, model, {wanted.name: np.concatenate(batch)})
+                answers.append(system.probabilities(outputs, info))
         return np.concatenate(answers)
 
     @contextmanager
     def executions(self, model: str) -> Iterator[Executions]:
         """Fills what it yields, at the end of the block, with the difference of Triton's statistics."""
-        seen = Executions()
-        before: Counts = triton_counts.look(self.url, model)
+        seen, before = Executions(), self._counted(model)
         yield seen
-        during = triton_counts.look(self.url, model).since(before)
-        seen.by_rows = {rows: count for rows, count in sorted(during.executions.items()) if count}
+        seen.by_rows = self._counted(model).since(before).executions_by_batch
+
+    def _counted(self, model: str) -> ModelStatistics:
+        with triton(self.url) as client:
+            return of_all_versions(client.get_inference_statistics(model))
 
     @contextmanager
-    def asking(self, model: str, picture: bytes) -> Iterator[Asked]:
+    def asking(self, model: str, picture: bytes) -> Iterator[RequestTally]:
         """Sends the picture again and again, two requests at a time, until the block ends."""
-        asked, enough, lock = Asked(), threading.Event(), threading.Lock()
+        asked, enough, lock = RequestTally(), threading.Event(), threading.Lock()
 
         def ask() -> None:
             while not enough.is_set():
@@ -130,10 +134,3 @@ class Lab:
             enough.set()
             for thread in threads:
                 thread.join()
-
-
-def _infer(client: Any, model: str, wanted: Mapping[str, Any], values: Any) -> dict[str, Any]:
-    tensor = triton_http.InferInput(wanted["name"], list(values.shape), wanted["datatype"])
-    tensor.set_data_from_numpy(values)
-    answer = client.infer(model, [tensor])
-    return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}

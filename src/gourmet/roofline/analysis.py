@@ -45,7 +45,6 @@ class Roofline:
 
     @property
     def memory_share(self) -> float:
-        """The share of the time in layers that wait for memory."""
         return sum(one.seconds for one in self.layers if one.bound == "memory") / self.seconds
 
     def as_dict(self) -> dict[str, Any]:

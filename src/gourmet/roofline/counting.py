@@ -22,7 +22,7 @@ from gourmet.roofline.operations import Shape
 
 
 class CannotCount(GourmetError):
-    """A file that is no ONNX model, or one whose shapes stay open."""
+    """A file that is not a valid ONNX model, or one whose shapes stay open."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ def _read(path: Path, dims: Mapping[str, int]) -> tuple[_Graph, bool]:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as exc:
-        raise CannotCount(f"there is no ONNX file at {path}: name a .onnx file or a served model") from exc
+        raise CannotCount(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
     except Exception as exc:  # protobuf raises its own kinds for a file that is none
-        raise CannotCount(f"{path} is no ONNX file: {str(exc).splitlines()[0]}") from exc
+        raise CannotCount(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
     if not model.graph.node:
-        raise CannotCount(f"{path} is no ONNX model: it holds no nodes")
+        raise CannotCount(f"{path} is not a valid ONNX model: it holds no nodes")
     weights = {one.name: one for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in weights]
     batches = _fix(inputs, dims, path)
@@ -228,8 +228,7 @@ def _layer(graph: _Graph, chain: list[Any], sources: Mapping[str, str], unknown:
             quantized = quantized or (node is first and stored != name)
     moved += sum(graph.bytes_of(name) for name in last.output if name in graph.shapes)
     name = (first.name or next(iter(first.output), "")).strip("/")
-    integer = first.op_type in ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
-    quantized = integer or (quantized and first.op_type in ops.LAYERS)
+    quantized = first.op_type in ops.INTEGER or (quantized and first.op_type in ops.LAYERS)
     return Layer(name, _described(graph, first), operations, weights, moved, quantized)
 
 
@@ -244,7 +243,7 @@ def _described(graph: _Graph, node: Any) -> str:
 
 
 def _operations(graph: _Graph, node: Any) -> float | None:
-    """None for a type that nobody counts, or where a shape could not be inferred."""
+    """None for a type that is not counted here, or where a shape could not be inferred."""
     names = [name for name in (*node.input, *node.output) if name]
     if node.op_type not in ops.COUNTS or not all(name in graph.shapes for name in names):
         return None

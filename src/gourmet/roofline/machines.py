@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 
 from gourmet.errors import UsageError
-from gourmet.systems.instances import available_cpus
+from gourmet.runtime.instances import available_cpus
 
 # Large enough that a product is not about its memory, small enough to be repeated a few times a second.
 _EDGE: Final = 1024

@@ -1,13 +1,13 @@
 """How many operations a node takes, by its type; a multiplication and an addition count as two.
 
-Ways to count register themselves for the types that they know. What nobody knows counts as none, and
+Ways to count register themselves for the types that they know. What is not known counts as none, and
 is named by the caller: a guess would be worse than a gap that one sees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 Shape = tuple[int, ...]
@@ -16,72 +16,32 @@ Count = Callable[[Any, Sequence[Shape | None], Sequence[Shape]], float]
 
 COUNTS: dict[str, Count] = {}
 
+
+def _types(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 # They move bytes and compute nothing.
-MOVES: Final = frozenset(
-    [
-        "Cast",
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "OneHot",
-        "Pad",
-        "Resize",
-        "ScatterElements",
-        "ScatterND",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Tile",
-        "Transpose",
-        "Trilu",
-        "Where",
-    ]
+MOVES: Final = _types(
+    "Cast Concat DepthToSpace Expand Gather GatherElements GatherND OneHot Pad Resize ScatterElements "
+    "ScatterND Slice SpaceToDepth Split Tile Transpose Trilu Where"
 )
 # They read part of their first input: as much as they write.
-PARTIAL_READS: Final = frozenset(["Gather", "GatherElements", "GatherND", "Slice"])
+PARTIAL_READS: Final = _types("Gather GatherElements GatherND Slice")
 # The output is the input under another shape, or nothing but a shape: no byte moves.
-FREE: Final = frozenset(
-    [
-        "Constant",
-        "ConstantOfShape",
-        "Dropout",
-        "Flatten",
-        "Identity",
-        "Range",
-        "Reshape",
-        "Shape",
-        "Size",
-        "Squeeze",
-        "Unsqueeze",
-    ]
+FREE: Final = _types(
+    "Constant ConstantOfShape Dropout Flatten Identity Range Reshape Shape Size Squeeze Unsqueeze"
 )
 # Runtimes compute them on the way out of the layer before, so that the value between is never stored.
-ON_THE_WAY_OUT: Final = frozenset(
-    ["BatchNormalization", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"]
-)
+ON_THE_WAY_OUT: Final = _types("BatchNormalization Clip HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh")
 QUANTIZE: Final = "QuantizeLinear"
 DEQUANTIZE: Final = "DequantizeLinear"
+INTEGER: Final = _types("ConvInteger MatMulInteger QLinearConv QLinearMatMul")
 # The layers that do the work.
-LAYERS: Final = frozenset(
-    [
-        "Conv",
-        "ConvInteger",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-    ]
-)
+LAYERS: Final = _types("Conv ConvTranspose Gemm MatMul") | INTEGER
 
 
 def counts(*types: str) -> Callable[[Count], Count]:
-    """Register a way to count for these types."""
-
     def register(count: Count) -> Count:
         COUNTS.update(dict.fromkeys(types, count))
         return count
@@ -89,87 +49,35 @@ def counts(*types: str) -> Callable[[Count], Count]:
     return register
 
 
-def _each(of: float) -> Count:
+def _each(of: float, types: Iterable[str]) -> None:
     """So many operations for each element of the output."""
-    return lambda node, ins, outs: of * math.prod(outs[0])
+    counts(*types)(lambda node, ins, outs: of * math.prod(outs[0]))
 
 
-def _each_in(of: float) -> Count:
-    """So many operations for each element of the first input."""
-    return lambda node, ins, outs: of * math.prod(ins[0] or ())
-
-
-for _type in [
-    "Abs",
-    "Add",
-    "And",
-    "BitShift",
-    "Ceil",
-    "Clip",
-    "Cos",
-    "Div",
-    "Elu",
-    "Equal",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Greater",
-    "GreaterOrEqual",
-    "HardSigmoid",
-    "LeakyRelu",
-    "Less",
-    "LessOrEqual",
-    "Log",
-    "Max",
-    "Min",
-    "Mod",
-    "Mul",
-    "Neg",
-    "Not",
-    "Or",
-    "PRelu",
-    "Pow",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Sub",
-    "Sum",
-    "Tanh",
-    "Xor",
-]:
-    COUNTS[_type] = _each(1)
+_each(0, MOVES | FREE)
+_each(
+    1,
+    _types(
+        "Abs Add And BitShift Ceil Clip Cos Div Elu Equal Erf Exp Floor Greater GreaterOrEqual HardSigmoid "
+        "LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Sigmoid "
+        "Sign Sin Softplus Softsign Sqrt Sub Sum Tanh Xor"
+    ),
+)
 # Scale and shift; round and clip too where the value is quantized.
-COUNTS.update(dict.fromkeys(("BatchNormalization", DEQUANTIZE, "HardSwish"), _each(2)))
-COUNTS.update(dict.fromkeys(("DynamicQuantizeLinear", QUANTIZE, "Gelu"), _each(4)))
+_each(2, ("BatchNormalization", DEQUANTIZE, "HardSwish"))
+_each(4, ("DynamicQuantizeLinear", QUANTIZE, "Gelu"))
 # Largest, difference, exponential, sum, quotient.
-COUNTS.update(dict.fromkeys(("LogSoftmax", "Softmax"), _each(5)))
+_each(5, ("LogSoftmax", "Softmax"))
 # Mean, difference, square, mean, root and quotient, scale, shift.
-COUNTS.update(dict.fromkeys(("GroupNormalization", "InstanceNormalization", "LayerNormalization"), _each(8)))
-for _type in [
-    "ArgMax",
-    "ArgMin",
-    "CumSum",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-    "TopK",
-]:
-    COUNTS[_type] = _each_in(1)
-COUNTS.update(dict.fromkeys((*MOVES, *FREE), _each(0)))
+_each(8, ("GroupNormalization", "InstanceNormalization", "LayerNormalization"))
+
+
+@counts(
+    *_types("ArgMax ArgMin CumSum GlobalAveragePool GlobalMaxPool TopK"),
+    *(f"Reduce{kind}" for kind in _types("L1 L2 LogSumExp Max Mean Min Prod Sum SumSquare")),
+)
+def _reduction(node: Any, ins: Sequence[Shape | None], outs: Sequence[Shape]) -> float:
+    return math.prod(ins[0] or ())
 
 
 @counts("Conv", "ConvInteger", "QLinearConv")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gourmet import repository
+from gourmet import config_change, repository
+from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
+from gourmet.runtime.instances import parameter
 from gourmet.systems import registry
 
 
 class NotReadyToStart(GourmetError):
     """Something on this machine or in the request stands in the way of starting."""
-
-
-@dataclass(frozen=True)
-class ConfiguredModel:
-    """The model that a system's page asks, and where that was said."""
-
-    system: str
-    name: str
-    variable: str
 
 
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
@@ -52,33 +44,48 @@ def check_ports(host: str, ports: Mapping[str, int]) -> None:
             ) from exc
 
 
-def check_repositories(repositories: Iterable[Path]) -> list[str]:
-    """The names of all models in `repositories`; raise unless each can be read and none is there twice."""
-    served: list[str] = []
+def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
+    """Every model in `repositories` with the system that its config names, empty where it names none.
+
+    Raise unless each repository can be read and no model is in two of them.
+    """
+    served: dict[str, str] = {}
     for path in repositories:
         names = repository.model_names(path)
         if twice := set(names) & set(served):
             raise NotReadyToStart(
                 f"more than one repository has {', '.join(sorted(twice))}: rename or drop one"
             )
-        served += names
-    return sorted(served)
+        served.update((name, _system(path / name)) for name in names)
+    return dict(sorted(served.items()))
 
 
-def configured_models(env: Mapping[str, str], served: Collection[str]) -> list[ConfiguredModel]:
-    """For every system with a page, the model that the environment chose for it, which must be served.
+def configured_models(env: Mapping[str, str], served: Mapping[str, str]) -> dict[str, str]:
+    """For every system, the model that the environment chose for it, which must be served and its own.
 
-    A system nobody named a model for is left out where its usual model is not served: a repository
-    of somebody's own need not hold all that this project knows.
+    A system whose variable is not set is left out where its default model is not served: a user's own
+    repository need not hold all that this project knows.
     """
-    found = []
-    for system in registry.names():
-        contract = registry.room(system, "contract")
-        name = env.get(contract.MODEL_ENV) or contract.DEFAULT_MODEL
-        if name in served:
-            found.append(ConfiguredModel(system, name, contract.MODEL_ENV))
-        elif env.get(contract.MODEL_ENV):
+    found = {}
+    for system, known in registry.load_all().items():
+        chosen = env.get(known.model_variable)
+        name = chosen or known.default_model
+        if name in served and served[name] in ("", system):
+            found[system] = name
+        elif chosen:
             raise NotReadyToStart(
-                f"{contract.MODEL_ENV} is {name!r}, which is no served model; served are {', '.join(served)}"
+                f"{known.model_variable} is {name!r}, which is not a served model; served are "
+                f"{', '.join(served)}"
+                if name not in served
+                else f"{known.model_variable} is {name!r}, which is a model of the system {served[name]!r}: "
+                f"choose one of {', '.join(other for other, its in served.items() if its == system)}"
             )
     return found
+
+
+def _system(model: Path) -> str:
+    try:
+        config = config_change.as_json(repository.read_config(model))
+    except repository.RepositoryError:  # Triton says itself what is wrong with it, and serves the others
+        return ""
+    return parameter(config, SYSTEM_PARAMETER)

@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DiedWhileStarting(GourmetError):
-    """A process ended while somebody waited for it to answer."""
+    """A process ended before it answered."""
 
     def __init__(self, name: str, status: int) -> None:
         super().__init__(f"{name} ended with status {status} while starting: its log above says why")

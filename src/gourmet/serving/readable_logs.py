@@ -21,11 +21,12 @@ _PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.
 # What is worth a line without --verbose; warnings and errors always are.
 _TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
 
-# A machine without a GPU is not at fault.
+# A machine without a GPU is not at fault, nor is Triton where it ends after the seconds that it was given,
+# nor a version that `gourmet rollback` put aside.
 _NOT_A_FAULT: Final = re.compile(
     r"CUDA driver version is insufficient|CudaDriverHelper has not been|DCGM unable to start|"
     r"Failed to initialize NVML|CUDA memory pool disabled|failed to load all models|"
-    r"no CUDA-capable device|NVML_ERROR"
+    r"no CUDA-capable device|NVML_ERROR|Exit timeout expired|ignore version directory '\.withdrawn-"
 )
 # What the Python backend adds below the message of a model that could not load.
 _TRACE: Final = re.compile(r"\s*At:$|  /\S+\(\d+\): \w+$")
@@ -49,14 +50,12 @@ class LogPrinter:
         return self._triton_line if origin == "triton" else lambda line: self._gunicorn_line(origin, line)
 
     def _gunicorn_line(self, origin: str, line: str) -> None:
-        found = _GUNICORN_LINE.match(line)
-        if found is None:
-            if self._verbose or not _PROBE.search(line):
-                self.say(origin, line)
-            return
-        clock, level, message = found.groups()
-        if self._verbose or level != "I":
-            self.say(origin, f"{clock} {message}", _COLOURS.get(level, "red"))
+        if found := _GUNICORN_LINE.match(line):
+            clock, level, message = found.groups()
+            if self._verbose or level != "I":
+                self.say(origin, f"{clock} {message}", _COLOURS.get(level, "red"))
+        elif self._verbose or not _PROBE.search(line):
+            self.say(origin, line)
 
     def _triton_line(self, line: str) -> None:
         found = _TRITON_LINE.match(line)
@@ -66,14 +65,10 @@ class LogPrinter:
                 self.say("triton", line)
             return
         level, clock, where, message = found.groups()
-        if not self._verbose and (
-            _NOT_A_FAULT.search(message) or (level == "I" and not _TELLING.search(message))
-        ):
-            return
-        if message:
-            self.say(
-                "triton", f"{clock} {message}" + (f"  ({where})" if self._verbose else ""), _COLOURS[level]
-            )
+        if self._verbose:
+            self.say("triton", f"{clock} {message}  ({where})", _COLOURS[level])
+        elif not _NOT_A_FAULT.search(message) and (level != "I" or _TELLING.search(message)):
+            self.say("triton", f"{clock} {message}", _COLOURS[level])
 
 
 def _tells_nothing(line: str) -> bool:

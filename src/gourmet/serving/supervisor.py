@@ -2,32 +2,32 @@
 
 The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
 when starting. A process that dies is started again, later each time it dies soon after its start, Triton
-then with the models that the app needs before the others; a model one of whose processes dies is loaded anew.
+then with the models that the app needs before the others; a model one of whose processes dies is reloaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.serving import locks
-from gourmet.serving.asking import ask_sample, model_index, triton
-from gourmet.serving.preflight import ConfiguredModel
+from gourmet.runtime.signals import stops_set
+from gourmet.serving import api_keys
+from gourmet.serving.client import ask_sample, model_index, triton
 from gourmet.serving.processes import Child, DiedWhileStarting
 from gourmet.serving.readable_logs import LogPrinter
-from gourmet.serving.stubs import Stubs
+from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
 from gourmet.serving.waiting import http_ok, unless
+from gourmet.systems import FOLDERS_ENV, folders
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
@@ -94,19 +94,18 @@ class Kept:
 
 
 class Supervisor:
-    """Runs what it is given: a Triton, a web app, or both."""
+    """Runs what it is given: a Triton, a web app, or both; `models` are those that answer, by system."""
 
     def __init__(
         self,
         log: LogPrinter,
-        models: list[ConfiguredModel],
+        models: Mapping[str, str],
         server: TritonServer | None,
         web: WebOptions | None,
     ) -> None:
         self._log = log
         self._models = models
         self._server = server
-        self._stubs = Stubs(server.options.http_url, self._say) if server else None
         self._web_options = web
         self._had_triton = False
         self._web: Child | None = None
@@ -114,44 +113,41 @@ class Supervisor:
 
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` once all of it answers, and return after a signal."""
-        before = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            kept = self._start_all()
-            self._look_at_stubs()  # one that dies from here on is known by its model
-            if not self._stopping.is_set():
-                on_ready()
-            while not self._stopping.wait(_POLL_S):
-                for process in kept:
-                    process.look(self._say)
-                self._look_at_stubs()
-        finally:
-            self._stop_all()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with stops_set(self._stopping):
+            try:
+                kept = self._start_all()
+                self._watch_stubs()
+                if not self._stopping.is_set():
+                    on_ready()
+                while not self._stopping.wait(_POLL_S):
+                    for process in kept:
+                        process.look(self._say)
+            finally:
+                self._stop_all()
 
-    def _look_at_stubs(self) -> None:
-        if self._server and self._stubs:
-            self._stubs.look(self._server.pid)
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._stopping.set()
+    def _watch_stubs(self) -> None:
+        if server := self._server:
+            watchdog = StubWatchdog(server.options.http_url, self._say)
+            watchdog.look(server.pid)  # one that dies from here on is known by its model
+            threading.Thread(
+                target=watchdog.watch, args=(lambda: server.pid, self._stopping), daemon=True
+            ).start()
 
     def _start_all(self) -> list[Kept]:
         kept = []
         if self._server:
-            server = self._server
-            keep_triton = Kept("Triton", self._start_triton, server.exit_status)
-            keep_triton.start()
-            kept.append(keep_triton)
-            self._wait_for_models(server)
+            kept.append(Kept("Triton", self._start_triton, self._server.exit_status))
+            kept[-1].start()
+            self._wait_for_models(self._server)
         if self._web_options and not self._stopping.is_set():
-            keep_web = Kept("the web app", self._start_web, self._web_status)
-            keep_web.start()
-            kept.append(keep_web)
-            self._wait_for_web(self._web_options)
+            kept.append(Kept("the web app", self._start_web, self._web_status))
+            kept[-1].start()
+            self._until(self._web_answers)
         return kept
+
+    def _until(self, ready: Callable[[], bool]) -> None:
+        while not self._stopping.is_set() and not ready():
+            self._stopping.wait(_POLL_S)
 
     def _start_triton(self) -> None:
         """With all models the first time, and after a death with those that the app needs before the others.
@@ -162,36 +158,31 @@ class Supervisor:
         self._server.stop()  # the stubs and the shared memory of a server that died
         again, self._had_triton = self._had_triton, True
         if again and self._models and self._server.options.model_control == "explicit":
-            self._server.start(first=[model.name for model in self._models])
+            self._server.start(first=list(self._models.values()))
             threading.Thread(target=self._load_the_others, args=(self._server,), daemon=True).start()
         else:
             self._server.start()
 
     def _load_the_others(self, server: TritonServer) -> None:
-        """What cannot be loaded Triton says itself, and if it dies again, the next start is another's."""
-        pid = server.pid
+        """What cannot be loaded Triton says itself, and if it dies again, its next start loads them."""
+        pid, url = server.pid, server.options.http_url
         with contextlib.suppress(GourmetError, TimeoutError):
             server.wait_until_live()
-            with triton(server.options.http_url, _LOAD_TIMEOUT_S) as client:
+            with triton(url, _LOAD_TIMEOUT_S) as client:
                 names = [name for name, entry in model_index(client).items() if entry.get("state") != "READY"]
             for name in names:
-                if server.pid != pid:
-                    return
-                with (
-                    contextlib.suppress(GourmetError),
-                    triton(server.options.http_url, _LOAD_TIMEOUT_S) as client,
-                ):
-                    client.load_model(name)
+                if server.pid == pid:
+                    with contextlib.suppress(GourmetError), triton(url, _LOAD_TIMEOUT_S) as client:
+                        client.load_model(name)
 
     def _wait_for_models(self, server: TritonServer) -> None:
         """Until the configured models answered a picture; raise if one of them cannot."""
-        while not self._stopping.is_set() and not server.live():
-            self._stopping.wait(_POLL_S)
+        self._until(server.live)
         try:
             # Aside, since a model that hangs answers neither us nor Ctrl-C.
             unless(self._stopping, lambda: self._ask_models(server))
         except GourmetError:
-            time.sleep(_POLL_S)  # whoever lost the connection may be the first to know
+            time.sleep(_POLL_S)  # a lost connection may be seen before the death
             if (status := server.exit_status()) is not None:
                 raise DiedWhileStarting("Triton", status) from None
             raise
@@ -203,9 +194,8 @@ class Supervisor:
                     self._say(
                         f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
                     )
-            for model in self._models:
-                label, probability = ask_sample(client, model.system, model.name)
-                self._say(f"{model.name} answers: the sample is {label}, {probability:.0%} sure")
+        for system, name in self._models.items():
+            self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
 
     def _start_web(self) -> None:
         options = self._web_options
@@ -213,7 +203,7 @@ class Supervisor:
         if self._web:
             self._web.reap_group()
         command = [
-            *(sys.executable, "-m", "gunicorn", "--config", "python:app.gunicorn_conf"),
+            *(sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"),
             *("--bind", f"{options.host}:{options.port}"),
             *("--workers", str(options.workers)),
             *("--graceful-timeout", str(int(_WEB_DRAIN_TIMEOUT_S))),
@@ -222,20 +212,21 @@ class Supervisor:
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
-        env.pop(locks.ADMIN_ENV, None)  # what faces the world needs no more than this:
+        env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
+        env.pop(api_keys.ADMIN_ENV, None)  # what faces the world needs no more than this:
         if options.memory_key:
-            env[locks.MEMORY_ENV] = options.memory_key
+            env[api_keys.MEMORY_ENV] = options.memory_key
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
 
     def _web_status(self) -> int | None:
         return self._web.exit_status() if self._web else None
 
-    def _wait_for_web(self, options: WebOptions) -> None:
-        while not self._stopping.is_set() and not http_ok(f"{options.url}/healthz"):
-            if self._web and (status := self._web.exit_status()) is not None:
-                raise DiedWhileStarting("the web app", status)
-            self._stopping.wait(_POLL_S)
+    def _web_answers(self) -> bool:
+        assert self._web_options
+        if (status := self._web_status()) is not None:
+            raise DiedWhileStarting("the web app", status)
+        return http_ok(f"{self._web_options.url}/healthz")
 
     def _stop_all(self) -> None:
         if self._web:

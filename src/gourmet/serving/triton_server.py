@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from gourmet.serving import locks
+from gourmet.serving import api_keys
 from gourmet.serving.processes import Child, DiedWhileStarting, LineSink
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.serving.wheel import TritonWheel, find_wheel
@@ -21,7 +21,7 @@ ModelControl = Literal["explicit", "poll", "none"]
 _LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
 # Triton waits for so long when asked to end, also for connections on which nothing is under way, such as the
-# web app keeps: when it alone is ended, nobody is answered meanwhile.
+# web app keeps: when it alone is stopped, requests fail for that long.
 _DRAIN_TIMEOUT_S: Final = 3
 
 
@@ -36,9 +36,8 @@ class TritonOptions:
     metrics_port: int = 8002
     model_control: ModelControl = "explicit"
     response_cache_bytes: int = 0
-    verbose: int = 0
     traces_to: str = ""  # the address that takes OpenTelemetry's traces over HTTP; none are made without
-    keys: locks.Keys | None = None  # None: whoever reaches the ports may load models
+    keys: api_keys.Keys | None = None  # None: anyone who reaches the ports may load models
     extra: tuple[str, ...] = ()
 
     @property
@@ -68,7 +67,7 @@ class TritonServer:
         self._on_line = on_line
         self._wheel = wheel or find_wheel()
         self._folder = Path(tempfile.mkdtemp(prefix="gourmet-triton-"))
-        # The Python backend names its shared memory after this, which is how leftovers are told apart.
+        # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
         self._memory_prefix = f"{self._folder.name}-"
         self._child: Child | None = None
         self._backends = self._wheel.assemble_backends(self._folder / "backends")
@@ -102,7 +101,7 @@ class TritonServer:
             nonlocal hidden
             if not hidden and _LOG_LINE.match(line) and self._child and self.options.keys:
                 hidden = True
-                locks.hide(self._child.pid, self.options.keys)
+                api_keys.hide(self._child.pid, self.options.keys)
             on_line(line)
 
         return look
@@ -156,7 +155,6 @@ class TritonServer:
             "--strict-readiness=false",
             f"--exit-timeout-secs={_DRAIN_TIMEOUT_S}",
             "--allow-gpu-metrics=true",
-            f"--log-verbose={options.verbose}",
         ]
         if options.model_control == "explicit":
             command += [f"--load-model={name}" for name in first or ("*",)]

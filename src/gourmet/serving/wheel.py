@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
+from gourmet.systems import FOLDERS_ENV, folders
 
 MIN_GLIBC: Final = (2, 35)
+_NEWER_SYSTEM: Final = "use Debian 12, Ubuntu 22.04 or newer, or the containers (docker-compose.cpu.yaml)"
 # The stub starts one interpreter per model instance and is built for one version each.
 PYTHONS: Final = ((3, 11), (3, 12))
 
@@ -51,8 +53,10 @@ class TritonWheel:
             **os.environ,
             "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries if path),
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]),
-            # onnxruntime reports its use over the network unless told not to, before it is imported.
+            # onnxruntime reports its use over the network unless this is set before it is imported.
             "ORT_DISABLE_TELEMETRY": "1",
+            # Absolute, since a server works in a folder of its own.
+            FOLDERS_ENV: os.pathsep.join(map(str, folders()[1:])),
         }
 
     def assemble_backends(self, into: Path) -> Path:
@@ -105,7 +109,7 @@ def find_wheel() -> TritonWheel:
     return wheel
 
 
-def check_python(version: tuple[int, int] | tuple[int, ...]) -> None:
+def check_python(version: tuple[int, ...]) -> None:
     """Raise unless the packages pinned here exist for this Python."""
     if version[:2] not in PYTHONS:
         allowed = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
@@ -119,16 +123,11 @@ def check_glibc(libc: tuple[str, str]) -> None:
     """Raise unless the C library is new enough for the server's binary."""
     name, version = libc
     needed = ".".join(str(part) for part in MIN_GLIBC)
-    if name != "glibc":
-        raise TritonUnusable(
-            f"this system's C library is {name or 'not glibc'}; Triton needs glibc {needed} or newer: "
-            "use Debian 12, Ubuntu 22.04 or newer, or the containers (docker-compose.cpu.yaml)"
+    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < MIN_GLIBC:
+        has = (
+            f"this system has glibc {version}" if name == "glibc" else "this system's C library is not glibc"
         )
-    if tuple(int(part) for part in version.split(".")[:2]) < MIN_GLIBC:
-        raise TritonUnusable(
-            f"this system has glibc {version}; Triton needs {needed} or newer: "
-            "use Debian 12, Ubuntu 22.04 or newer, or the containers (docker-compose.cpu.yaml)"
-        )
+        raise TritonUnusable(f"this system {has}; Triton needs glibc {needed} or newer: {_NEWER_SYSTEM}")
 
 
 def check_numpy(site_packages: Path) -> None:
@@ -153,7 +152,7 @@ def libpython_dir(version: str) -> Path | None:
         ctypes.CDLL(library)
     except OSError as exc:
         raise TritonUnusable(
-            f"{library} is nowhere on this machine, and Triton's Python backend links it: "
+            f"{library} was not found on this machine, and Triton's Python backend links it: "
             f"install it (Debian and Ubuntu: `apt install libpython{version}`)"
         ) from exc
     return None

@@ -1,34 +1,88 @@
-"""Which systems live in this house, found by looking: a folder with a contract.py is a system.
+"""Which systems there are, found by looking: a folder with a contract.py is one.
 
-A system's rooms are modules of its folder (`contract`, `data`, `network`, `train`, `export`, …).
-They are imported one at a time and only when a verb needs them, so that asking for labels does not
-load torch.
+A system's furniture is the modules of its folder (`contract`, `data`, `train`, `evaluate`, `export`), each
+with one object that fulfils a protocol. They are imported one at a time and only when a verb needs them,
+so that asking for labels does not load torch. GOURMET_SYSTEMS names further folders of systems, separated
+like PATH.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from typing import TypeVar
 
+from gourmet.contracts import Classification, Generation, System
 from gourmet.errors import GourmetError
+from gourmet.systems import folders
 
-_HERE = Path(__file__).parent
+Piece = TypeVar("Piece")
 
 
 class UnknownSystem(GourmetError):
-    """A name that is no folder of gourmet/systems."""
+    """A name that is not the folder of a system."""
+
+
+class BadSystem(GourmetError):
+    """A system whose furniture is not what its task asks for."""
 
 
 def names() -> tuple[str, ...]:
     """The names of all systems, sorted."""
-    return tuple(sorted(path.parent.name for path in _HERE.glob("*/contract.py")))
+    return tuple(sorted({path.parent.name for folder in folders() for path in folder.glob("*/contract.py")}))
 
 
-def room(system: str, module: str) -> ModuleType:
-    """Import one room of a system, as in `room("food11", "contract")`."""
-    if system not in names():
-        raise UnknownSystem(f"there is no system {system!r}; there is {', '.join(names())}")
-    if not (_HERE / system / f"{module}.py").exists():
-        raise UnknownSystem(f"the system {system!r} has no {module}.py, so this verb does not apply to it")
-    return importlib.import_module(f"gourmet.systems.{system}.{module}")
+def folder_of(system: str) -> Path:
+    """The folder of a system."""
+    for folder in folders():
+        if (folder / system / "contract.py").exists():
+            return folder / system
+    raise UnknownSystem(f"no system {system!r}; there are {', '.join(names())}")
+
+
+def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
+    """A piece of a system's furniture, as in `piece("food11", "train", "TRAINING", Training)`."""
+    path = folder_of(system) / f"{module}.py"
+    if not path.exists():
+        raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")
+    found = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
+    if not isinstance(found, protocol):
+        raise BadSystem(
+            f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
+            "docs/add-a-system.md says what each file holds"
+        )
+    return found
+
+
+@cache
+def load(system: str) -> System:
+    """What a system says about itself."""
+    found = piece(system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
+    protocol = {"classification": Classification, "generation": Generation}.get(found.task)
+    if protocol is None or not isinstance(found, protocol):
+        raise BadSystem(
+            f"the SYSTEM of {system} has the task {found.task!r}, and does not fulfil that protocol"
+        )
+    return found
+
+
+def load_all() -> dict[str, System]:
+    """All systems by name."""
+    return {name: load(name) for name in names()}
+
+
+def classification(system: str) -> Classification:
+    """A system that must be a classifier of pictures."""
+    found = load(system)
+    if not isinstance(found, Classification):
+        raise UnknownSystem(f"{system} is a system of {found.task}, and this is for classification")
+    return found
+
+
+def generation(system: str) -> Generation:
+    """A system that must generate text."""
+    found = load(system)
+    if not isinstance(found, Generation):
+        raise UnknownSystem(f"{system} is a system of {found.task}, and this is for text generation")
+    return found

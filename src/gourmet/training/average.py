@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ class MovingAverage:
     """A copy of a network that follows it at a distance.
 
     Statistics of batch normalisation are copied, not averaged: they are averages already, and
-    `refresh_statistics` measures them anew for what is kept.
+    `torch.optim.swa_utils.update_bn` measures them again for what is kept.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -29,19 +28,3 @@ class MovingAverage:
         torch._foreach_lerp_(mine, theirs, 1.0 - decay)
         for kept, new in zip(self.network.buffers(), network.buffers(), strict=True):
             kept.copy_(new)
-
-
-@torch.no_grad()
-def refresh_statistics(network: nn.Module, batches: Iterable[torch.Tensor]) -> None:
-    """Measure batch normalisation's statistics anew on `batches`, for the weights as they are now."""
-    norms = [part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a plain average over all batches
-        norm.train()
-    for batch in batches:
-        network(batch)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()

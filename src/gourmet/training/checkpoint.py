@@ -22,7 +22,7 @@ class Position:
     seen: int = 0  # examples of this epoch that are behind us
     steps: int = 0
     loss_sum: float = 0.0  # over the examples of this epoch
-    seconds: float = 0.0  # of work, without pauses
+    seconds: float = 0.0
 
 
 def save(

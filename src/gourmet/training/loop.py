@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from gourmet.errors import GourmetError
+from gourmet.runtime import malloc
+from gourmet.runtime.signals import first_stop
 from gourmet.training import checkpoint
 from gourmet.training.average import MovingAverage
 from gourmet.training.checkpoint import Position
+from gourmet.training.epoch_log import EpochLog
 from gourmet.training.files import save_tensors
-from gourmet.training.interrupts import Interrupts
-from gourmet.training.journal import Journal
-from gourmet.training.memory import keep_freed_blocks
 from gourmet.training.muon import Muon
-from gourmet.training.pace import Pace
 from gourmet.training.recipe import Recipe
+from gourmet.training.task import TrainingTask
 
 CHECKPOINT: Final = "checkpoint.safetensors"
 BEST: Final = "best.safetensors"
@@ -32,26 +33,7 @@ _CHECKPOINT_EVERY_S: Final = 60.0
 
 
 class Diverged(GourmetError):
-    """The loss is no number any more."""
-
-
-class Trainee(Protocol):
-    """What a system hands to the engine."""
-
-    network: nn.Module
-    about: dict[str, Any]  # says which network this is; written into every file of weights
-
-    def order(self, generator: torch.Generator) -> torch.Tensor:
-        """The numbers of one epoch's examples, in the order in which they are shown."""
-
-    def loss(self, examples: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
-        """The network's mean loss on these examples, shown `size` pixels wide."""
-
-    def measure(self, network: nn.Module) -> dict[str, float]:
-        """Measures of `network` on photos held out, `score` (more is better) among them.
-
-        May adapt the statistics (not the weights) of `network` to the conditions of serving.
-        """
+    """The loss is not a number any more."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +42,10 @@ class Moment:
 
     epoch: int
     epochs: int
-    progress: float
+    progress: float  # the share of the work that is done, of which large examples are more
     loss: float
-    size: int
+    phase: str
     examples_per_s: float
-    remaining_s: float
 
 
 Watcher = Callable[[Moment], None]
@@ -75,11 +56,11 @@ class Outcome:
     """How a run ended: `finished`, or interrupted with a checkpoint to go on from."""
 
     finished: bool
-    journal: list[dict[str, Any]]
+    log: list[dict[str, Any]]
 
 
 def fit(
-    trainee: Trainee,
+    task: TrainingTask,
     recipe: Recipe,
     out: Path,
     *,
@@ -88,45 +69,44 @@ def fit(
     checkpoint_every_s: float = _CHECKPOINT_EVERY_S,
 ) -> Outcome:
     """Run `recipe` into the folder `out`, from its beginning or from where the last run was stopped."""
-    return _Run(trainee, recipe, out, watch, checkpoint_every_s).go(resume)
+    return _Run(task, recipe, out, watch, checkpoint_every_s).go(resume)
 
 
 class _Run:
     def __init__(
-        self, trainee: Trainee, recipe: Recipe, out: Path, watch: Watcher, checkpoint_every_s: float
+        self, task: TrainingTask, recipe: Recipe, out: Path, watch: Watcher, checkpoint_every_s: float
     ) -> None:
-        self.trainee, self.recipe, self.out, self.watch = trainee, recipe, out, watch
+        self.task, self.recipe, self.out, self.watch = task, recipe, out, watch
         self.checkpoint_every_s = checkpoint_every_s
         self.position = Position()
-        self.optimizer = Muon(trainee.network, recipe.peak_rate, recipe.momentum, recipe.weight_decay)
-        self.average = MovingAverage(trainee.network, recipe.ema_decay)
-        self.journal = Journal(out)
-        self.pace = Pace()
-        self.size = recipe.phases[0].size
-        self.identity = {**trainee.about, "seed": recipe.seed}
+        self.optimizer = Muon(task.network, recipe.peak_rate, recipe.momentum, recipe.weight_decay)
+        self.average = MovingAverage(task.network, recipe.ema_decay)
+        self.log = EpochLog(out)
+        self.phase = recipe.phases[0]
+        self.identity = {**task.about, "seed": recipe.seed}
 
     def go(self, resume: bool) -> Outcome:
         if resume:
             self.position = checkpoint.restore(
-                self.out / CHECKPOINT, self.trainee.network, self.average, self.optimizer, self.identity
+                self.out / CHECKPOINT, self.task.network, self.average, self.optimizer, self.identity
             )
-        keep_freed_blocks()
-        self.journal.open(keep=self.position.epoch)
-        with Interrupts() as interrupts:
+        malloc.use(malloc.TRAINING)
+        self.log.open(keep=self.position.epoch)
+        with first_stop() as asked_to_stop:
             while self.position.epoch < self.recipe.epochs:
-                if not self._epoch(interrupts):
+                if not self._epoch(asked_to_stop):
                     self._save()
-                    return Outcome(False, self.journal.lines)
-        return Outcome(True, self.journal.lines)
+                    return Outcome(False, self.log.lines)
+        return Outcome(True, self.log.lines)
 
-    def _epoch(self, interrupts: Interrupts) -> bool:
+    def _epoch(self, asked_to_stop: threading.Event) -> bool:
         """Run the rest of an epoch; False if asked to stop in the middle."""
         position = self.position
-        order = self.trainee.order(self._generator(position.epoch, -1))
+        order = self.task.order(self._generator(position.epoch, -1))
         saved_at = time.monotonic()
         while position.seen < len(order):
             self._step(order)
-            if interrupts.asked:
+            if asked_to_stop.is_set():
                 return False
             if time.monotonic() - saved_at > self.checkpoint_every_s:
                 self._save()
@@ -139,14 +119,14 @@ class _Run:
         position, recipe = self.position, self.recipe
         progress = self._progress(len(order))
         phase = recipe.phase_at(progress)
-        self.size = phase.size
+        self.phase = phase
         examples = order[position.seen : position.seen + phase.batch]
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate_at(progress)
         generator = self._generator(position.epoch, position.seen)
         torch.manual_seed(generator.initial_seed())  # for dropout, which takes no generator
-        self.trainee.network.train()
-        loss = self.trainee.loss(examples, phase.size, generator)
+        self.task.network.train()
+        loss = self.task.loss(examples, phase, generator)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -159,30 +139,24 @@ class _Run:
         position.seen += len(examples)
         position.steps += 1
         position.loss_sum += value * len(examples)
-        self.average.follow(self.trainee.network, position.steps)
-        work = len(examples) * phase.size**2
-        seconds = self.pace.add(time.monotonic() - started, work)
+        self.average.follow(self.task.network, position.steps)
+        seconds = time.monotonic() - started
         position.seconds += seconds
-        self._tell(value, phase.size, len(order))
-
-    def _tell(self, loss: float, size: int, examples: int) -> None:
-        progress = self._progress(examples)
-        remaining = self.pace.seconds(self.recipe.work(progress) * examples)
-        pace = 1.0 / self.pace.seconds(size**2)
-        self.watch(Moment(self.position.epoch, self.recipe.epochs, progress, loss, size, pace, remaining))
+        done = 1.0 - recipe.work(self._progress(len(order))) / recipe.work(0.0)
+        self.watch(Moment(position.epoch, recipe.epochs, done, value, phase.name, len(examples) / seconds))
 
     def _close_epoch(self, examples: int) -> None:
         position = self.position
         kept, network, measures = self._better()
-        best = max((line["score"] for line in self.journal.lines), default=float("-inf"))
-        about = {**self.trainee.about, "epoch": position.epoch + 1, "kept": kept, "measures": measures}
+        best = max((line["score"] for line in self.log.lines), default=float("-inf"))
+        about = {**self.task.about, "epoch": position.epoch + 1, "kept": kept, "measures": measures}
         save_tensors(self.out / LAST, network.state_dict(), about)
         if measures["score"] >= best:
             save_tensors(self.out / BEST, network.state_dict(), about)
-        self.journal.add(
+        self.log.add(
             {
                 "epoch": position.epoch + 1,
-                "size": self.size,
+                "phase": self.phase.name,
                 "rate": self.recipe.rate_at(self._progress(examples)),
                 "loss": position.loss_sum / examples,
                 "seconds": round(position.seconds, 1),
@@ -201,9 +175,9 @@ class _Run:
         """
         candidates = {
             "average": self.average.network,
-            "last step": copy.deepcopy(self.trainee.network).eval(),
+            "last step": copy.deepcopy(self.task.network).eval(),
         }
-        measured = {name: self.trainee.measure(network) for name, network in candidates.items()}
+        measured = {name: self.task.measure(network) for name, network in candidates.items()}
         kept = max(measured, key=lambda name: measured[name]["score"])
         return kept, candidates[kept], measured[kept]
 
@@ -217,5 +191,5 @@ class _Run:
     def _save(self) -> None:
         about = {**self.identity, "recipe": self.recipe.as_dict()}
         checkpoint.save(
-            self.out / CHECKPOINT, self.trainee.network, self.average, self.optimizer, self.position, about
+            self.out / CHECKPOINT, self.task.network, self.average, self.optimizer, self.position, about
         )

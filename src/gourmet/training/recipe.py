@@ -1,4 +1,4 @@
-"""How a run goes: how long, how fast, at which sizes. Pure arithmetic, no torch."""
+"""How a run goes: how long, how fast, in which phases. Pure arithmetic, no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from gourmet.errors import UsageError
 
 @dataclass(frozen=True)
 class Phase:
-    """From `start`, a share of the whole run, examples are `size` pixels wide."""
+    """What a run shows from `start`, a share of the whole of it, on."""
 
     start: float
-    size: int
     batch: int
+    work: float = 1.0  # that an example costs, in any unit that is the same for all phases
+    size: int = 0  # of an example, as its task counts: pixels of width, or tokens
+    name: str = ""  # for logs and curves
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Recipe:
     def rate_at(self, progress: float) -> float:
         """One cycle: the learning rate rises over the warm-up and falls in a line to nothing.
 
-        It falls with the work that is left and not with the examples: the last phase shows few big
-        examples, and with a rate of next to nothing could not adapt to their size. A small batch
-        takes smaller steps, by the root, as its gradient's noise goes.
+        It falls with the work that is left and not with the examples: a last phase of few and costly
+        examples could not adapt to them with a rate of next to nothing. A small batch takes smaller
+        steps, by the root, as its gradient's noise goes.
         """
         left = self.work(progress) / self.work(self.warmup)
         rise = max(progress / self.warmup, 0.02)
@@ -58,23 +60,19 @@ class Recipe:
         return math.sqrt(share) * self.peak_rate * min(rise, left, 1.0)
 
     def work(self, since: float) -> float:
-        """Work from `since` to the end of the run, in epochs of one-pixel examples."""
+        """Work from `since` to the end of the run, in epochs of examples that cost 1."""
         total = 0.0
         ends = [phase.start for phase in self.phases[1:]] + [1.0]
         for phase, end in zip(self.phases, ends, strict=True):
-            total += max(0.0, end - max(since, phase.start)) * phase.size**2
+            total += max(0.0, end - max(since, phase.start)) * phase.work
         return total * self.epochs
-
-    def changed(self, epochs: int | None, peak_rate: float | None) -> Recipe:
-        """The same, longer or shorter, faster or slower; None leaves a thing as it is."""
-        return dataclasses.replace(self, epochs=epochs or self.epochs, peak_rate=peak_rate or self.peak_rate)
 
     def as_dict(self) -> dict[str, Any]:
         """For a checkpoint's header and the log."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Recipe:
-        """Back from `as_dict`."""
-        phases = tuple(Phase(**phase) for phase in fields["phases"])
-        return cls(**{**fields, "phases": phases})
+    def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:
+        """Back from `as_dict`, with other epochs and another rate if they are given."""
+        changed = {"epochs": epochs or fields["epochs"], "peak_rate": peak_rate or fields["peak_rate"]}
+        return cls(**{**fields, **changed, "phases": tuple(Phase(**phase) for phase in fields["phases"])})

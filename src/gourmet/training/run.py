@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.training.files import written_aside
+from gourmet.runtime.files import written_aside
 
 RUN: Final = "run.json"
 

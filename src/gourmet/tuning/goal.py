@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gourmet.bench import figures
-from gourmet.bench.results import Estimate, Point
+from gourmet.measure import stats
+from gourmet.measure.results import Estimate, Point
 
 Kind = Literal["throughput", "latency"]
 
@@ -50,19 +50,13 @@ class Goal:
     def gain(self, ours: Point, theirs: Point) -> Estimate:
         """How many times better one point is than another; both are of several turns."""
         if self.kind == "throughput":
-            return figures.ratio(*(_rates(point) for point in (ours, theirs)))
-        return figures.ratio(*(p95s(point) for point in (theirs, ours)))
+            return stats.ratio(ours.rates, theirs.rates)
+        return stats.ratio(p95s(theirs), p95s(ours))
 
 
 def nearest(points: Iterable[Point]) -> Point:
-    """The point with the lowest p95."""
     return min(points, key=lambda point: point.latency_ms.p95)
 
 
 def p95s(point: Point) -> list[float]:
-    """The p95 of every turn."""
     return [window.p95_ms for window in point.windows if window.p95_ms is not None]
-
-
-def _rates(point: Point) -> list[float]:
-    return [window.requests_per_s * point.demand.batch for window in point.windows]

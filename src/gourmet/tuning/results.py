@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from gourmet.bench.results import Bench, Estimate, Point
 from gourmet.config_change import Config, as_pbtxt
+from gourmet.measure.results import Bench, Estimate, Point
 from gourmet.tuning.goal import Goal
 
 SCHEMA: Final = "gourmet-tune/1"
@@ -29,8 +30,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Duel:
-    """The best of the search against the present config, in turns, measured anew.
+class Confirmation:
+    """The best of the search against the present config, in turns, measured again.
 
     `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
     `only_ours` tells that the challenger keeps the limit and the present config does not.
@@ -57,7 +58,7 @@ class Tuning:
     searched: tuple[str, ...]
     trials: tuple[Trial, ...]
     best: str
-    duel: Duel | None
+    duel: Confirmation | None
     verdict: Verdict
     sentence: str
     bench: Bench
@@ -78,8 +79,8 @@ class Tuning:
         """The recommended config as a file, with the reason over it."""
         chosen = self.recommended
         if chosen is None:
-            raise ValueError("no config keeps the goal, so there is none to write")
-        said = "".join(f"# {line}\n" for line in _lines(self.sentence))
+            raise ValueError("no config keeps the goal, so none is written")
+        said = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
         found = f"# Found by: {self.bench.command}, {self.bench.when}\n"
         return said + found + as_pbtxt(_for_a_file(chosen.config))
 
@@ -106,12 +107,3 @@ def _for_a_file(config: Config) -> Config:
     groups = config.get("instance_group", [])
     kept["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
     return kept
-
-
-def _lines(sentence: str, width: int = 110) -> list[str]:
-    lines = [""]
-    for word in sentence.split():
-        if len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return lines

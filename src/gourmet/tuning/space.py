@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gourmet.config_change import Change, Config, changed
 from gourmet.errors import UsageError
-from gourmet.systems.instances import cpu_threads, instance_count
+from gourmet.runtime.instances import cpu_threads, instance_count
 
 DELAYS_US: Final = (100, 1000, 5000)
 # A preferred size does nothing for rows that nobody waits for, so it is tried with a short wait.
@@ -75,16 +75,6 @@ class Bounds:
     preferred: tuple[int, ...] | None = None
     # Clients may send as many rows as the present config takes: less only where somebody says so.
     may_take_less: bool = True
-
-    def __post_init__(self) -> None:
-        for option, values in (
-            ("--instances", self.instances),
-            ("--threads", self.threads),
-            ("--max-batches", self.max_batches),
-            ("--preferred", self.preferred),
-        ):
-            if values and min(values) < 1:
-                raise UsageError(f"{option} {min(values)}: each is a whole number of at least 1")
 
 
 @dataclass(frozen=True)
@@ -152,10 +142,6 @@ class Space:
         """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
         seen = set(tried)
         return [each for each in self._new(self._neighbours(bases)) if each not in seen]
-
-    def most_fine(self, bases: int) -> int:
-        """How many neighbours there can be."""
-        return bases * len(list(self._neighbours([self.present])))
 
     def _neighbours(self, bases: Sequence[Candidate]) -> Iterator[Candidate]:
         if not self.batches:
@@ -229,7 +215,6 @@ def space(running: Config, bounds: Bounds, **more: Any) -> Space:
 
 
 def described(config: Config) -> Candidate:
-    """A server's config as a candidate."""
     largest = int(config.get("max_batch_size", 0))
     batching = config.get("dynamic_batching")
     return Candidate(

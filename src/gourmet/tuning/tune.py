@@ -7,18 +7,18 @@ from typing import Final
 
 import psutil
 
-from gourmet.bench import live_config, sweep
-from gourmet.bench.results import Demand, Protocol
-from gourmet.bench.sweep import Data, OnStep
-from gourmet.bench.task import Effort, Target
 from gourmet.config_change import summary
 from gourmet.errors import GourmetError, UsageError
-from gourmet.serving.asking import ModelUnavailable, triton
-from gourmet.systems.instances import available_cpus
-from gourmet.tuning import reason
+from gourmet.measure import config_guard, sweep
+from gourmet.measure.results import LoadSpec, Protocol
+from gourmet.measure.sweep import DataSource, OnStep
+from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.runtime.instances import available_cpus
+from gourmet.serving.client import ModelUnavailable, triton
+from gourmet.tuning import explanation
 from gourmet.tuning.goal import Goal, Kind
-from gourmet.tuning.results import Duel, Trial, Tuning, Verdict
-from gourmet.tuning.search import BASES, FINALISTS, NoDuel, Plan, Search
+from gourmet.tuning.results import Confirmation, Trial, Tuning, Verdict
+from gourmet.tuning.search import BASES, FINALISTS, NoDuel, Search, SearchPlan
 from gourmet.tuning.space import Bounds, Space, described, space
 
 _LISTENS_S: Final = 0.5
@@ -34,7 +34,7 @@ class Undecided(GourmetError):
 
 
 @dataclass(frozen=True)
-class Wish:
+class TuneRequest:
     """What somebody asks for; `levels` are the requests in flight, None for what suits the machine."""
 
     model: str
@@ -49,10 +49,10 @@ class Wish:
 
 
 def tune(
-    wish: Wish,
-    target: Target,
-    effort: Effort,
-    data: Data,
+    wish: TuneRequest,
+    target: Addresses,
+    effort: MeasureOptions,
+    data: DataSource,
     *,
     command: str = "",
     on_step: OnStep = lambda _share, _words: None,
@@ -62,15 +62,15 @@ def tune(
     Applied is only what beat the present config in turns, by more than their noise.
     """
     on_step(0.0, "asking every row alone")
-    subject = sweep.prepare(wish.model, target, data)
-    if wish.batch > 1 and not subject.rows.batched:
+    workload = sweep.prepare(wish.model, target, data)
+    if wish.batch > 1 and not workload.rows.batched:
         raise UsageError(f"{wish.model} takes one input a request (max_batch_size 0): drop --batch")
     cpus = available_cpus()
     others = _busy_cores()
     levels = wish.levels or _levels(wish.kind, cpus)
     goal = Goal(wish.kind, wish.p95_ms, max(levels))
-    demands = tuple(Demand(wish.model, level, batch=wish.batch, protocol=wish.protocol) for level in levels)
-    with live_config.restored(target, [wish.model]) as serves_afterwards:
+    demands = tuple(LoadSpec(wish.model, level, batch=wish.batch, protocol=wish.protocol) for level in levels)
+    with config_guard.restored(target, [wish.model]) as serves_afterwards:
         around = space(
             serves_afterwards[wish.model],
             wish.bounds,
@@ -80,11 +80,11 @@ def tune(
             p95_ms=wish.p95_ms,
         )
         asked = effort.client
-        plan = Plan(goal, demands, effort, wish.turns, "gourmet" if asked == "auto" else asked)
-        search = Search(subject, target, plan, around, on_step)
+        plan = SearchPlan(goal, demands, effort, wish.turns, "gourmet" if asked == "auto" else asked)
+        search = Search(workload, target, plan, around, on_step)
         try:
             best, duel = search.run()
-            verdict, said = _verdict(goal, best, duel), reason.sentence(goal, best, duel, cpus)
+            verdict, said = _verdict(goal, best, duel), explanation.sentence(goal, best, duel, cpus)
         except NoDuel as exc:
             best, duel, verdict, said = exc.challenger, None, "undecided", str(exc)
         applied = wish.apply and verdict == "better"
@@ -95,9 +95,7 @@ def tune(
         _check_serves(target, best)
     trials = tuple(search.trials.values())
     points = [duel.ours, duel.theirs] if duel else best.points
-    bench = sweep.bench(
-        f"The best config of {wish.model} here", command, subject.rows, points, about=f"Wanted: {goal}."
-    )
+    bench = sweep.bench(f"The best config of {wish.model} here: {goal}", command, workload.rows.about, points)
     searched = (*_searched(plan, around, trials), *_disturbed(others, cpus))
     return Tuning(wish.model, goal, searched, trials, best.name, duel, verdict, said, bench, applied)
 
@@ -107,13 +105,13 @@ def _levels(kind: Kind, cpus: int) -> tuple[float, ...]:
     return (2.0 * cpus,) if kind == "latency" else (1.0, 2.0 * cpus, 8.0 * cpus)
 
 
-def _verdict(goal: Goal, best: Trial, duel: Duel | None) -> Verdict:
+def _verdict(goal: Goal, best: Trial, duel: Confirmation | None) -> Verdict:
     if duel is not None:
         return "better" if duel.won else "no better"
     return "no better" if goal.best(best.points) else "out of reach"
 
 
-def _searched(plan: Plan, around: Space, trials: tuple[Trial, ...]) -> tuple[str, ...]:
+def _searched(plan: SearchPlan, around: Space, trials: tuple[Trial, ...]) -> tuple[str, ...]:
     """What was tried and how, for a reader to judge the result by."""
     refused = [trial for trial in trials if not trial.points]
     loads = ", ".join(str(demand) for demand in plan.demands)
@@ -122,7 +120,7 @@ def _searched(plan: Plan, around: Space, trials: tuple[Trial, ...]) -> tuple[str
         f"{len(trials)} configs at {loads}: all for {short.measure_s:.2g} s a load, beginning with every "
         f"layout of instances and threads and going on with other waits and batches for the best {BASES}; "
         f"the best {FINALISTS} and the present one for {effort.measure_s:.2g} s",
-        f"the best against the present config anew, {plan.turns} turns of {turn.measure_s:.2g} s each: only "
+        f"the best against the present config again, {plan.turns} turns of {turn.measure_s:.2g} s each: only "
         "these decide, since the best of many short windows is partly the luckiest",
         "not every combination was tried: another that is better may exist",
         *around.notes(),
@@ -146,12 +144,12 @@ def _disturbed(others: float, cpus: int) -> list[str]:
     ]
 
 
-def _check_serves(target: Target, chosen: Trial) -> None:
+def _check_serves(target: Addresses, chosen: Trial) -> None:
     """Raise ModelUnavailable unless the server says that it serves this config."""
     with triton(target.url) as client:
         now = client.get_model_config(chosen.config["name"])
     if described(now) != described(chosen.config):
         raise ModelUnavailable(
             f"{chosen.config['name']} was to serve “{summary(chosen.config)}” and serves “{summary(now)}”: "
-            "somebody else changes it; put it right with `gourmet config`"
+            "another client changes it; put it right with `gourmet config`"
         )

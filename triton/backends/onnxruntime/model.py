@@ -17,7 +17,7 @@ import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.systems.instances import cpu_threads, wanted_device
+from gourmet.runtime.instances import cpu_threads, wanted_device
 
 _LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
 

@@ -25,7 +25,7 @@ class BadRequest(Exception):
 
 @dataclass
 class Job:
-    """One request: what it brings, what it wants, and in the end its answer or why there is none."""
+    """One request: what it brings, what it wants, and in the end its answer or why it has none."""
 
     feeds: Feeds
     wanted: Sequence[str]

@@ -11,8 +11,8 @@ import onnx_batches as batches
 import onnx_session as sessions
 import onnx_signature as signatures
 
-from gourmet.systems import openvino_network
-from gourmet.systems.instances import Device, cpu_threads
+from gourmet.runtime import openvino_network
+from gourmet.runtime.instances import Device, cpu_threads
 
 
 @dataclass(frozen=True)

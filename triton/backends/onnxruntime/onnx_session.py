@@ -9,8 +9,8 @@ from typing import Any, Final
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from gourmet.systems import manifest
-from gourmet.systems.instances import (
+from gourmet.runtime import manifest
+from gourmet.runtime.instances import (
     CPU,
     Device,
     available_cpus,
@@ -19,7 +19,7 @@ from gourmet.systems.instances import (
     integer_parameter,
     parameter,
 )
-from gourmet.systems.openvino_network import ENGINE_PARAMETER
+from gourmet.runtime.openvino_network import ENGINE_PARAMETER
 
 __all__ = [
     "InvalidArgument",
@@ -60,7 +60,7 @@ def model_path(version_folder: Path, config: Mapping[str, Any]) -> Path:
         path = path / "model.onnx"
     if not path.is_file():
         raise SessionError(
-            f"there is no {path.name} in {path.parent}; put the model there, "
+            f"no {path.name} found in {path.parent}; put the model there, "
             "or name its file in default_model_filename"
         )
     manifest.check(path, config, version_folder)

@@ -32,10 +32,10 @@ class TritonPythonModel:
 
         self.transform = transforms.Compose(
             [
-                transforms.Resize(contract.INPUT_SIZE),
-                transforms.CenterCrop(contract.INPUT_SIZE),
+                transforms.Resize(contract.SYSTEM.input_size),
+                transforms.CenterCrop(contract.SYSTEM.input_size),
                 transforms.ToTensor(),
-                transforms.Normalize(contract.MEAN, contract.STD),
+                transforms.Normalize(contract.SYSTEM.mean, contract.SYSTEM.std),
             ]
         )
 
@@ -49,7 +49,7 @@ class TritonPythonModel:
             with torch.no_grad():
                 probabilities = softmax(self.network(image.unsqueeze(0)), dim=1)[0]
             probability, best = probabilities.max(dim=0)
-            label = np.array([[contract.LABELS[int(best)].encode()]], np.object_)
+            label = np.array([[contract.SYSTEM.labels[int(best)].encode()]], np.object_)
             responses.append(
                 pb_utils.InferenceResponse(
                     [

@@ -12,7 +12,8 @@ differs more. A picture of 28×28 that is laid out like this already comes throu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,52 +21,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.systems import scores
-from gourmet.systems.pictures import (
-    PictureError,
-    PictureInfo,
-    Pixels,
-    from_base64,
-    identify,
-    whole_pixels,
-)
-from gourmet.systems.scores import Floats
-
-__all__ = [
-    "DATATYPES",
-    "DEFAULT_MODEL",
-    "INPUT_SIZE",
-    "LABELS",
-    "MODEL_ENV",
-    "NAME",
-    "Floats",
-    "PictureError",
-    "PictureInfo",
-    "arrange",
-    "encode",
-    "from_base64",
-    "identify",
-    "layout",
-    "normalise",
-    "pixels",
-    "probabilities",
-    "sample",
-]
-
-NAME: Final = "digits"
-# Which served model answers the page: this variable decides, and nothing else.
-MODEL_ENV: Final = "DIGITS_MODEL_NAME"
-DEFAULT_MODEL: Final = "digits"
-
-LABELS: Final = tuple("0123456789")
+from gourmet.pictures.classifier import EXAMPLE_SIZE, PictureClassifier, Size
+from gourmet.pictures.decode import PictureError, Pixels, whole_pixels
+from gourmet.pictures.probabilities import Floats
 
 INPUT_SIZE: Final = 28
-DATATYPES: Final = ("FP32",)  # what the input of a digits model may be
 _INK_SIZE: Final = 20
 # Ink of about the right size is moved and not resampled, which would only blur it.
 _RIGHT_SIZES: Final = range(17, 24)
 _DECODED_SIZE: Final = 280
-# Of 255: less than this between ink and background is nothing that somebody drew.
+# Of 255: less than this between ink and background is not ink.
 _FAINTEST_INK: Final = 24
 # As a share of the strongest ink: less is the noise of a photo or a JPEG and not part of the digit.
 _NOISE: Final = 0.2
@@ -73,17 +38,35 @@ _NOISE: Final = 0.2
 _GREY: Final = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
-def pixels(data: bytes) -> Pixels:
-    """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
-    grey = whole_pixels(data, _DECODED_SIZE) @ _GREY
-    ink = _ink(grey)
-    if ink.max() < _FAINTEST_INK:
-        raise PictureError("blank", "this picture is of one colour: draw a digit on it")
-    return layout(ink)
+@dataclass(frozen=True)
+class DigitClassifier(PictureClassifier):
+    """A classifier of ink on paper, whose pixels are grey and laid out as MNIST's."""
+
+    def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
+        """Digits drawn with brushes and in sizes of all kinds; they are square, whatever `size`."""
+        from gourmet.systems.digits.drawn_digits import png
+
+        random = np.random.default_rng(seed)
+        return [
+            png(at % 10, brush=random.uniform(0.05, 0.12), scale=random.uniform(0.6, 1.0))
+            for at in range(count)
+        ]
+
+    def pixels(self, data: bytes) -> Pixels:
+        """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
+        grey = whole_pixels(data, _DECODED_SIZE) @ _GREY
+        ink = _ink(grey)
+        if ink.max() < _FAINTEST_INK:
+            raise PictureError("blank", "this picture is of one colour: draw a digit on it")
+        return layout(ink)
+
+    def normalise(self, image: Pixels) -> Floats:
+        """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
+        return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
 
 
 def layout(ink: npt.NDArray[Any]) -> Pixels:
-    """`ink`, of any size and strength on a background of nought, as uint8 [28, 28]."""
+    """`ink`, of any size and strength on a background of zero, as uint8 [28, 28]."""
     ink = ink.astype(np.float32)
     strong = np.where(ink > _NOISE * ink.max(), ink, 0.0)
     across, down = strong.sum(axis=0), strong.sum(axis=1)
@@ -98,37 +81,6 @@ def layout(ink: npt.NDArray[Any]) -> Pixels:
     box = (margin + left, margin + top, margin + left + window, margin + top + window)
     small = np.asarray(paper.resize((INPUT_SIZE, INPUT_SIZE), Image.Resampling.BICUBIC, box=box))
     return np.asarray((small.clip(0.0) * (255.0 / small.max())).round(), dtype=np.uint8)
-
-
-def normalise(image: Pixels) -> Floats:
-    """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
-    return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
-
-
-def encode(data: bytes, datatype: str) -> npt.NDArray[Any]:
-    """A picture as the one-row input tensor that a model with an input of `datatype` takes."""
-    return arrange(pixels(data), datatype)
-
-
-def arrange(image: Pixels, datatype: str) -> npt.NDArray[Any]:
-    """`pixels` as the one-row input tensor that a model with an input of `datatype` takes."""
-    if datatype == "FP32":
-        return normalise(image)[np.newaxis]
-    raise ValueError(f"an input of type {datatype} is not FP32, which digits models take")
-
-
-def probabilities(outputs: Mapping[str, npt.NDArray[Any]], temperature: float = 1.0) -> Floats:
-    """The [rows, 10] probabilities in a served model's `outputs`, whichever of the models it is.
-
-    Both answer with logits: `digits` as `logits`, `onnx-mnist-cpu` under the number that the exporter
-    of its first users gave them.
-    """
-    return scores.read(outputs, NAME, LABELS, temperature, logits=("logits", "26"))
-
-
-def sample() -> bytes:
-    """A small PNG of a 3, drawn by drawn_digits.py: what a served model is asked first."""
-    return Path(__file__).with_name("sample.png").read_bytes()
 
 
 def _ink(grey: Floats) -> Floats:
@@ -149,3 +101,20 @@ def _start(profile: Floats, window: float) -> float:
     centre = float(profile @ (np.arange(len(profile)) + 0.5)) / float(profile.sum())
     first, last = float(there[0]), float(there[-1] + 1)
     return min(max(centre - window / 2, last - window), first)
+
+
+SYSTEM: Final = DigitClassifier(
+    name="digits",
+    title="Digits",
+    # Which served model answers the page: this variable decides, and nothing else.
+    model_variable="DIGITS_MODEL_NAME",
+    default_model="digits",
+    labels=tuple("0123456789"),
+    # A small PNG of a 3, drawn by drawn_digits.py.
+    sample_file=Path(__file__).with_name("sample.png"),
+    input_size=INPUT_SIZE,
+    datatypes=("FP32",),
+    # `digits` answers as `logits`, `onnx-mnist-cpu` under the number that its first users' exporter gave it.
+    probability_outputs=(),
+    logit_outputs=("logits", "26"),
+)

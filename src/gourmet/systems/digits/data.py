@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.systems.datasets import BadData, check_part, evenly
+from gourmet.pictures.decode import Pixels
 from gourmet.systems.digits import digit_files
-from gourmet.systems.pictures import Pixels
+from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
 _ONE_IN: Final = {"test": 5, "validation": 10}
@@ -53,26 +53,30 @@ def bundled() -> tuple[Path, str]:
     return path, "scikit-learn's 1,797 digits of 8×8"
 
 
-def listing(data: Path, part: str, limit: int | None = None) -> tuple[Digit, ...]:
-    """The digits of one part of `data`; with a `limit`, evenly from its classes."""
-    check_part(part, PARTS)
-    digits = _divided(data)[part]
-    if not digits:
-        raise BadData(f"{data} has too few digits for a {part} part")
-    return evenly(digits, limit)
+class Digits:
+    """Fulfils `gourmet.tasks.classification.furniture.Data`."""
+
+    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Digit, ...]:
+        """The digits of one part of `data`; with a `limit`, evenly from its classes."""
+        check_part(part, PARTS)
+        digits = _divided(data)[part]
+        if not digits:
+            raise EmptyPart(f"{data} has too few digits for a {part} part")
+        return evenly(digits, limit)
+
+    def parts(self, data: Path) -> tuple[str, ...]:
+        """The parts of `data` to measure on."""
+        return tuple(part for part in PARTS if part != "train" and _divided(data)[part])
+
+    def read(self, digits: Sequence[Digit]) -> Iterator[bytes]:
+        """Each digit as a picture that a client could send."""
+        for digit in digits:
+            buffer = io.BytesIO()
+            Image.fromarray(digit.image).save(buffer, "PNG")
+            yield buffer.getvalue()
 
 
-def parts(data: Path) -> tuple[str, ...]:
-    """The parts of `data` to measure on."""
-    return tuple(part for part in PARTS if part != "train" and _divided(data)[part])
-
-
-def read(digits: Sequence[Digit]) -> Iterator[bytes]:
-    """Each digit as a picture that a client could send."""
-    for digit in digits:
-        buffer = io.BytesIO()
-        Image.fromarray(digit.image).save(buffer, "PNG")
-        yield buffer.getvalue()
+DATA: Final = Digits()
 
 
 @functools.lru_cache(maxsize=2)
@@ -88,7 +92,7 @@ def _divided(data: Path) -> dict[str, tuple[Digit, ...]]:
     return found
 
 
-def _digits(labelled: digit_files.Labelled) -> tuple[Digit, ...]:
+def _digits(labelled: digit_files.LabelledDigits) -> tuple[Digit, ...]:
     source = labelled.source.name
     return tuple(
         Digit(f"{source}:{row}", int(class_id), image)

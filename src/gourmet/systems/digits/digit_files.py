@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.systems.datasets import BadData
+from gourmet.pictures.decode import Pixels
 from gourmet.systems.digits import contract
-from gourmet.systems.pictures import Pixels
+from gourmet.tasks.datasets import BadData
 
-_SIDE: Final = contract.INPUT_SIZE
+_SIDE: Final = contract.SYSTEM.input_size
 _KAGGLE: Final = ("label", *(f"pixel{i}" for i in range(_SIDE * _SIDE)))
 _UCI_SIDE: Final = 8
 _UCI_INK: Final = 16
@@ -26,7 +26,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledDigits:
     """Digits as they lay in `source`, brought into the contract's layout if they were not."""
 
     source: Path
@@ -34,7 +34,7 @@ class Labelled:
     classes: npt.NDArray[np.int64]
 
 
-def read(data: Path) -> dict[str, Labelled]:
+def read(data: Path) -> dict[str, LabelledDigits]:
     """The digits in `data` by part; all under "train" where it is not divided."""
     if not data.exists():
         raise BadData(f"{data} does not exist: --data names digits, in a CSV or in a folder of idx files")
@@ -51,11 +51,11 @@ def read(data: Path) -> dict[str, Labelled]:
     return {"train": _csv(data)}
 
 
-def _csv(path: Path) -> Labelled:
+def _csv(path: Path) -> LabelledDigits:
     try:
         text = _content(path).decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise BadData(f"{path} is no CSV: {exc}") from exc
+        raise BadData(f"{path} is not a CSV: {exc}") from exc
     head = text.partition("\n")[0].strip().replace('"', "").split(",")
     if head[0] == "label":
         if tuple(head) != _KAGGLE:
@@ -65,7 +65,7 @@ def _csv(path: Path) -> Labelled:
             )
         rows = _numbers(path, text.splitlines()[1:], len(_KAGGLE))
         classes, ink = _checked(path, rows[:, 0], rows[:, 1:], 255)
-        return Labelled(path, ink.astype(np.uint8).reshape(-1, _SIDE, _SIDE), classes)
+        return LabelledDigits(path, ink.astype(np.uint8).reshape(-1, _SIDE, _SIDE), classes)
     if head[0] == "pixel0":
         raise BadData(f"{path} has no column label: these are digits to guess at; train.csv has labels")
     if len(head) != _UCI_SIDE**2 + 1:
@@ -76,7 +76,7 @@ def _csv(path: Path) -> Labelled:
     rows = _numbers(path, text.splitlines(), len(head))
     classes, ink = _checked(path, rows[:, -1], rows[:, :-1], _UCI_INK)
     cells = ink.reshape(-1, _UCI_SIDE, _UCI_SIDE)
-    return Labelled(path, np.stack([contract.layout(cell) for cell in cells]), classes)
+    return LabelledDigits(path, np.stack([contract.layout(cell) for cell in cells]), classes)
 
 
 def _numbers(path: Path, lines: list[str], columns: int) -> npt.NDArray[np.int32]:
@@ -95,10 +95,10 @@ def _checked(
     path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: int, labels: Path | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """`classes` and `ink` [N, pixels], all of them digits, and ink from 0 to `most` on each."""
-    wrong = np.flatnonzero((classes < 0) | (classes >= len(contract.LABELS)))
+    wrong = np.flatnonzero((classes < 0) | (classes >= len(contract.SYSTEM.labels)))
     if len(wrong):
         where = f"{labels or path}: number {wrong[0] + 1}"
-        raise BadData(f"{where} is labelled {classes[wrong[0]]}, which is no digit")
+        raise BadData(f"{where} is labelled {classes[wrong[0]]}, which is not a digit")
     rows, columns = np.nonzero((ink < 0) | (ink > most))
     if len(rows):
         value = ink[rows[0], columns[0]]
@@ -125,14 +125,14 @@ def _idx_file(folder: Path, stem: str) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _idx(images: Path, labels: Path) -> Labelled:
+def _idx(images: Path, labels: Path) -> LabelledDigits:
     pictures, classes = _array(images, "images"), _array(labels, "labels")
     if pictures.shape[1:] != (_SIDE, _SIDE):
         raise BadData(f"{images} holds images of {pictures.shape[1]}×{pictures.shape[2]}, not 28×28")
     if len(pictures) != len(classes):
         raise BadData(f"{images} holds {len(pictures)} images, {labels} {len(classes)} labels")
     numbers, _ = _checked(images, classes, pictures.reshape(len(pictures), -1), 255, labels)
-    return Labelled(images, pictures, numbers)
+    return LabelledDigits(images, pictures, numbers)
 
 
 def _array(path: Path, kind: str) -> npt.NDArray[np.uint8]:
@@ -140,7 +140,7 @@ def _array(path: Path, kind: str) -> npt.NDArray[np.uint8]:
     magic = int.from_bytes(data[:4], "big")
     if len(data) < 4 or magic != _IDX_MAGIC[kind]:
         raise BadData(
-            f"{path} is no idx file of {kind}: it begins with {data[:4].hex() or 'nothing'}, "
+            f"{path} is not an idx file of {kind}: it begins with {data[:4].hex() or 'nothing'}, "
             f"not {_IDX_MAGIC[kind]:08x}"
         )
     head = 4 + 4 * data[3]

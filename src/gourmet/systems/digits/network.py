@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
 from gourmet.training.files import load_described, put_tensors
 
@@ -34,7 +35,7 @@ class DigitsNetwork(nn.Module):
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Dropout(0.3),
-            nn.Linear(64 * 3 * 3, len(contract.LABELS)),
+            nn.Linear(64 * 3 * 3, len(contract.SYSTEM.labels)),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -46,7 +47,11 @@ class DigitsNetwork(nn.Module):
     @property
     def about(self) -> dict[str, Any]:
         """What a file of these weights says about itself."""
-        return {"system": contract.NAME, "architecture": ARCHITECTURE, "labels": list(contract.LABELS)}
+        return {
+            "system": contract.SYSTEM.name,
+            "architecture": ARCHITECTURE,
+            "labels": list(contract.SYSTEM.labels),
+        }
 
 
 def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
@@ -54,9 +59,13 @@ def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(filters), nn.ReLU()
 
 
-def load(path: Path) -> tuple[DigitsNetwork, dict[str, Any]]:
+def load(path: Path, architecture: str = ARCHITECTURE, /) -> tuple[DigitsNetwork, dict[str, Any]]:
     """The network in `path`, ready to answer, and what the file says about it."""
-    tensors, about = load_described(path, contract.NAME, ARCHITECTURE, contract.LABELS)
+    if architecture not in ("", ARCHITECTURE):
+        raise UsageError(
+            f"--architecture {architecture}: the digits network is {ARCHITECTURE!r} and no other"
+        )
+    tensors, about = load_described(path, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
     network = DigitsNetwork()
     put_tensors(network, tensors, path)
     return network.eval(), about

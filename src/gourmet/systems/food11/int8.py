@@ -2,7 +2,7 @@
 
 Normalisation is folded into the first convolution, so that the pixels are its quantized input as
 they are: (p / 255 - mean) / std is linear in p, its factor goes into the weights and its offset into
-the bias. Only at the border would that be wrong, where the convolution pads with nought for the
+the bias. Only at the border would that be wrong, where the convolution pads with zero for the
 mean colour; pixels are therefore counted from `_GREY`, which is near all three channels' means.
 """
 
@@ -29,13 +29,15 @@ from onnxruntime.quantization import (
 )
 from torch import nn
 
-from gourmet.deploying import onnx_form
-from gourmet.deploying.target import Job, Pixels
+from gourmet.deploying import onnx_export
+from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
+from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.targets import ClassifierTarget, Source, nearly, open_onnx
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
-_GREY: Final = round(255 * sum(contract.MEAN) / 3)
+_GREY: Final = round(255 * sum(contract.SYSTEM.mean) / 3)
 
 
 class PixelNetwork(nn.Module):
@@ -56,8 +58,8 @@ def _on_pixels(first: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     """The first convolution and its batch normalisation as one convolution of pixels less `_GREY`."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    factor = 1.0 / (255.0 * torch.tensor(contract.STD).view(1, 3, 1, 1))
-    offset = (_GREY / 255.0 - torch.tensor(contract.MEAN)) / torch.tensor(contract.STD)
+    factor = 1.0 / (255.0 * torch.tensor(contract.SYSTEM.std).view(1, 3, 1, 1))
+    offset = (_GREY / 255.0 - torch.tensor(contract.SYSTEM.mean)) / torch.tensor(contract.SYSTEM.std)
     gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     bias = norm.bias + gain * (first.weight.sum(dim=(2, 3)) @ offset - norm.running_mean)
     folded = copy.deepcopy(first)
@@ -85,18 +87,30 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
         return None if row is None else {"pixels": row}
 
 
-def build(job: Job, path: Path) -> dict[str, Any]:
+def target(source: Source) -> ClassifierTarget:
+    """The int8 model of these weights; opened by ONNX Runtime, asked with pixels."""
+
+    def answers(path: Path) -> Answers:
+        return open_onnx(path, "image", "probabilities")
+
+    return ClassifierTarget(source, "food_classifier_int8", "model.onnx", build, answers, nearly)
+
+
+def build(source: Source, path: Path) -> dict[str, Any]:
     """Quantize statically: int8 weights per channel, uint8 activations, ranges from real photos."""
-    assert isinstance(job.network, Food11Network)
-    network = PixelNetwork(job.network, job.calibration.temperature).eval()
-    example = torch.randn(2, 3, contract.INPUT_SIZE, contract.INPUT_SIZE)
+    if not isinstance(source.network, Food11Network):
+        raise UsageError(
+            "int8 is made of networks that `gourmet train food11` trained: deploy others as onnx"
+        )
+    network = PixelNetwork(source.network, source.calibration.temperature).eval()
+    example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
     with _without_advice(), tempfile.TemporaryDirectory() as folder:
         floats, quantized = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        onnx_form.export(network, example, floats, "pixels", "probabilities")
+        onnx_export.export(network, example, floats, "pixels", "probabilities")
         quantize_static(
             floats,
             quantized,
-            _Calibration(job.photos),
+            _Calibration(source.to_calibrate),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Conv", "Add", "Clip", "GlobalAveragePool", "Gemm"],
             nodes_to_exclude=_tail(onnx.load(floats)),
@@ -109,9 +123,9 @@ def build(job: Job, path: Path) -> dict[str, Any]:
     onnx.save(model, path)
     return {
         "form": "ONNX, int8 QDQ, per channel",
-        "opset": onnx_form.OPSET,
+        "opset": onnx_export.OPSET,
         "input": "uint8 [N, 224, 224, 3]",
-        "calibrated_on": f"{len(job.photos)} photos of the training part",
+        "calibrated_on": f"{len(source.to_calibrate)} photos of the training part",
     }
 
 
@@ -143,7 +157,7 @@ def _with_pixels_in(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.insert(
         0, onnx.helper.make_node("Transpose", ["image"], ["planes"], "planes", perm=[0, 3, 1, 2])
     )
-    shape = ["batch", contract.INPUT_SIZE, contract.INPUT_SIZE, 3]
+    shape = ["batch", contract.SYSTEM.input_size, contract.SYSTEM.input_size, 3]
     graph.input.pop()
     graph.input.append(onnx.helper.make_tensor_value_info("image", onnx.TensorProto.UINT8, shape))
     used = {name for node in graph.node for name in node.input}

@@ -1,6 +1,6 @@
 """Photos in, food out: decode each row, run the network once over all of them, answer each request.
 
-Rows of all requests of one call go through the network together. A row that is no picture fails its
+Rows of all requests of one call go through the network together. A row that is not a picture fails its
 own request, with a reason, and no other.
 """
 
@@ -8,40 +8,51 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from gourmet.systems import manifest
+from gourmet.pictures.decode import PictureError, from_base64
+from gourmet.pictures.probabilities import softmax
+from gourmet.runtime import manifest
+from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
-from gourmet.systems.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
+
+if TYPE_CHECKING:
+    from food_network import FoodNetwork, Logits, Pixels
+
+    # The pixels of each row of a request, or the error that refuses the request.
+    Decoded: TypeAlias = list[Pixels] | pb_utils.TritonError
 
 
 class TritonPythonModel:
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         self._temperature = float(parameter(config, "temperature") or 1.0)
         self._network = self._load_network(args, config)
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
 
-    def execute(self, requests):
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._decode(request) for request in requests]
         rows = [row for job in jobs if isinstance(job, list) for row in job]
-        return self._answer(jobs, contract.softmax(self._network.logits(rows), self._temperature))
+        return self._answer(jobs, softmax(self._network.logits(rows), self._temperature))
 
-    def finalize(self):
+    def finalize(self) -> None:
         self._decoders.shutdown(wait=False, cancel_futures=True)
 
-    def _load_network(self, args, config):
+    def _load_network(self, args: dict[str, str], config: dict[str, Any]) -> FoodNetwork:
         path = Path(args["model_repository"]) / args["model_version"] / "model.pt"
         try:
             manifest.check(path, config)
         except manifest.ManifestError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
-        gc.disable()  # an eighth of torch's import is a search for garbage, of which there is none yet
+        gc.disable()  # an eighth of torch's import is a search for garbage, and there is none yet
         try:
             from food_network import FoodNetwork
         finally:
@@ -59,8 +70,7 @@ class TritonPythonModel:
             pb_utils.Logger.log_warn(f"{args['model_name']} takes the CPU instead of {device}: {exc}")
             return FoodNetwork(path, CPU, threads, config["max_batch_size"])
 
-    def _decode(self, request):
-        """The pixels of each row of a request, or the error that refuses it."""
+    def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
         blobs = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy().ravel()
         # The first row decodes here: a request of one row, the usual one, needs no other thread.
         decoding = [self._decoders.submit(_pixels, blob) for blob in blobs[1:]]
@@ -68,12 +78,12 @@ class TritonPythonModel:
         for row, blob in enumerate(blobs):
             try:
                 rows.append(decoding[row - 1].result() if row else _pixels(blob))
-            except contract.PictureError as exc:
+            except PictureError as exc:
                 reason = f"INPUT_IMAGE row {row} of {len(blobs)}: {exc} [{exc.code}]"
                 return pb_utils.TritonError(reason, pb_utils.TritonError.INVALID_ARG)
         return rows
 
-    def _answer(self, jobs, probabilities):
+    def _answer(self, jobs: Sequence[Decoded], probabilities: Logits) -> list[pb_utils.InferenceResponse]:
         """One response a request, in the order of the requests."""
         responses, first = [], 0
         for job in jobs:
@@ -82,7 +92,9 @@ class TritonPythonModel:
                 continue
             mine = probabilities[first : first + len(job)]
             first += len(job)
-            labels = np.array([contract.LABELS[best].encode() for best in mine.argmax(axis=1)], np.object_)
+            labels = np.array(
+                [contract.SYSTEM.labels[best].encode() for best in mine.argmax(axis=1)], np.object_
+            )
             tensors = [
                 pb_utils.Tensor("FOOD_LABEL", labels.reshape(-1, 1)),
                 pb_utils.Tensor("PROBABILITY", mine.max(axis=1, keepdims=True)),
@@ -92,5 +104,5 @@ class TritonPythonModel:
         return responses
 
 
-def _pixels(blob):
-    return contract.pixels(contract.from_base64(blob))
+def _pixels(blob: bytes) -> npt.NDArray[np.uint8]:
+    return contract.SYSTEM.pixels(from_base64(blob))

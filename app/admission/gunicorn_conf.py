@@ -1,0 +1,94 @@
+"""How gunicorn runs the app: `gunicorn --config python:app.admission.gunicorn_conf 'app:create_app()'`.
+
+The command line overrides what stands here, and so do gunicorn's own variables PORT and
+WEB_CONCURRENCY.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from app.admission import access_log
+from gourmet.runtime import malloc
+
+
+def _threads() -> int:
+    """As many as the app's limits need; settings that are refused are so in `on_starting`."""
+    from app.core.settings import Settings, SettingsError
+
+    with contextlib.suppress(SettingsError):
+        return Settings.from_env(os.environ).threads
+    return 1
+
+
+bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
+worker_class = "app.admission.gunicorn_worker.Worker"
+workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
+threads = _threads()
+timeout = 60
+graceful_timeout = 5
+keepalive = 5
+# Workers touch a file to show that they are alive, which a slow disk must not delay.
+worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+control_socket_disable = True
+accesslog: str | None = "-"
+access_log_format = access_log.FORMAT
+logger_class = access_log.AccessLogger
+
+if os.environ.get("LOG_FORMAT", "").strip() == "json":
+    from app.core.logs import gunicorn_config
+
+    logconfig_dict = gunicorn_config()
+    accesslog = None
+
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+_RATES = "WEB_RATE_LIMIT_FILE"
+_SEEN = "WEB_TRITON_SEEN_FILE"
+
+
+def on_starting(server: Any) -> None:
+    """Refuse bad settings in one sentence, and make the folder where the workers add up what they count."""
+    from app.core.settings import Settings, SettingsError
+
+    try:
+        Settings.from_env(os.environ)
+    except SettingsError as exc:
+        server.log.error("%s", exc)
+        sys.exit(2)
+    os.environ[_METRICS] = tempfile.mkdtemp(prefix="web-metrics-")
+    # Filled by the first worker that counts anybody's requests.
+    rates = Path(os.environ[_METRICS], "rates")
+    rates.touch()
+    os.environ[_RATES] = str(rates)
+    # Made by the first worker that meets Triton.
+    os.environ[_SEEN] = str(rates.with_name("triton-seen"))
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    malloc.use(malloc.WEB)
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    from prometheus_client import multiprocess
+
+    if Path(os.environ.get(_METRICS, "")).is_dir():
+        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+
+def worker_exit(server: Any, worker: Any) -> None:
+    app = getattr(worker, "wsgi", None)
+    if app is not None:
+        app.extensions["close"]()
+
+
+def on_exit(server: Any) -> None:
+    if folder := os.environ.pop(_METRICS, ""):
+        shutil.rmtree(folder, ignore_errors=True)
+    os.environ.pop(_RATES, None)
+    os.environ.pop(_SEEN, None)

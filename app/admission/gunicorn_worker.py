@@ -1,0 +1,193 @@
+"""gunicorn's threaded worker, but for refusals, the end of a connection and its own.
+
+Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections,
+from the first bytes of the request: through a thread and Flask a refusal takes five times as much of the
+CPU (docs/reliability.md), which the photos then lack.
+
+A client that is still sending loses an answer whose connection is closed at once, so gunicorn waits for
+it, in the thread that accepts everybody else's connections: there one client in no hurry keeps all of
+them waiting. Here the request's own thread waits, and not many at a time.
+
+When it is told to stop, gunicorn leaves connections that the kernel took in and nobody accepted yet to be
+reset. Here they are accepted and answered, and none is taken in after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import select
+import selectors
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn.workers.gthread import ThreadWorker
+
+if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
+    from app.admission.early_refusal import Refusal
+    from app.admission.queue import Admission
+
+# How long somebody who is still sending is read from after the answer, so that it is read too, how
+# much, and in how many threads at a time.
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 50_000_000
+# Where that many linger already: long enough to see that a body was read to its end.
+_LOOK_S: Final = 0.05
+_LINGERING: Final = 4
+_CHUNK_BYTES: Final = 65_536
+# For so long the thread that answered waits for the next request of its connection: the way through the loop
+# and another thread costs as much as a small request (docs/performance.md).
+_SOON_MS: Final = 20
+# So often at most, so that connections that wait for a thread get one.
+_IN_A_ROW: Final = 50
+# The most that is read of a request that is refused here; where MSG_TRUNC is known, nothing is copied.
+_SINK: Final = bytearray(1_000_000)
+_FORGET: Final = socket.MSG_DONTWAIT | socket.MSG_TRUNC
+# A longer head is left to a thread.
+_HEAD_BYTES: Final = 8192
+# What is left of the time to stop when those who wait for their turn are sent away: for those at work.
+_FOR_THOSE_AT_WORK_S: Final = 2.0
+
+
+def _nothing_left(graceful: bool = False) -> None:
+    """Closes a connection that is closed."""
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._may_linger = threading.BoundedSemaphore(_LINGERING)
+        self._listens = True
+        # At most half of the threads, so that connections without one still find a free one.
+        self._may_wait = threading.BoundedSemaphore(max(1, self.cfg.threads // 2))
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Have a thread answer what comes on `conn`, or refuse it here."""
+        admission: Admission = self.wsgi.extensions["admission"]
+        if not admission.queue.is_busy or self.cfg.is_ssl:
+            super().enqueue_req(conn)
+            return
+        try:
+            head = conn.sock.recv(_HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self._wait_for_data(conn)
+            return
+        except OSError:
+            head = b""
+        if not admission.queue.is_full:
+            admission.expect(head, conn.sock)
+        elif refusal := admission.early.refusal(head):
+            self._refuse(conn, refusal)
+            return
+        super().enqueue_req(conn)
+
+    def _wait_for_data(self, conn: Any) -> None:
+        conn.sock.setblocking(False)
+        conn.set_timeout()
+        self.pending_conns.append(conn)
+        self.poller.register(
+            conn.sock, selectors.EVENT_READ, functools.partial(self.on_pending_socket_readable, conn)
+        )
+
+    def _refuse(self, conn: Any, refusal: Refusal) -> None:
+        try:
+            left = refusal.request_bytes
+            if conn.sock.send(refusal.answer, socket.MSG_DONTWAIT) < len(refusal.answer) or left > len(_SINK):
+                raise BlockingIOError
+            while left > 0 and (read := conn.sock.recv_into(_SINK, left, _FORGET)):
+                left -= read
+        except BlockingIOError:  # it is still sending, or would keep the others waiting
+            asked = self.tpool.submit(self._linger, conn)
+            asked.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
+            return
+        except OSError:
+            pass
+        self.nr_conns -= 1
+        conn.close()
+
+    def _linger(self, conn: Any) -> bool:
+        """Read on for a while, so that a client that is still sending reads the answer."""
+        if self._may_linger.acquire(blocking=False):
+            end = time.monotonic() + _LINGER_S
+            try:
+                while (left_s := end - time.monotonic()) > 0:
+                    conn.sock.settimeout(left_s)
+                    if not conn.sock.recv(_CHUNK_BYTES):
+                        break
+            except OSError:
+                pass
+            finally:
+                self._may_linger.release()
+        conn.sock.close()
+        conn.close = _nothing_left
+        return False
+
+    def handle(self, conn: Any) -> Any:
+        """Answer what comes on a connection; False where that was the last of it, which is closed then."""
+        for _ in range(_IN_A_ROW):
+            keeps = super().handle(conn)
+            if keeps is not True or not self._comes_soon(conn):
+                break
+        if keeps is False:
+            self._finish(conn)
+            with contextlib.suppress(OSError):
+                conn.sock.shutdown(socket.SHUT_RDWR)
+            conn.sock.close()
+            conn.close = _nothing_left
+        return keeps
+
+    def _comes_soon(self, conn: Any) -> bool:
+        """Whether the next request is here in a moment, and is not one that the loop may have to refuse."""
+        admission: Admission = self.wsgi.extensions["admission"]
+        if (
+            not self.alive
+            or admission.queue.is_busy
+            or self.cfg.is_ssl
+            or conn.parser.unreader.buf.getvalue()
+        ):
+            return False
+        if not self._may_wait.acquire(blocking=False):
+            return False
+        try:
+            coming = select.poll()
+            coming.register(conn.sock, select.POLLIN)
+            return bool(coming.poll(_SOON_MS)) and not admission.queue.is_busy
+        finally:
+            self._may_wait.release()
+
+    def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
+        return keepalive and self._finish(conn)
+
+    def _finish(self, conn: Any) -> bool:
+        """Read what a client still sends of a body that nobody wanted; whether that was all of it."""
+        finish = getattr(conn.parser, "finish_body", None)
+        if finish is None:
+            return True
+        lingers = self._may_linger.acquire(blocking=False)
+        try:
+            end = time.monotonic() + (_LINGER_S if lingers else _LOOK_S)
+            return bool(finish(deadline=end, max_bytes=_LINGER_BYTES))
+        except Exception:  # of a connection that is lost, which ends here either way
+            return False
+        finally:
+            if lingers:
+                self._may_linger.release()
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        super().set_accept_enabled(enabled and self.alive)
+        if not self.alive and self._listens:
+            self._listens = False
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        for listener in self.sockets:
+            while select.select([listener], [], [], 0)[0]:
+                self.accept(listener)
+            listener.close()
+        admission: Admission = self.wsgi.extensions["admission"]
+        send_away_s = max(0.0, self.cfg.graceful_timeout - _FOR_THOSE_AT_WORK_S)
+        sending_away = threading.Timer(send_away_s, admission.queue.close)
+        sending_away.daemon = True
+        sending_away.start()

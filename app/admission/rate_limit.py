@@ -1,0 +1,146 @@
+"""RATE_LIMIT: so many photos a client, counted by all workers of gunicorn together.
+
+The package `limits` shares its counts between processes through a Redis or Memcached only. What has to be
+shared is one number for each client, the moment at which its photos so far are paid for (the generic cell
+rate algorithm), and Linux's monotonic clock is the same for all processes: so it is a table of numbers in a
+file that all workers map. A client is the API key or else the address; its hash is its place in the table.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flask import Flask, Response, g, request
+
+from app.admission.uploads import discard
+from app.core.errors import TooManyRequests
+from app.core.http import API, marks
+from app.core.settings import Rate, Settings
+
+FILE_ENV: Final = "WEB_RATE_LIMIT_FILE"
+# 512 KB; of a thousand clients at the same time, one in 66 shares its place with another.
+_PLACES: Final = 65_536
+_NUMBER: Final = struct.Struct("d")
+
+
+@dataclass(frozen=True)
+class Quota:
+    """How a client stands after it asked; `wait_s` is 0 where it was allowed."""
+
+    left: int
+    full_again_s: float
+    wait_s: float
+
+
+class Limiter:
+    """The table; in `path`, where other processes share it, or in this process alone."""
+
+    def __init__(
+        self, rate: Rate, path: Path | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rate = rate
+        self._now = now
+        self._lock = threading.Lock()
+        size = _PLACES * _NUMBER.size
+        self._file = path.open("r+b") if path else None
+        if self._file:
+            os.truncate(self._file.fileno(), size)
+        self._table = mmap.mmap(self._file.fileno() if self._file else -1, size)
+
+    def take(self, client: str, count: int = 1) -> Quota:
+        """Let `client` have `count` more, or none of them if that were too many."""
+        each = self.rate.seconds / self.rate.requests
+        digest = hashlib.blake2b(client.encode(), digest_size=8).digest()
+        at = int.from_bytes(digest, "big") % _PLACES * _NUMBER.size
+        with self._alone(at):
+            now = self._now()
+            paid_until = max(now, _NUMBER.unpack_from(self._table, at)[0])
+            then = paid_until + count * each
+            wait_s = then - now - self.rate.seconds
+            allowed = wait_s <= each * 1e-6
+            if allowed:
+                paid_until = then
+                _NUMBER.pack_into(self._table, at, paid_until)
+        owed = paid_until - now
+        left = int((self.rate.seconds - owed) / each + 1e-6)
+        return Quota(left, owed, 0.0 if allowed else wait_s)
+
+    def close(self) -> None:
+        self._table.close()
+        if self._file:
+            self._file.close()
+
+    @contextmanager
+    def _alone(self, at: int) -> Iterator[None]:
+        with self._lock:  # among threads; the file's lock is among processes
+            if self._file:
+                fcntl.lockf(self._file, fcntl.LOCK_EX, _NUMBER.size, at)
+            try:
+                yield
+            finally:
+                if self._file:
+                    fcntl.lockf(self._file, fcntl.LOCK_UN, _NUMBER.size, at)
+
+
+def init_app(app: Flask, settings: Settings) -> None:
+    rate = settings.rate_limit
+    if rate is None:
+        return
+    path = os.environ.get(FILE_ENV)
+    limiter = Limiter(rate, Path(path) if path else None)
+    app.extensions["limiter"] = limiter
+
+    @app.before_request
+    def count_request() -> None:
+        said = marks()
+        is_counted = said.charged or (request.path.startswith(API) and not said.open)
+        if is_counted and request.method != "OPTIONS":
+            try:
+                _take(limiter, 1)
+            except TooManyRequests:
+                discard(request, settings)
+                raise
+
+    @app.after_request
+    def tell(response: Response) -> Response:
+        quota: Quota | None = g.get("quota")
+        if quota is not None:
+            response.headers["RateLimit-Policy"] = f'"default";q={rate.requests};w={rate.seconds}'
+            full_again_s = math.ceil(quota.full_again_s)
+            response.headers["RateLimit"] = f'"default";r={quota.left};t={full_again_s}'
+        return response
+
+
+def count_photos(app: Flask, photos: int) -> None:
+    """Count the photos of a call beyond the first, which was counted when the call came."""
+    limiter: Limiter | None = app.extensions.get("limiter")
+    if limiter is None or photos == 1:
+        return
+    if photos > limiter.rate.requests:
+        message = f"{photos} photos in one call are never allowed here: at most {_words(limiter.rate)}"
+        raise TooManyRequests(message, None)
+    _take(limiter, photos - 1)
+
+
+def _take(limiter: Limiter, count: int) -> None:
+    client = g.get("client") or request.remote_addr or "unknown"
+    g.quota = limiter.take(client, count)
+    if g.quota.wait_s:
+        message = f"too much for now: a client is allowed {_words(limiter.rate)}"
+        raise TooManyRequests(message, math.ceil(g.quota.wait_s))
+
+
+def _words(rate: Rate) -> str:
+    return f"{rate.requests} photos or requests in {rate.seconds} s"

@@ -1,0 +1,142 @@
+"""The bytes of an uploaded photo: capped while they are read, held in memory, never written to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from flask import Flask, Request, current_app, g
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+
+from app.admission.multipart_parser import FormParser
+from app.admission.queue import acquire
+from app.core.deadline_timer import DeadlineTimer
+from app.core.errors import BrokenBody, NoFile, UploadTooLarge, UploadTooSlow
+from app.core.settings import Settings
+
+FIELD: Final = "file"
+# What a multipart body may hold around the photos: boundaries, headers, a few other fields.
+WRAPPING_BYTES: Final = 65_536
+MAX_OTHER_PARTS: Final = 16
+# A client that is still sending does not read the answer, so a little more than allowed is read
+# and discarded first; a client that sends even more may find the connection closed.
+_DRAINED_BYTES: Final = 50_000_000
+_slow: Final = DeadlineTimer()
+# What reading a body raises whose chunks are invalid, or whose connection is lost.
+_BROKEN: Final = (ParseException, OSError)
+
+
+class UploadRequest(Request):
+    """A request whose files stay in memory, where the byte cap keeps them small."""
+
+    form_data_parser_class = FormParser
+
+
+def init_app(app: Flask, settings: Settings) -> None:
+    app.request_class = UploadRequest
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes + WRAPPING_BYTES
+    app.config["MAX_FORM_PARTS"] = MAX_OTHER_PARTS
+
+
+def photo(request: Request, settings: Settings) -> bytes:
+    """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
+    with receiving(request, settings, photo_too_large(settings)):
+        upload = request.files.get(FIELD)
+        in_form = FIELD in request.form
+    if upload is None:
+        raise NoFile(
+            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
+            if in_form
+            else f"no photo found: send it as the field `{FIELD}` of a multipart form"
+        )
+    data = upload.stream.read()
+    if not data and not upload.filename:
+        raise NoFile("no photo was chosen: choose one and send it again")
+    observe_photo(data)
+    if len(data) > settings.max_upload_bytes:
+        raise photo_too_large(settings)
+    return data
+
+
+def observe_photo(data: bytes) -> None:
+    """Count a photo that came, by its size."""
+    current_app.extensions["metrics"].photo_bytes.observe(len(data))
+
+
+@contextlib.contextmanager
+def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -> Iterator[None]:
+    """Around whatever reads the body: for a limited time, not more than allowed, and timed.
+
+    What follows is the work on the photos, for which this waits until it is the request's turn.
+    """
+    started = time.perf_counter()
+    with _in_time(request, settings.upload_deadline_s):
+        try:
+            yield
+        except RequestEntityTooLarge:
+            _drain(request)
+            raise too_large from None
+    g.receive_ms = (time.perf_counter() - started) * 1000
+    acquire()
+
+
+def discard(request: Request, settings: Settings) -> None:
+    """Read and discard what a client still sends, so that it reads the refusal which follows."""
+    with (
+        contextlib.suppress(ClientDisconnected, UploadTooSlow, BrokenBody),
+        _in_time(request, settings.upload_deadline_s),
+    ):
+        _drain(request)
+
+
+def photo_too_large(settings: Settings) -> UploadTooLarge:
+    return UploadTooLarge(
+        f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
+    )
+
+
+def _drain(request: Request) -> None:
+    stream, left = request.environ["wsgi.input"], _DRAINED_BYTES
+    if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
+        return
+    left = min(left, request.content_length or left)
+    with contextlib.suppress(*_BROKEN):
+        while left > 0 and (chunk := stream.read(min(left, 65_536))):
+            left -= len(chunk)
+
+
+@contextlib.contextmanager
+def _in_time(request: Request, seconds: float) -> Iterator[None]:
+    """Let a client send for `seconds`: then no more is read, so that it does not keep a thread busy.
+
+    gunicorn waits for a request's body for ever; it hands out the socket, and one whose reading
+    side is shut down reads as ended.
+    """
+    connection: socket.socket | None = request.environ.get("gunicorn.socket")
+    if connection is None:
+        yield
+        return
+    timed_out = threading.Event()
+
+    def hang_up() -> None:
+        timed_out.set()
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)
+
+    try:
+        with _slow.within(seconds, hang_up):
+            yield
+    except ClientDisconnected:
+        current_app.logger.info("the client ended its upload early")
+        if not timed_out.is_set():
+            raise
+    except _BROKEN as exc:
+        if not timed_out.is_set():
+            raise BrokenBody("the request's body does not come in the pieces that it is said to") from exc
+    if timed_out.is_set():
+        raise UploadTooSlow(f"the photo did not arrive within {seconds:g} s: send a smaller one")

@@ -1,0 +1,1 @@
+"""What every page and route shares: settings, errors, messages, logs, metrics, access."""

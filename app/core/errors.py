@@ -1,0 +1,204 @@
+"""Everything that can go wrong for somebody who asks, with its HTTP status and its code.
+
+Every one is answered as JSON, `{"error": {"code", "message", "request_id"}}`, or as HTML, as the
+client prefers; so are Flask's own 404, 405 and 500. The 429s and 503s say when to try again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from flask import Flask, Response, current_app, g
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from app.core.http import render, request_id
+from app.core.messages import TEXTS
+from gourmet.pictures.decode import PictureError
+
+RETRY_AFTER_S: Final = 2
+
+
+class ServingError(Exception):
+    """The message is for the person who asked: what is wrong and what to do."""
+
+    status = 500
+    code = "internal"
+    retry_after_s: int | None = None
+    closes_connection = False
+
+    def __init_subclass__(cls, **said: Any) -> None:
+        for name, value in said.items():
+            setattr(cls, name, value)
+
+
+class BadPicture(ServingError):
+    """The upload cannot be used as a picture; the code is that of gourmet.pictures.decode."""
+
+    STATUS: Final = {
+        "empty": 400,
+        "not_a_picture": 400,
+        "broken_picture": 400,
+        "blank": 400,
+        "too_many_pixels": 413,
+        "too_complex": 413,
+        "unsupported_format": 415,
+        "mixed_file": 415,
+        "animated": 415,
+    }
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = self.STATUS[code]
+
+
+class NoFile(ServingError, status=400, code="no_file"):
+    """The request has no photo where one is looked for."""
+
+
+class BadRequest(ServingError, status=400, code="bad_request"):
+    """What came cannot be read as what it says it is."""
+
+
+class BrokenBody(BadRequest, closes_connection=True):
+    """The body's chunks are not valid, or the connection was lost."""
+
+
+class UnknownModel(ServingError, status=404, code="unknown_model"):
+    def __init__(self, model: str, served: Sequence[str]) -> None:
+        super().__init__(f"{model!r} is not one of the models that are ready for this: {_listed(served)}")
+
+
+class WrongHost(ServingError, status=400, code="wrong_host", closes_connection=True):
+    """Asked for by a name that the app does not go by."""
+
+
+class KeyNeeded(ServingError, status=401, code="key_needed", closes_connection=True):
+    """The API is for those with a key, and this is none."""
+
+
+class TooManyRequests(ServingError, status=429, code="too_many_requests", closes_connection=True):
+    def __init__(self, message: str, retry_after_s: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooManyPhotos(ServingError, status=413, code="too_many_photos"):
+    """More in one call than allowed."""
+
+
+class UploadTooLarge(ServingError, status=413, code="upload_too_large", closes_connection=True):
+    """More bytes than allowed."""
+
+
+class UploadTooSlow(ServingError, status=408, code="upload_too_slow", closes_connection=True):
+    pass
+
+
+class Overloaded(ServingError, status=503, code="overloaded", retry_after_s=RETRY_AFTER_S):
+    """`at` says what there is too much of, for the counts of refusals."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__("too much is coming in at the moment: send yours again in a few seconds")
+        self.at = at
+
+
+class Stopping(
+    ServingError, status=503, code="stopping", retry_after_s=RETRY_AFTER_S, closes_connection=True
+):
+    def __init__(self) -> None:
+        super().__init__("this server is being stopped: send it again in a few seconds")
+
+
+class InferenceFailed(ServingError, status=502, code="inference_failed"):
+    """Triton answered, with an error or nonsense."""
+
+
+class TritonUnavailable(ServingError, status=503, code="triton_unavailable", retry_after_s=RETRY_AFTER_S):
+    """Nobody answers at Triton's address."""
+
+
+class ModelNotReady(ServingError, status=503, code="model_not_ready", retry_after_s=RETRY_AFTER_S):
+    """Triton is there, the model is not, or not yet."""
+
+    def __init__(self, model: str, served: Sequence[str], *, loading: bool = False) -> None:
+        self.loading = loading
+        why = "is still loading" if loading else "does not serve"
+        super().__init__(f"Triton {why} the model {model!r} at the moment; served are: {_listed(served)}")
+
+
+class TritonBusy(ServingError, status=503, code="triton_busy", retry_after_s=RETRY_AFTER_S):
+    """Its queue is full."""
+
+
+class HeatMapsBusy(ServingError, status=429, code="heat_maps_busy", retry_after_s=RETRY_AFTER_S):
+    """The app is well and answers photos; of these there are too many at a time."""
+
+
+class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
+    """No answer before the deadline."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
+
+
+def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
+    return {"error": {"code": error.code, "message": str(error), "request_id": request_id()}}
+
+
+def for_visitor(exc: BaseException) -> ServingError:
+    """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
+    error = _for_visitor(exc)
+    _count(error)
+    return error
+
+
+def _count(error: ServingError) -> None:
+    current_app.extensions["metrics"].errors.labels(error.code).inc()
+
+
+def _for_visitor(exc: BaseException) -> ServingError:
+    if isinstance(exc, ServingError):
+        if isinstance(exc.__cause__, OSError):  # nothing that a visitor could make use of
+            current_app.logger.warning("request %s: %s: %s", request_id(), exc, exc.__cause__)
+        return exc
+    if isinstance(exc, PictureError):
+        return BadPicture(exc.code, str(exc))
+    current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
+    return ServingError("something went wrong on our side; the log says what, under this request id")
+
+
+def init_app(app: Flask) -> None:
+    app.register_error_handler(HTTPException, _http_exception)
+    app.register_error_handler(Exception, lambda exc: _response(for_visitor(exc)))
+
+
+def _response(error: ServingError) -> Response:
+    g.error_code = error.code
+    title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
+    made = render("error.html", lambda: as_dict(error), error.status, error=error, title=title)
+    if error.retry_after_s is not None:
+        made.headers["Retry-After"] = str(error.retry_after_s)
+    if error.status == 401:
+        made.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
+    if error.closes_connection:
+        made.headers["Connection"] = "close"
+    return made
+
+
+def _http_exception(exc: HTTPException) -> ResponseReturnValue:
+    if exc.code is None or exc.code < 400:
+        return exc.get_response()
+    error = ServingError(exc.description or exc.name)
+    error.status = exc.code
+    error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
+    _count(error)
+    made = _response(error)
+    for name, value in exc.get_headers():
+        if name not in ("Content-Type", "Content-Length"):
+            made.headers[name] = value
+    return made

@@ -1,0 +1,155 @@
+"""For monitoring: is the app alive, does its model really answer, and in numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from flask import Blueprint, Response, current_app, jsonify
+
+from app.api.schemas import Health, HealthModel
+from app.classifier import Classifier
+from app.core.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavailable, as_dict
+from app.core.http import marked
+from app.core.metrics import Metrics
+from app.core.settings import Settings
+from app.core.ttl_cache import TtlCache
+from app.generator import Generator
+from app.triton.client import Deadline
+from gourmet.contracts import System
+
+SEEN_ENV: Final = "WEB_TRITON_SEEN_FILE"
+_READY_AGE_S: Final = 1.0
+DEADLINE_S: Final = 5.0
+LINK_DEADLINE_S: Final = 1.0
+# How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
+_STARTING_S: Final = 180.0
+
+
+class TritonSeen:
+    """Whether Triton was ever met; told by a file that appears then, or by this process alone.
+
+    gunicorn's workers share the file: one that was started just now would take a Triton that went away for
+    one that starts.
+    """
+
+    def __init__(self) -> None:
+        self._file = Path(os.environ[SEEN_ENV]) if os.environ.get(SEEN_ENV) else None
+        self._seen = False
+
+    def __bool__(self) -> bool:
+        self._seen = self._seen or (self._file is not None and self._file.exists())
+        return self._seen
+
+    def remember(self) -> None:
+        if not self:
+            self._seen = True
+            if self._file is not None:
+                with contextlib.suppress(OSError):  # a full disk; this process knows
+                    self._file.touch()
+
+
+class Readiness:
+    """Whether `model` answers its sample, asked at most once a second however many want to know."""
+
+    def __init__(
+        self, ask: Callable[[Deadline], HealthModel], model: str, deadline_s: float, seen: TritonSeen
+    ) -> None:
+        self._ask_sample = ask
+        self._model = model
+        self._deadline_s = deadline_s
+        self._remembered = TtlCache(self._ask, _READY_AGE_S)
+        self._started_at = time.monotonic()
+        self._seen = seen
+
+    def check(self) -> HealthModel | ServingError:
+        return self._remembered.get()
+
+    def health(self) -> Health:
+        """The same for people and their pages."""
+        found = self.check()
+        if not isinstance(found, ServingError):
+            message = f"{found.name} answers"
+            return Health(alive=True, ready=True, state="ready", message=message, model=found)
+        state: Literal["starting", "loading", "not_ready", "away"] = "away"
+        if isinstance(found, ModelNotReady):
+            state = "loading" if found.loading else "not_ready"
+        elif isinstance(found, TritonUnavailable) and self._just_started():
+            state = "starting"
+        return Health(
+            alive=True,
+            ready=False,
+            state=state,
+            code=found.code,
+            message=str(found),
+            model=HealthModel(name=self._model),
+        )
+
+    def _just_started(self) -> bool:
+        # Triton opens its port only when its models are loaded: until then nobody can tell the two apart.
+        return not self._seen and time.monotonic() - self._started_at < _STARTING_S
+
+    def _ask(self) -> HealthModel | ServingError:
+        try:
+            answer = self._ask_sample(Deadline(self._deadline_s))
+        except ServingError as error:
+            if not isinstance(error, TritonUnavailable):
+                self._seen.remember()
+            return error
+        self._seen.remember()
+        return answer
+
+
+def readiness_of(
+    systems: Mapping[str, System], settings: Settings, classifier: Classifier, generator: Generator
+) -> dict[str, Readiness]:
+    """For each system, whether the model that is configured for it answers; first of all the first one."""
+
+    def ask(system: System, deadline: Deadline) -> HealthModel:
+        if system.task == "classification":
+            answered = classifier.classify(system.sample(), deadline, "readyz", system=system.name)
+            return HealthModel(name=answered.model, version=answered.version)
+        info = generator.ask_sample(system.name, deadline)
+        return HealthModel(name=info.name, version=info.version)
+
+    seen = TritonSeen()
+    found: dict[str, Readiness] = {}
+    for name, system in systems.items():
+        # Others are asked for every page's navigation, which does not wait for long.
+        wait_s = LINK_DEADLINE_S if found else min(DEADLINE_S, settings.request_deadline_s)
+        found[name] = Readiness(partial(ask, system), settings.models[name], wait_s, seen)
+    return found
+
+
+def blueprint(readiness: Readiness) -> Blueprint:
+    routes = Blueprint("health", __name__)
+
+    @routes.get("/healthz")
+    @marked(probe=True)
+    def healthz() -> Response:
+        return jsonify(alive=True)
+
+    @routes.get("/readyz")
+    @marked(probe=True)
+    def readyz() -> Response:
+        state = readiness.check()
+        if not isinstance(state, ServingError):
+            return jsonify(ready=True, model=state.as_dict())
+        response = jsonify(ready=False, **as_dict(state))
+        response.status_code = 503  # whatever the reason: send no requests here for now
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return response
+
+    @routes.get("/metrics")
+    @marked(probe=True)
+    def metrics() -> Response:
+        measured: Metrics = current_app.extensions["metrics"]
+        text, content_type = measured.text()
+        return Response(text, content_type=content_type)
+
+    return routes

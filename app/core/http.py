@@ -1,0 +1,146 @@
+"""What every request and response has in common: an id, security headers, JSON or HTML."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from flask import Flask, Response, current_app, g, jsonify, render_template, request
+from pydantic import BaseModel
+
+API: Final = "/api/v1/"
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+# No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
+_HEADERS: Final = tuple(
+    {
+        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+        "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        # Taking a photo through a file input needs no permission; a camera in the page would be its own.
+        "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }.items()
+)
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a view says about itself, by `marked`, to those who would otherwise keep lists of routes."""
+
+    admitted: bool = False  # reads a body, and works on it once the admission queue lets it
+    charged: bool = False  # counts against the rate limit, as every route of the API does
+    open: bool = False  # of the API, and neither counted nor guarded by a key
+    probe: bool = False  # asked again and again: logged only where something is wrong
+
+
+_UNMARKED: Final = Marks()
+
+
+def marked(**said: bool) -> Callable[[View], View]:
+    def mark(view: View) -> View:
+        view.marks = Marks(**said)  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+def marks_of(view: object) -> Marks:
+    found: Marks = getattr(view, "marks", _UNMARKED)
+    return found
+
+
+def marks() -> Marks:
+    """Those of the view that answers this request; of none where no route matches."""
+    return marks_of(current_app.view_functions.get(request.endpoint or ""))
+
+
+def request_id() -> str:
+    return str(g.request_id)
+
+
+def since_start_ms() -> float:
+    return (time.perf_counter() - float(g.started)) * 1000
+
+
+def render(
+    template: str, data: Callable[[], BaseModel | Mapping[str, Any]], status: int = 200, **context: Any
+) -> Response:
+    """What `data` makes as JSON, or `template` as a fragment or a whole page, as the client prefers."""
+    if shape := layout():
+        response = Response(render_template(template, layout=shape, request_id=request_id(), **context))
+    else:
+        response = as_json(data())
+    response.status_code = status
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Vary"] = "Accept, X-Requested-With"
+    return response
+
+
+def as_json(body: BaseModel | Mapping[str, Any]) -> Response:
+    """A schema is written by pydantic itself, since a dict between costs as much again."""
+    if isinstance(body, BaseModel):
+        return Response(body.model_dump_json(exclude_none=True) + "\n", mimetype="application/json")
+    return jsonify(body)
+
+
+def layout() -> str | None:
+    """The layout of an answer to this request; None where it is JSON.
+
+    A browser that navigates names text/html and gets a page; the page's own script names itself in
+    X-Requested-With and, like curl, gets the fragment only.
+    """
+    if wants_json():
+        return None
+    navigates = "text/html" in request.accept_mimetypes.values() and "X-Requested-With" not in request.headers
+    return "page.html" if navigates else "fragment.html"
+
+
+def wants_json() -> bool:
+    """Whether the answer is for a program: the API speaks nothing but JSON."""
+    accepted = request.headers.get("Accept", "")
+    if request.path.startswith(API) or accepted == "application/json":
+        return True
+    return request.accept_mimetypes.best_match(["text/html", "application/json"]) == "application/json"
+
+
+class App(Flask):
+    """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is."""
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func
+
+
+def init_app(app: Flask) -> None:
+    app.before_request(_begin)
+    app.after_request(finish)
+
+
+def _begin() -> None:
+    g.started = time.perf_counter()
+    given = request.headers.get("X-Request-ID", "")
+    g.request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+
+
+def finish(response: Response) -> Response:
+    """Give it what every answer carries."""
+    response.headers["X-Request-ID"] = request_id()
+    # One by one with `setdefault`, each would be compared with all that are there, in lower case.
+    given = {name for name, _ in response.headers}
+    response.headers.extend([header for header in _HEADERS if header[0] not in given])
+    # A body where none is looked for would be read to its end, however long, before the next request.
+    if (request.content_length or "Transfer-Encoding" in request.headers) and not marks().admitted:
+        response.headers["Connection"] = "close"
+    return response

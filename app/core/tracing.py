@@ -1,0 +1,166 @@
+"""OpenTelemetry traces of requests, from the browser's to Triton's, off unless OTEL_* says where to.
+
+    OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318
+
+A request's span has a child for the decoding of a photo and one for asking Triton, to which the W3C header
+`traceparent` is passed: a Triton that traces too (`gourmet up` starts it so) continues the same trace. A
+`traceparent` of the browser's, or of a proxy's, is continued in the same way. The packages are those of
+requirements/tracing.txt; nothing of them is imported where there is no endpoint. The instrumentation of Flask
+has no release for the semantic conventions of this SDK, which each release of it pins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from flask import Flask, Response, g, request
+
+from app.core.http import request_id
+from app.core.settings import SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Tracer
+
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_SERVICE: Final = "gourmetgram-web"
+_FLUSH_MS: Final = 2000
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_tracer: Tracer | None = None
+
+
+def is_wanted(env: Mapping[str, str]) -> bool:
+    wanted = any(env.get(name) for name in _ENDPOINTS)
+    return wanted and env.get("OTEL_SDK_DISABLED", "").lower() != "true"
+
+
+def init_app(app: Flask, exporter: SpanExporter | None = None) -> None:
+    """Trace the app's requests if the environment says so, or else to `exporter`."""
+    if exporter is None and not is_wanted(os.environ):
+        return
+    try:
+        provider = _provider(exporter)
+    except ImportError as exc:
+        raise SettingsError(
+            f"{_ENDPOINTS[1]} is set, and what traces is not installed ({exc.name}): "
+            "`pip install -r requirements/tracing.txt`, or unset it"
+        ) from exc
+    global _tracer
+    _tracer = provider.get_tracer(_SERVICE)
+    app.before_request(_begin)
+    app.after_request(_finish)
+    app.extensions["tracing"] = provider
+
+
+def close(app: Flask) -> None:
+    """Send what is left; for a process that is about to end."""
+    global _tracer
+    provider: TracerProvider | None = app.extensions.pop("tracing", None)
+    if provider:
+        _tracer = None
+        provider.force_flush(_FLUSH_MS)
+        provider.shutdown()
+
+
+@contextmanager
+def span(name: str, **attributes: str | int) -> Iterator[None]:
+    """Around a part of a request, within whatever span is open in this thread."""
+    if _tracer is None:
+        yield
+        return
+    with _tracer.start_as_current_span(name, attributes=attributes):
+        yield
+
+
+def headers() -> dict[str, str]:
+    """What has another server go on with the trace."""
+    if _tracer is None:
+        return {}
+    from opentelemetry.propagate import inject
+
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    return carrier
+
+
+def carried(call: Callable[P, T]) -> Callable[P, T]:
+    """`call`, for another thread, within the span that is open in this one."""
+    if _tracer is None:
+        return call
+    from opentelemetry import context
+
+    here = context.get_current()
+
+    def within(*args: P.args, **kwargs: P.kwargs) -> T:
+        token = context.attach(here)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            context.detach(token)
+
+    return within
+
+
+def _provider(exporter: SpanExporter | None) -> TracerProvider:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
+    provider = TracerProvider(resource=Resource.create(named))
+    if exporter:
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+    else:
+        from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
+
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def _begin() -> None:
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import SpanKind, format_trace_id, use_span
+
+    if _tracer is None or request.url_rule is None or request.endpoint in ("static", "health.metrics"):
+        return
+    route = request.url_rule.rule
+    opened = _tracer.start_span(
+        f"{request.method} {route}",
+        context=extract({name.lower(): value for name, value in request.headers.items()}),
+        kind=SpanKind.SERVER,
+        attributes={
+            "http.request.method": request.method,
+            "http.route": route,
+            "gourmet.request_id": request_id(),
+        },
+    )
+    g.span, g.span_in_use = opened, use_span(opened)
+    g.span_in_use.__enter__()
+    g.trace_id = format_trace_id(opened.get_span_context().trace_id)
+
+
+def _finish(response: Response) -> Response:
+    opened: Any = g.pop("span", None)
+    if opened is None:
+        return response
+    from opentelemetry.trace import Status, StatusCode
+
+    opened.set_attribute("http.response.status_code", response.status_code)
+    if model := g.get("model"):
+        opened.set_attribute("gourmet.model", model)
+    if response.status_code >= 500:
+        opened.set_status(Status(StatusCode.ERROR))
+        opened.set_attribute("error.type", g.get("error_code") or str(response.status_code))
+    g.pop("span_in_use").__exit__(None, None, None)
+    # A heat map is still being sent; its span ends with its last line, and all others with their answer.
+    if response.is_streamed:
+        response.call_on_close(opened.end)
+    else:
+        opened.end()
+    return response

@@ -1,0 +1,27 @@
+"""What the app can do: a module each, with its page, routes, schemas and navigation entry.
+
+This list is the only place that names them; their pages stand in the navigation in its order. Each `add`
+adds its blueprint, its addresses of the API and what its templates need, and tells its links.
+"""
+
+from typing import Final
+
+from app.api import docs
+from app.api import routes as api
+from app.features import compare, digits, explain, food, generate, pictures
+from app.features.lab import routes as lab
+
+FEATURES: Final = (
+    food.add,
+    compare.add,
+    digits.add,
+    pictures.add,
+    explain.add,
+    generate.add,
+    lab.add,
+    api.add,
+    docs.add,
+)
+# The systems that have a page of their own; any other of pictures has a generic one. The first is what the
+# app is about: it answers where a request names none.
+OWN_PAGES: Final = (food.ABOUT, digits.ABOUT)

@@ -1,0 +1,125 @@
+"""What the pages share, and the page that compares models; with a form that works without JavaScript."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, request
+
+from app.admission.uploads import photo
+from app.api.photo_calls import one_of
+from app.api.responses import classified, timings_ms
+from app.classifier import Classifier, ServedModel
+from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
+from app.core.http import marked, render, request_id
+from app.core.messages import starting_with, t
+from app.features.feature import NavigationEntry, Services
+from app.triton.client import Deadline
+from gourmet.contracts import System
+
+# A page is shown without its list of models rather than late.
+LIST_DEADLINE_S: Final = 1.0
+
+Row = Mapping[str, Any]
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes = Blueprint("pages", __name__)
+    classifier, settings = services.classifier, services.settings
+
+    def model_names(default: str, system: str = "") -> list[str]:
+        """The default and what else is ready, to choose from; the default alone while Triton is away."""
+        try:
+            models = classifier.models(Deadline(LIST_DEADLINE_S), system or services.first_system)
+            ready = [each.name for each in models]
+        except ServingError:
+            ready = []
+        return ready if default in ready else [default, *ready]
+
+    static = Path(str(app.static_folder))
+    app.jinja_env.filters["slug"] = _slug
+    app.jinja_env.globals.update(
+        model_names=model_names,
+        dishes=sorted(path.stem for path in (static / "samples").glob("*.jpg")),
+        icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
+        script_texts=starting_with("js."),
+        first_system=services.first_system,
+    )
+
+    def chosen() -> System:
+        """The system whose models are compared."""
+        allowed = [n for n, system in services.systems.items() if system.task == "classification"]
+        return services.systems[one_of("system", allowed) or services.first_system]
+
+    @routes.get("/compare")
+    def compare() -> str:
+        return services.page("compare.html", chosen())
+
+    @routes.post("/compare")
+    @marked(admitted=True, charged=True)
+    def compare_photo() -> Response:
+        system = chosen().name
+        data = photo(request, settings)
+        deadline = Deadline(settings.request_deadline_s)
+        models = classifier.models(deadline, system)
+        if not models:
+            raise ModelNotReady(settings.models[system], [])
+        found = [(model, _ask(classifier, model, data, deadline)) for model in models]
+        errors = [answer for _, answer in found if isinstance(answer, ServingError)]
+        if len(errors) == len(found):
+            raise errors[0]
+        rows = [_row(model, answer) for model, answer in found]
+        told = {"verdict": verdict(rows), "default": settings.models[system], "results": rows}
+        return render("compare_result.html", lambda: told, rows=rows, verdict=told["verdict"])
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("pages.compare", t("nav.compare"))]
+
+
+def _ask(
+    classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline
+) -> dict[str, Any] | ServingError:
+    """The model's second answer: its first also pays for what is loaded and connected only once."""
+    system = model.system.name
+    try:
+        classifier.classify(data, deadline, request_id(), model.name, system=system)
+        started = time.perf_counter()
+        prediction = classifier.classify(data, deadline, request_id(), model.name, system=system)
+        ms = (time.perf_counter() - started) * 1000
+    except ServingError as error:
+        return error
+    return classified(prediction, {**timings_ms(prediction), "total": ms})
+
+
+def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str, Any]:
+    told = as_dict(for_visitor(answer)) if isinstance(answer, ServingError) else answer
+    about = {"model": {"name": model.name, "version": model.version}, "bytes_kind": model.bytes_kind}
+    return {**about, **told}
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Whether the models that answered agree, in one sentence, and how sure they are."""
+    answers = [row for row in rows if "error" not in row]
+    (label, most), *_ = Counter(row["label"] for row in answers).most_common()
+    sure = sum(row["sure"] for row in answers if row["label"] == label)
+    count = len(answers)
+    if count == 1:
+        said = t("compare.one" if sure else "compare.one_unsure", label=label)
+    elif most == 1:
+        said = t("compare.split")
+    else:
+        agree = "all" if most == count else "most"
+        how_sure = "" if sure == most else "_some_sure" if sure else "_unsure"
+        said = t(f"compare.{agree}{how_sure}", label=label, most=most, count=count, sure=sure)
+    missing = len(rows) - count
+    return f"{said} {t('compare.missing', count=missing)}" if missing else said
+
+
+def _slug(label: str) -> str:
+    """The name of a class's picture in classes.svg."""
+    return re.sub(r"[^a-z]+", "-", label.lower())

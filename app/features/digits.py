@@ -1,0 +1,92 @@
+"""The page on which a digit is drawn; without a script, a picture of one is sent by a form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from flask import Blueprint, Flask, Response, request, url_for
+from pydantic import Field
+
+from app.admission.uploads import photo
+from app.api import openapi, photo_calls
+from app.api.openapi import Operation, documented
+from app.api.responses import TimingsMs, facts
+from app.api.schemas import Failed, Photo, Probability, Schema
+from app.classifier import Prediction
+from app.core.errors import ServingError
+from app.core.http import marked
+from app.core.messages import t
+from app.features.feature import NavigationEntry, Services
+from gourmet.systems.digits.contract import SYSTEM
+
+ABOUT: Final = SYSTEM.name
+
+
+class Digit(Photo):
+    """Which digit one picture shows."""
+
+    probabilities: list[Probability] = Field(
+        description="Of the digits 0 to 9, in this order", min_length=10, max_length=10
+    )
+
+
+class Digits(Schema):
+    """One result for each picture, in the order in which they were sent."""
+
+    results: list[Digit | Failed]
+
+
+_DIGITS: Final = Operation(
+    "Which digits these pictures show",
+    Digits,
+    "Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or "
+    "dark on light. A picture of one colour is refused as `blank`.",
+    errors=photo_calls.ERRORS,
+    fails_as_answer=photo_calls.PHOTO_ERRORS,
+    bodies=openapi.photos(several=True),
+    query=photo_calls.PARAMETERS,
+    examples="digits",
+)
+
+
+def digit(prediction: Prediction, timings: TimingsMs, filename: str | None = None) -> Digit:
+    every = list(prediction.probabilities)
+    return Digit(**facts(prediction, timings, filename), probabilities=every)
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes, settings = Blueprint("digits", __name__), services.settings
+    readiness = services.readiness[SYSTEM.name]
+    app.jinja_env.globals["drawn_digits"] = sorted(
+        path.name for path in Path(str(app.static_folder), "digits").glob("*.png")
+    )
+
+    @routes.get("/digits")
+    def page() -> str:
+        # What scripts say in other words on this page.
+        own_texts = {"state_again": t("digits.state_again")}
+        return services.page(
+            "digits.html", SYSTEM, labels=SYSTEM.labels, health=readiness.health(), own_texts=own_texts
+        )
+
+    @routes.post("/digits")
+    @marked(admitted=True, charged=True)
+    def read() -> Response:
+        again = (url_for("digits.page"), t("digits.another"))
+        data = photo(request, settings)
+        return photo_calls.form_answer(services, data, SYSTEM.name, digit, digit=True, again=again)
+
+    @services.api.post("/digits", endpoint="digits")
+    @marked(admitted=True)
+    @documented(_DIGITS)
+    def read_digits() -> Response:
+        return photo_calls.answer(services, digit, SYSTEM.name)
+
+    app.register_blueprint(routes)
+    return [
+        NavigationEntry(
+            "digits.page", t("nav.digits"), lambda: not isinstance(readiness.check(), ServingError)
+        )
+    ]

@@ -1,0 +1,55 @@
+"""The page and the routes of the food classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from flask import Blueprint, Flask, Response, request
+
+from app.admission.queue import acquire
+from app.admission.uploads import photo
+from app.api.openapi import Operation, documented, form
+from app.api.photo_calls import ERRORS, MODEL_PARAMETER, form_answer
+from app.api.schemas import Predicted
+from app.core.http import marked
+from app.core.messages import t
+from app.features.feature import NavigationEntry, Services
+from gourmet.systems.food11.contract import SYSTEM
+
+ABOUT: Final = SYSTEM.name
+_PREDICT: Final = Operation(
+    "What food is on this photo",
+    Predicted,
+    "The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.",
+    errors=ERRORS,
+    bodies=form(several=False),
+    query=MODEL_PARAMETER,
+)
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes, settings = Blueprint("food", __name__), services.settings
+
+    @routes.get("/")
+    def index() -> str:
+        return services.page("food.html", SYSTEM, labels=SYSTEM.labels)
+
+    @routes.post("/predict")
+    @marked(admitted=True, charged=True)
+    @documented(_PREDICT)
+    def predict() -> Response:
+        return form_answer(services, photo(request, settings), SYSTEM.name)
+
+    @routes.get("/test")
+    @marked(charged=True)
+    def test() -> Response:
+        acquire()
+        return form_answer(services, SYSTEM.sample(), SYSTEM.name)
+
+    @routes.get("/sample.jpg")
+    def sample() -> Response:
+        return Response(SYSTEM.sample(), content_type="image/jpeg")
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("food.index", t("nav.food"))]

@@ -1,0 +1,132 @@
+"""POST /api/v1/generate: a text answered with a text, whole or piece by piece as it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from flask import Flask, Response, current_app, g, request
+from pydantic import ValidationError
+
+from app.admission.queue import keep_turn
+from app.admission.uploads import receiving
+from app.api import schemas
+from app.api.openapi import JSON, Operation, documented
+from app.api.request_parsing import explained
+from app.api.responses import phases_ms, rounded, unstored
+from app.core.errors import BadRequest, UploadTooLarge
+from app.core.events import EVENTS, Parts, streamed
+from app.core.http import marked, request_id
+from app.core.metrics import Metrics
+from app.core.settings import Settings
+from app.features.feature import NavigationEntry, Services
+from app.generator import Generator, TextModel, joined
+from app.triton.client import Deadline
+from gourmet.contracts import GeneratedText, Tensors
+
+# Several times the longest text, whose characters may be written as \uXXXX.
+_MOST_BYTES: Final = 200_000
+_GENERATE: Final = Operation(
+    "An answer to this text",
+    schemas.Generated,
+    "Send a text as JSON. With `stream`, the answer is server-sent events, each sent as soon as it is there: "
+    "`piece` events, and at the end `done` with the whole answer, or `error`. Who closes the connection ends "
+    "the work on it.",
+    kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (schemas.Generated,)},
+    errors=(400, 404, 408, 413, 500, 502, 503, 504),
+    bodies={"application/json": schemas.TextRequest},
+    query={
+        "model": "A model that is ready and answers texts; needed where there are several systems of them"
+    },
+)
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    generator, settings = services.generator, services.settings
+    if not any(system.task == "generation" for system in services.systems.values()):
+        return ()
+
+    @services.api.post("/generate")
+    @marked(admitted=True)
+    @documented(_GENERATE)
+    def generate() -> Response:
+        asked = _asked(settings)
+        deadline = Deadline(settings.generate_deadline_s)
+        model = generator.find(request.args.get("model") or asked.model or "", deadline)
+        inputs = generator.inputs(model, asked.text, asked.options)
+        g.model = model.info.name
+        call = _Call(generator, model, inputs, deadline)
+        return call.streamed() if asked.stream else unstored(call.whole())
+
+    return ()
+
+
+class _Call:
+    """One text that is being answered."""
+
+    def __init__(self, generator: Generator, model: TextModel, inputs: Tensors, deadline: Deadline) -> None:
+        self._model = model
+        self._started = time.perf_counter()
+        self._pieces = generator.pieces(model, inputs, deadline, request_id())
+
+    def whole(self) -> schemas.Generated:
+        return self._generated(joined([piece for piece in self._pieces if piece]), {})
+
+    def streamed(self) -> Response:
+        """What goes wrong before the first piece, or a silence, has a status of its own."""
+        with contextlib.ExitStack() as held:
+            held.callback(keep_turn())
+            held.callback(self._pieces.close)
+            first = list(itertools.islice(self._pieces, 1))
+            parts = self._parts(itertools.chain(first, self._pieces))
+            return streamed(parts, held.pop_all(), EVENTS)
+
+    def _parts(self, pieces: Iterator[GeneratedText | None]) -> Parts:
+        metrics: Metrics = current_app.extensions["metrics"]
+        counted, name = metrics.generation[self._model.system.name], self._model.info.name
+        found: list[GeneratedText] = []
+        inner: dict[str, float] = {}
+        last = self._started
+        for piece in pieces:
+            if piece is None:
+                yield None
+                continue
+            now = time.perf_counter()
+            if found:
+                counted.piece_seconds.labels(name).observe(now - last)
+            else:
+                counted.first_piece_seconds.labels(name).observe(now - last)
+                inner["first_piece"] = (now - last) * 1000
+            last = now
+            found.append(piece)
+            yield schemas.Piece(text=piece.text)
+        yield self._generated(joined(found), inner)
+
+    def _generated(self, answer: GeneratedText, inner: Mapping[str, float]) -> schemas.Generated:
+        asked_ms = (time.perf_counter() - self._started) * 1000
+        timings = phases_ms({**inner, "triton": asked_ms})
+        metrics: Metrics = current_app.extensions["metrics"]
+        info = self._model.info
+        metrics.observe_generation(self._model.system.name, info.name, answer.tokens, timings)
+        return schemas.Generated(
+            text=answer.text,
+            tokens=answer.tokens,
+            score=answer.score,
+            model=schemas.ModelName(name=info.name, version=info.version),
+            timings_ms=schemas.GenerationTimings(**rounded(timings)),
+            request_id=request_id(),
+        )
+
+
+def _asked(settings: Settings) -> schemas.TextRequest:
+    request.max_content_length = _MOST_BYTES
+    too_large = UploadTooLarge(f"the text is too long: send at most {_MOST_BYTES // 1000} KB of JSON")
+    with receiving(request, settings, too_large):
+        body = request.get_data(cache=False)
+    try:
+        return schemas.TextRequest.model_validate_json(body)
+    except ValidationError as exc:
+        raise BadRequest(f'{explained(exc)}; expected is {{"text": "…", "stream": false}}') from None

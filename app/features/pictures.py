@@ -1,0 +1,59 @@
+"""A page for every system of pictures that has no feature of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from flask import Blueprint, Flask, Response, abort, request, url_for
+
+from app.admission.uploads import photo
+from app.api.photo_calls import form_answer
+from app.core.errors import ServingError
+from app.core.health import LINK_DEADLINE_S
+from app.core.http import marked
+from app.core.messages import t
+from app.features.feature import NavigationEntry, Services
+from app.triton.client import Deadline
+from gourmet.contracts import Classification
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    routes, settings, classifier = Blueprint("pictures", __name__), services.settings, services.classifier
+    systems = {
+        name: system
+        for name, system in services.systems.items()
+        if isinstance(system, Classification) and name not in services.own_pages
+    }
+
+    def labels(system: Classification) -> tuple[str, ...]:
+        """Those of the configured model itself, while it is ready."""
+        model = settings.models[system.name]
+        try:
+            served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
+        except ServingError:
+            served = []
+        return next((each.labels for each in served if each.name == model), system.labels)
+
+    @routes.get("/classify/<name>")
+    def page(name: str) -> str:
+        system = systems.get(name) or abort(404)
+        action = url_for("pictures.classify", name=name)
+        return services.page("picture_page.html", system, labels=labels(system), action=action)
+
+    @routes.post("/classify/<name>")
+    @marked(admitted=True, charged=True)
+    def classify(name: str) -> Response:
+        if name not in systems:
+            abort(404)
+        again = (url_for("pictures.page", name=name), t("result.another"))
+        return form_answer(services, photo(request, settings), name, again=again)
+
+    def is_ready(name: str) -> bool:
+        return not isinstance(services.readiness[name].check(), ServingError)
+
+    app.register_blueprint(routes)
+    return [
+        NavigationEntry("pictures.page", system.title, partial(is_ready, name), {"name": name})
+        for name, system in systems.items()
+    ]

@@ -1,0 +1,83 @@
+"""Asking for a text, whole or in pieces, by any model of any system that generates text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator as Pieces
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.core.errors import BadRequest, InferenceFailed
+from app.triton.client import Deadline, Triton
+from app.triton.served_models import ServedModels
+from app.triton.stream import stream
+from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, ModelInfo, Tensors
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model that is ready, with the system that it belongs to."""
+
+    system: Generation
+    info: ModelInfo
+
+
+class Generator:
+    def __init__(
+        self, triton: Triton, systems: Mapping[str, Generation], configured: Mapping[str, str]
+    ) -> None:
+        self._triton = triton
+        self._models = ServedModels(triton, systems, configured, lambda _, __: True)
+
+    def find(self, model: str, deadline: Deadline, system: str = "") -> TextModel:
+        """`model`, or the one that is configured for `system`, or for the only system there is."""
+        configured = self._models.configured
+        if not model and not system and len(configured) != 1:
+            raise BadRequest(
+                "name a model: configured are " + ", ".join(configured.values())
+                if configured
+                else "this app has no system that generates text"
+            )
+        name = model or (configured[system] if system else next(iter(configured.values())))
+        return TextModel(*self._models.find(name, deadline, system))
+
+    def inputs(self, model: TextModel, text: str, options: Mapping[str, int]) -> Tensors:
+        try:
+            return model.system.text_inputs(text, model.info, options)
+        except ValueError as exc:
+            raise BadRequest(str(exc)) from exc
+        except BadModel as exc:
+            raise InferenceFailed(str(exc)) from exc
+
+    def pieces(
+        self, model: TextModel, inputs: Tensors, deadline: Deadline, request_id: str = ""
+    ) -> Pieces[GeneratedText | None, None, None]:
+        """As the model makes them, a single one where it answers whole; None in a silence."""
+        if not model.info.decoupled:
+            answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
+            yield _generated(model, answer.outputs)
+            return
+        for outputs in stream(self._triton, model.info, inputs, deadline, request_id):
+            yield None if outputs is None else _generated(model, outputs)
+
+    def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
+        """The model configured for `system`, if it answers; raise ServingError."""
+        model = self.find("", deadline, system)
+        inputs = self.inputs(model, model.system.sample().decode(), {})
+        for _ in self.pieces(model, inputs, deadline, "readyz"):
+            pass
+        return model.info
+
+
+def joined(pieces: list[GeneratedText]) -> GeneratedText:
+    """The whole answer that `pieces` are."""
+    if len(pieces) == 1:
+        return pieces[0]
+    tokens = [piece.tokens for piece in pieces if piece.tokens is not None]
+    return GeneratedText("".join(piece.text for piece in pieces), sum(tokens) if tokens else None)
+
+
+def _generated(model: TextModel, outputs: Tensors) -> GeneratedText:
+    try:
+        return model.system.generated(outputs, model.info)
+    except BadAnswer as exc:
+        raise InferenceFailed(str(exc)) from exc

@@ -1,0 +1,65 @@
+// Earlier answers, kept in this browser only: an IndexedDB of bounded size.
+const NAME = "gourmetgram";
+const STORE = "answers";
+export const MOST = 60;
+
+let opened = null;
+
+function database() {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open(NAME, 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id", autoIncrement: true });
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  return opened;
+}
+
+async function transaction(mode, work) {
+  const store = (await database()).transaction(STORE, mode).objectStore(STORE);
+  const request = work(store);
+  return new Promise((resolve, reject) => {
+    store.transaction.oncomplete = () => resolve(request?.result);
+    store.transaction.onerror = store.transaction.onabort = () => reject(store.transaction.error);
+  });
+}
+
+/** Every entry, newest first; none in a browser that stores nothing. */
+export async function all() {
+  try {
+    return (await transaction("readonly", (store) => store.getAll())).reverse();
+  } catch {
+    return [];
+  }
+}
+
+/** Add an answer and delete the oldest beyond the bound. */
+export async function add(entry) {
+  try {
+    await transaction("readwrite", (store) => {
+      store.add(entry);
+      store.getAllKeys().onsuccess = ({ target: { result: keys } }) => {
+        for (const key of keys.slice(0, Math.max(0, keys.length - MOST))) store.delete(key);
+      };
+    });
+  } catch {
+    // A private window or a full disk: the answer is still on the page.
+  }
+}
+
+export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
+
+const COLUMNS = ["at", "file", "label", "probability", "sure", "model", "version"];
+
+export const asJson = (entries) => JSON.stringify(entries.map(({ id, thumb, ...entry }) => entry), null, 2);
+
+export function asCsv(entries) {
+  const cell = (value) => {
+    const text = String(value);
+    // A spreadsheet would take a file's name that begins like this for a formula.
+    const safe = /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return [COLUMNS, ...entries.map((entry) => COLUMNS.map((column) => entry[column]))]
+    .map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}

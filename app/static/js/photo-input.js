@@ -1,0 +1,47 @@
+// The ways in which photos arrive: chosen, taken, dropped or pasted.
+import { byId, t } from "./ui.js";
+
+/** Call `take` with the files, whichever way they arrive. */
+export function photoInput(take) {
+  const chooser = byId("file");
+  const camera = byId("camera");
+  const dropZone = document.querySelector(".drop-zone");
+  chooser.multiple = true; // without JavaScript the form takes one at a time
+
+  for (const input of [chooser, camera]) {
+    input.addEventListener("change", () => {
+      take([...input.files]);
+      input.value = ""; // so that the same photo can be chosen again
+    });
+    // Space opens the chooser by itself, Enter does not.
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      input.click();
+    });
+  }
+  byId("ask").addEventListener("submit", (event) => event.preventDefault());
+
+  const bringsFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  document.addEventListener("dragover", (event) => {
+    if (!bringsFiles(event)) return;
+    event.preventDefault();
+    dropZone.classList.add("over");
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) dropZone.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    if (!bringsFiles(event)) return;
+    event.preventDefault();
+    dropZone.classList.remove("over");
+    take([...event.dataTransfer.files]);
+  });
+  document.addEventListener("paste", (event) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (files.length) take(files.map(named));
+  });
+}
+
+/** Browsers name everything that is pasted image.png. */
+const named = (file) => file.name === "image.png" ? new File([file], t("pasted"), { type: file.type }) : file;

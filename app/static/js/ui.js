@@ -1,0 +1,55 @@
+// What every module needs: the page's settings and texts, and a short way to build elements.
+export const byId = (id) => document.getElementById(id);
+
+export const settings = JSON.parse(byId("settings").textContent);
+
+/** The text with that id and its {values}. */
+export const t = (id, values = {}) =>
+  settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
+
+/** An element with properties or attributes and children; null children are left out. */
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in element && typeof value !== "string") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** The picture of a label, or null for a label that has none. */
+export function icon(label) {
+  const id = label.toLowerCase().replace(/[^a-z]+/g, "-");
+  return settings.icons.includes(id)
+    ? svg("svg", { class: "icon", "aria-hidden": "true" }, svg("use", { href: `${settings.sprite}#${id}` })) : null;
+}
+
+/** A name as nodes that may break after `_`, `-`, `/` and `.`, so that no line breaks inside a word. */
+export const soft = (text) => text.split(/(?<=[_/.-])(?=.)/)
+  .flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
+
+export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)}\u00a0%`;
+
+export const ms = (value) => `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`;
+
+export const bytes = (count) => count < 1e6 ? `${Math.max(1, Math.round(count / 1e3))} KB` : `${(count / 1e6).toFixed(1)} MB`;
+
+/** Announce something to people who use a screen reader. */
+export function say(text) {
+  byId("spoken").textContent = text;
+}
+
+/** Offer a file for saving. */
+export function save(blob, name) {
+  const address = URL.createObjectURL(blob);
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

@@ -1,0 +1,1 @@
+"""Asking Triton: the one room that imports tritonclient."""

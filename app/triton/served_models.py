@@ -1,0 +1,72 @@
+"""Which served model is whose: its config names its system, or else the settings do."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Generic, TypeVar
+
+from app.core.errors import InferenceFailed, ModelNotReady, UnknownModel
+from app.triton.client import Deadline, Triton
+from gourmet.contracts import ModelInfo, System
+
+S = TypeVar("S", bound=System)
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+class ServedModels(Generic[S]):
+    """The models of `systems`, all of one task; `configured` has the one that each system's setting names."""
+
+    def __init__(
+        self,
+        triton: Triton,
+        systems: Mapping[str, S],
+        configured: Mapping[str, str],
+        fits: Callable[[S, ModelInfo], bool],
+    ) -> None:
+        self.systems = systems
+        self.configured = {name: configured[name] for name in systems}
+        self._triton = triton
+        self._fits = fits
+
+    def find(self, model: str, deadline: Deadline, system: str = "") -> tuple[S, ModelInfo]:
+        """`model`, which has to be of `system` if that is given.
+
+        The one that is configured for a system may say nothing about itself; any other has to name its
+        system in its config. Raise UnknownModel, or InferenceFailed for a configured one that does not fit.
+        """
+        owners = [name for name, chosen in self.configured.items() if chosen == model]
+        if owner := next((name for name in owners if not system or name == system), ""):
+            info = self._triton.describe(model, deadline)
+            found = self.systems.get(info.system, self.systems[owner])
+            if not self._fits(found, info):
+                takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
+                raise InferenceFailed(
+                    f"{model!r} takes {takes}, which is not what models of {found.name} take: set "
+                    f"{self.systems[owner].model_variable} to one that Triton serves"
+                )
+            return found, info
+        try:
+            # A name like `a/b` would ask another question of Triton.
+            candidate = self._triton.describe(model, deadline) if _NAME.fullmatch(model) else None
+        except ModelNotReady as exc:
+            if exc.loading:
+                raise
+            candidate = None
+        mine = candidate and self._owner(candidate, system)
+        if not candidate or not mine:
+            raise UnknownModel(model, [info.name for _, info in self.ready(deadline, system)])
+        return mine, candidate
+
+    def ready(self, deadline: Deadline, system: str = "") -> Iterator[tuple[S, ModelInfo]]:
+        """Those that Triton has ready, by their names; only those of `system` if that is given."""
+        for name in self._triton.served(deadline):
+            with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
+                info = self._triton.describe(name, deadline)
+                if mine := self._owner(info, system):
+                    yield mine, info
+
+    def _owner(self, info: ModelInfo, system: str) -> S | None:
+        found = self.systems.get(info.system)
+        return found if found and system in ("", found.name) and self._fits(found, info) else None

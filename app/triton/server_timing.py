@@ -1,0 +1,65 @@
+"""How long a request was in Triton's queue and with its model.
+
+Triton's answer over HTTP does not say. Its statistics do, as sums over a model's requests: what they
+grew by while a request was under way is that request's own where it was the only one that ended
+meanwhile, and else the mean of those that did, which is told as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.errors import ServingError
+from app.triton.client import Deadline, Triton
+from gourmet.runtime.statistics import ModelStatistics
+
+# A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
+# after each of these pauses.
+_PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Means over `requests`, which is 1 where no other ended meanwhile."""
+
+    requests: int
+    queue_ms: float
+    compute_ms: float
+
+
+class Watch:
+    """Begun before a request and read after its answer, which it never costs."""
+
+    def __init__(self, triton: Triton, model: str, deadline: Deadline) -> None:
+        self._triton = triton
+        self._model = model
+        self._deadline = deadline
+        self._before = self._now()
+
+    def inside(self, version: str) -> Inside | None:
+        """What Triton noted of `version` since; None where it was loaded again or notes nothing."""
+        before = self._before.get(version)
+        for pause_s in _PAUSES_S:
+            now = self._now().get(version)
+            if before is None or now is None or now.requests < before.requests:
+                return None
+            if now.requests > before.requests:
+                return _mean(now.since(before))
+            time.sleep(pause_s)
+        return None
+
+    def _now(self) -> dict[str, ModelStatistics]:
+        with contextlib.suppress(ServingError):
+            found = self._triton.model_statistics(self._deadline, self._model)
+            return {statistics.version: statistics for statistics in found}
+        return {}
+
+
+def _mean(counted: ModelStatistics) -> Inside:
+    compute_ns = counted.input_ns + counted.infer_ns + counted.output_ns
+    return Inside(
+        counted.requests, counted.queue_ns / counted.requests / 1e6, compute_ns / counted.requests / 1e6
+    )

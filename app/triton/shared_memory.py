@@ -1,0 +1,77 @@
+"""Inputs for Triton in memory that both processes see, instead of in the body of a request.
+
+A tensor that goes through a socket is copied six times on its way, in memory that two cores share with
+the network that runs; a tensor that Triton finds in place is copied once. That needs a Triton
+on this machine that can open what this user writes to /dev/shm; any other one is sent the bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+_FOLDER: Final = Path("/dev/shm")
+# Below this, sending costs less than looking after a piece of memory.
+LEAST_BYTES: Final = 65_536
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+# `gourmet up` locks Triton's shared memory and hands the app this key to it (gourmet.serving.api_keys).
+KEY_ENV: Final = "TRITON_MEMORY_KEY"
+KEY_HEADER: Final = "gourmet-memory-key"
+# What Triton says of a region that it was never told of, as after a restart.
+_UNKNOWN_REGION: Final = "shared memory region"
+
+
+def may_share(url: str) -> bool:
+    """Whether the Triton at `url` (host:port) may be a process of this machine."""
+    return url.rpartition(":")[0] in _LOOPBACK and os.access(_FOLDER, os.W_OK)
+
+
+def is_about_region(reason: str) -> bool:
+    """Whether an error of Triton's is about shared memory and not about the request."""
+    return _UNKNOWN_REGION in reason.lower()
+
+
+def memory_key() -> dict[str, str]:
+    """The header that opens a Triton's locked shared memory, if there is a key to it."""
+    key = os.environ.get(KEY_ENV)
+    return {KEY_HEADER: key} if key else {}
+
+
+class SharedInput:
+    """One input's worth of memory; its file goes once Triton has opened it, so that none is left behind."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.name = f"web-{uuid.uuid4().hex}"
+        self._path = _FOLDER / self.name
+        file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.posix_fallocate(file, 0, nbytes)
+            self._memory = mmap.mmap(file, nbytes)
+        except BaseException:
+            self._path.unlink()
+            raise
+        finally:
+            os.close(file)
+
+    @classmethod
+    @contextlib.contextmanager
+    def offered(cls, nbytes: int) -> Iterator[tuple[Self, dict[str, Any]]]:
+        """A new one, with what Triton is to be told within the block, where it has to open it."""
+        shared = cls(nbytes)
+        try:
+            yield shared, {"key": f"/{shared.name}", "offset": 0, "byte_size": nbytes}
+        finally:
+            shared._path.unlink()
+
+    def put(self, values: npt.NDArray[Any]) -> None:
+        here: npt.NDArray[Any] = np.frombuffer(self._memory, values.dtype, values.size)
+        np.copyto(here.reshape(values.shape), values)

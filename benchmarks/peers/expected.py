@@ -1,0 +1,117 @@
+"""What each photo's answer must be: the same ONNX file run here, without a server, on the same pixels."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from gourmet import repository
+from gourmet.config_change import as_json
+from gourmet.measure.validity import WrongAnswers
+from gourmet.pictures.decode import Pixels
+from gourmet.pictures.probabilities import Floats
+from gourmet.runtime import openvino_network
+from gourmet.runtime.instances import parameter
+from gourmet.systems.food11 import contract
+
+SERVERS: Final = Path(__file__).resolve().parent / "servers"
+# TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
+# than this are of other pixels or another model.
+TOLERANCE: Final = 2e-3
+
+# What contract.encode calls the input that an ONNX file wants.
+DATATYPES: Final = {"tensor(uint8)": "UINT8", "tensor(float)": "FP32"}
+
+Decode = Callable[[bytes], Pixels]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A served ONNX file and what is needed to read its answers."""
+
+    name: str
+    path: Path
+    temperature: float
+    engine: str  # what runs it inside Triton
+
+    @classmethod
+    def served(cls, name: str, models: Path = repository.DEFAULT) -> Model:
+        folder = models / name
+        path = folder / str(repository.versions(folder)[-1]) / "model.onnx"
+        config = as_json(repository.read_config(folder))
+        temperature = float(parameter(config, "temperature") or 1)
+        return cls(name, path, temperature, openvino_network.engine(config))
+
+    @property
+    def labels(self) -> Path:
+        return self.path.parents[1] / "labels.txt"
+
+
+def plain_decode() -> Decode:
+    """The peers' way from a photo to pixels, out of their own file."""
+    spec = importlib.util.spec_from_file_location("peers_plain", SERVERS / "plain.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    decode: Decode = module.decode
+    return decode
+
+
+def rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) -> Floats:
+    """The probabilities [photos, labels]; raise unless photos can be told apart by them.
+
+    In eight bits the engines round so differently that each must be held against itself.
+    """
+    session = open_session(model)
+    given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
+    run: Any = session.run
+    if engine == openvino_network.OPENVINO:
+        run = openvino_network.OpenVinoNetwork(model.path, 1, batched=True).run
+    answers = []
+    for photo in photos:
+        pixels = decode(photo)
+        row = pixels if DATATYPES[given.type] == "UINT8" else contract.SYSTEM.normalise(pixels)
+        outputs = run(names, {given.name: row[np.newaxis]})
+        answers.append(contract.SYSTEM.read(dict(zip(names, outputs, strict=True)), model.temperature)[0])
+    expected = np.array(answers)
+    apart = np.abs(expected[:, np.newaxis] - expected[np.newaxis]).max(axis=2)
+    if len(photos) > 1 and np.partition(apart, 1, axis=1)[:, 1].min() <= 2 * TOLERANCE:
+        raise WrongAnswers(f"two photos have the same answer of {model.name}: rows could be mixed up unseen")
+    return expected
+
+
+def open_session(model: Model, threads: int = 0) -> ort.InferenceSession:
+    """The model alone, on so many threads (0: ONNX Runtime's choice)."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what goes wrong is raised
+    return ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+
+
+def complaint(body: bytes, expected: Floats) -> str | None:
+    """What is wrong with an answer, or None: its label, and every probability that it tells."""
+    try:
+        answer: Any = json.loads(body)
+        told = [(answer["label"], answer["probability"])]
+        told += [(entry["label"], entry["probability"]) for entry in answer["top"]]
+        off = [
+            f"{label} {probability:.4f} instead of {expected[contract.SYSTEM.labels.index(label)]:.4f}"
+            for label, probability in told
+            if not abs(probability - expected[contract.SYSTEM.labels.index(label)]) <= TOLERANCE
+        ]
+        best = expected[contract.SYSTEM.labels.index(answer["label"])]
+    except (KeyError, TypeError, ValueError) as exc:
+        return f"no answer of a food model ({exc!r}): {body[:200].decode(errors='replace')}"
+    if off:
+        return ", ".join(off)
+    if best < expected.max() - TOLERANCE:
+        return f"{answer['label']} instead of {contract.SYSTEM.labels[int(expected.argmax())]}"
+    return None

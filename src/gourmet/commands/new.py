@@ -1,0 +1,241 @@
+"""`gourmet new`: a picture classification system that was not there before."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import shutil
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import psutil
+
+from gourmet import repository
+from gourmet.commands.progress import bar
+from gourmet.commands.stack_options import serving_url
+from gourmet.errors import UsageError
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.serving import Stack, running_stack
+from gourmet.serving.client import ask_sample
+from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.systems import folders, registry
+
+if TYPE_CHECKING:
+    from gourmet.tasks.classification.new_system import NewSystem
+
+DEFAULT_ARCHITECTURE: Final = "torchvision:mobilenet_v2"
+_RELOADED_WITHIN_S: Final = 60.0
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--labels", required=True, help="In the order of the network's outputs: a,b,c, or a file with one a line."
+)
+@click.option("--title", help="What people call it. [default: NAME]")
+@click.option("--like", help="Take the size and the normalisation of pictures from this system.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A plain .pth, .safetensors or .onnx file, to be served at once.",
+)
+@click.option("--architecture", help="What .pth and .safetensors are weights of, as in torchvision:resnet18.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Labelled pictures to verify the export with. [default: made-up ones]",
+)
+@click.option(
+    "--to",
+    "models",
+    type=click.Path(path_type=Path),
+    default=repository.DEFAULT,
+    help="Model repository. [default: triton/models]",
+)
+def new(
+    name: str,
+    labels: str,
+    title: str | None,
+    like: str | None,
+    weights: Path | None,
+    architecture: str | None,
+    data: Path | None,
+    models: Path,
+) -> None:
+    """Make a picture classification system called NAME, and serve WEIGHTS as its model.
+
+    It gets a folder of its own: a contract, what trains, evaluates and exports it, a sample, a model card
+    and a test. The weights go through the gate into the model repository, and into the stack that runs here.
+
+    \b
+    gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
+    """
+    system = _system(name, _labels(labels), title or name.replace("_", " ").capitalize(), like)
+    model = models / system.default_model
+    if model.exists():
+        raise UsageError(f"{model} is there already: choose another name than {name!r}, or remove it")
+    if weights and weights.suffix != ".onnx" and not architecture:
+        raise UsageError(
+            f"{weights} does not say what it is weights of: add --architecture, as in torchvision:resnet18"
+        )
+    folder = folders()[:2][-1] / name  # the first of GOURMET_SYSTEMS, if there is one
+    from gourmet.deploying.deploy import deploy
+    from gourmet.deploying.target import table
+    from gourmet.tasks.classification.new_system import NewSystem, deployment_of
+
+    stack = None
+    system, architecture = _as_its_weights_want(system, weights, architecture)
+    with ExitStack() as undo:
+        aside = folder.with_name(f".{name}.part")
+        undo.callback(shutil.rmtree, aside, ignore_errors=True)
+        described = NewSystem(system, architecture)
+        described.write(aside, weights)
+        if weights:
+            with bar("reading") as tick:
+                deployment = deployment_of(described.at(aside), weights, data, tick)
+            undo.callback(shutil.rmtree, model, ignore_errors=True)
+            with bar("exporting and comparing"):
+                deployed = deploy(deployment, "onnx", models)
+        aside.rename(folder)
+        undo.callback(shutil.rmtree, folder)
+        test = _write_test(described, folder)
+        undo.callback(test.unlink)
+        if weights:
+            click.echo(f"{deployed.folder}\n{table(deployed.checks)}")
+            stack = _load(system, models)
+        undo.pop_all()
+    click.echo(f"{folder}: its contract, its model card and what trains it\n{test}: its test\n\nNext:")
+    click.echo("\n".join(f"  {line}" for line in _next(described, weights, stack, models)))
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    path = Path(text)
+    if "," not in text and not path.is_file():
+        raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")
+    try:
+        listed = "\n".join(text.split(",")) if "," in text else path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"--labels {text} is not a text file, with a label a line: {exc}") from exc
+    # A label is a line, as in the labels.txt that Triton reads.
+    labels = tuple(label.strip() for label in listed.splitlines() if label.strip())
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise UsageError(
+            f"--labels names {', '.join(twice)} twice: each label once, in the order of the outputs"
+        )
+    if len(labels) < 2:
+        raise UsageError(f"--labels names {len(labels)} label: a classifier has at least two")
+    return labels
+
+
+def _system(name: str, labels: tuple[str, ...], title: str, like: str | None) -> PictureClassifier:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
+            "a letter first"
+        )
+    # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
+    for path in (each / file for each in folders() for file in (name, f"{name}.py")):
+        if path.exists():
+            raise UsageError(f"{path} is there already: choose another name than {name!r}")
+    about = PictureClassifier(
+        name=name,
+        title=title,
+        model_variable=f"{name.upper()}_MODEL_NAME",
+        default_model=f"{name}_onnx",
+        labels=labels,
+        sample_file=Path(),
+        datatypes=("FP32",),
+    )
+    if like is None:
+        return about
+    other = registry.load(like)
+    if type(other) is not PictureClassifier:
+        raise UsageError(
+            f"--like {like}: that system prepares its inputs in its own way; name one that takes photos"
+        )
+    return replace(about, input_size=other.input_size, mean=other.mean, std=other.std)
+
+
+def _as_its_weights_want(
+    system: PictureClassifier, weights: Path | None, architecture: str | None
+) -> tuple[PictureClassifier, str]:
+    """The system with the tensors of an ONNX file, and its architecture, of which such a file has none."""
+    if not weights or weights.suffix != ".onnx":
+        return system, architecture or DEFAULT_ARCHITECTURE
+    if architecture:
+        raise UsageError(
+            f"--architecture is for .pth and .safetensors: drop it, {weights} says what it computes"
+        )
+    from gourmet.tasks.classification.given_onnx import as_given
+
+    with bar("reading"):
+        return as_given(system, weights), ""
+
+
+def _write_test(described: NewSystem, folder: Path) -> Path:
+    """Beside the product's own tests, for a system of the checkout; else into its folder."""
+    tests = repository.DEFAULT.parents[1] / "tests" / "unit"
+    place = tests if folder.parent == folders()[0] and tests.is_dir() else folder
+    path = place / f"test_system_{folder.name}.py"
+    path.write_text(described.test(), encoding="utf-8")
+    return path
+
+
+def _load(system: PictureClassifier, models: Path) -> Stack | None:
+    """Load the model into the stack that runs here, ask it its sample, and tell the web app.
+
+    None where no stack serves `models`.
+    """
+    from gourmet.deploying import reload
+
+    url, stack = serving_url(models), running_stack()
+    if not url or not stack:
+        return None
+    with bar("loading into the running stack"):
+        reload.load(url, system.default_model)
+        answer = ask_sample(url, system.name, system.default_model)
+    click.echo(f"{system.default_model} answers: {answer}")
+    if stack.web_url:
+        with bar("telling the web app"):
+            _restart_workers(stack, system)
+    return stack
+
+
+def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
+    """Have gunicorn start new workers, which find the system, and let the old ones finish what they do."""
+    for child in psutil.Process(stack.pid).children():
+        if "gunicorn" in child.cmdline():
+            old = child.children()
+            child.send_signal(signal.SIGHUP)
+            psutil.wait_procs(old, _RELOADED_WITHIN_S)
+    page = f"{stack.web_url}/classify/{system.name}"
+    try:
+        wait_until(lambda: http_ok(page), _RELOADED_WITHIN_S, f"{page} did not answer")
+    except TimeoutError as exc:  # the model serves all the same
+        click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
+
+
+def _next(described: NewSystem, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
+    usual = models == repository.DEFAULT
+    name, model = described.system.name, described.system.default_model
+    if not weights:
+        return [
+            f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",
+            f"gourmet evaluate {name}",
+            f"gourmet deploy {name} --format onnx{'' if usual else f' --to {models}'}",
+        ]
+    web = (stack.web_url if stack else "") or "http://localhost:5000"
+    start = "gourmet up --web-only" if stack else "gourmet up"
+    if not stack and not usual:
+        start = f"{start} --model-repository {models}"
+    return [
+        *([] if stack and stack.web_url else [start]),
+        f"{web}/classify/{name}     its page",
+        f"curl -F file=@photo.jpg '{web}/api/v1/classify?model={model}'",
+        f"gourmet check {model} --data FOLDER     with a folder of pictures for each label",
+    ]

@@ -1,0 +1,206 @@
+"""What every system says about itself, and what its task adds. numpy only.
+
+    System            name, default model, sample, examples, how a request and an answer are put
+      Classification  a picture gets one label out of a list
+      Generation      a text gets a text, whole or in pieces
+
+`gourmet up`, doctor, the health checks of the containers, bench, check, the lab and the app know these
+protocols and no system by name. A system's folder has a `contract.py` whose `SYSTEM` fulfils one of them;
+`gourmet.systems.registry` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.errors import GourmetError
+
+Array = npt.NDArray[Any]
+Tensors = Mapping[str, Array]
+Task = Literal["classification", "generation"]
+
+# Parameters of a model's config.pbtxt that tell whose model it is and how to read it.
+SYSTEM_PARAMETER: Final = "system"
+LABELS_PARAMETER: Final = "labels"
+TEMPERATURE_PARAMETER: Final = "temperature"
+THRESHOLD_PARAMETER: Final = "threshold"
+
+
+class BadModel(GourmetError):
+    """A served model whose config contradicts its system."""
+
+
+class BadAnswer(GourmetError):
+    """A served model answered, and not as models of its system do."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output as Triton tells it; −1 is a dimension of any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a served model takes and gives, as Triton tells."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""  # the newest of those that are ready, which is the one that answers
+    max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
+    decoupled: bool = False  # it may answer a request in several pieces
+
+    @classmethod
+    def from_triton(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ModelInfo:
+        """Out of the server's own answers about a model; KeyError or TypeError where they are not that."""
+
+        def specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(
+                TensorSpec(t["name"], t["datatype"], tuple(int(size) for size in t["shape"])) for t in tensors
+            )
+
+        parameters: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
+        versions = map(str, metadata.get("versions") or [""])
+        return cls(
+            name=str(metadata["name"]),
+            inputs=specs(metadata["inputs"]),
+            outputs=specs(metadata["outputs"]),
+            parameters={key: value.get("string_value", "").strip() for key, value in parameters.items()},
+            version=max(versions, key=lambda text: (len(text), text)),
+            max_batch_size=int(config.get("max_batch_size", 0)),
+            decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+        )
+
+    @property
+    def system(self) -> str:
+        """The name of the system that it belongs to; empty where its config names none."""
+        return self.parameters.get(SYSTEM_PARAMETER, "")
+
+    def number(self, parameter: str, default: float) -> float:
+        """A parameter of the config that is a number."""
+        text = self.parameters.get(parameter, "")
+        try:
+            return float(text) if text else default
+        except ValueError:
+            raise BadModel(
+                f"the config of {self.name!r} says {parameter} = {text!r}, which is not a number"
+            ) from None
+
+    @property
+    def temperature(self) -> float:
+        return self.number(TEMPERATURE_PARAMETER, 1.0)
+
+    @property
+    def threshold(self) -> float:
+        """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
+        return self.number(THRESHOLD_PARAMETER, 0.0)
+
+
+@runtime_checkable
+class System(Protocol):
+    """What a system of any task says about itself."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name, and what the parameter `system` of its models' configs says."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def title(self) -> str:
+        """What people call it, for headings and navigation."""
+
+    @property
+    def model_variable(self) -> str:
+        """The variable of the environment that chooses which served model answers."""
+
+    @property
+    def default_model(self) -> str:
+        """The model that answers where the variable is not set."""
+
+    @property
+    def metrics_prefix(self) -> str:
+        """What the names of its metrics begin with."""
+
+    def sample(self) -> bytes:
+        """What a served model is asked first, in the form in which examples are."""
+
+    def examples(self, count: int, seed: int) -> Sequence[bytes]:
+        """Different inputs to benchmark and test with, the same ones for the same arguments.
+
+        Each is what a client would send: the bytes of a picture file, or a text as UTF-8.
+        """
+
+    def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
+        """One row for `model`; raise BadModel if it is not one of this system's models."""
+
+    def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
+        """One sentence on the answer to the sample; raise BadAnswer, saying what is wrong with it."""
+
+
+@runtime_checkable
+class Classification(System, Protocol):
+    """A system whose models give a picture one label out of a list."""
+
+    def examples(self, count: int, seed: int, size: tuple[int, int] = (400, 300)) -> Sequence[bytes]:
+        """Pictures of this width and height, where the system can choose."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the system's own models; `labels_of` knows those of any."""
+
+    @property
+    def datatypes(self) -> tuple[str, ...]:
+        """What the only input of a model may be: BYTES, UINT8, FP32."""
+
+    def identify(self, data: bytes) -> Any:
+        """Look at the header of a picture; raise PictureError if it cannot be used."""
+
+    def pixels(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """A picture as the pixels that models of this system look at; raise PictureError."""
+
+    def arrange(self, image: npt.NDArray[np.uint8], datatype: str) -> Array:
+        """Decoded pixels as a one-row tensor of `datatype`."""
+
+    def encode(self, data: bytes, datatype: str) -> Array:
+        """The bytes of a picture as a one-row tensor of `datatype`; raise PictureError."""
+
+    def labels_of(self, model: ModelInfo) -> tuple[str, ...]:
+        """The labels in the model's config, or else the system's; raise BadModel where they do not fit."""
+
+    def probabilities(self, outputs: Tensors, model: ModelInfo) -> npt.NDArray[np.float32]:
+        """[rows, labels] of what `model` answered; raise BadAnswer where that is not there."""
+
+    def takes(self, model: ModelInfo) -> bool:
+        """Whether `model` has the one input that models of this system have."""
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """An answer, or a piece of one; `tokens` and `score` where the model tells them."""
+
+    text: str
+    tokens: int | None = None
+    score: float | None = None
+
+
+@runtime_checkable
+class Generation(System, Protocol):
+    """A system whose models answer a text with a text."""
+
+    def text_inputs(self, text: str, model: ModelInfo, options: Mapping[str, int]) -> Tensors:
+        """One request; raise ValueError for an option that `model` does not take."""
+
+    def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
+        """The whole answer, or one piece of a streamed one; raise BadAnswer."""

@@ -1,1 +1,0 @@
-"""What a trained network is worth, measured: accuracy, calibration, mistakes. It knows no system."""

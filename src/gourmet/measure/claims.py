@@ -1,0 +1,58 @@
+"""What a lab teaches, held against figures: seen, not seen, or undecided.
+
+A claim counts as seen only where the whole 95 % interval of its figure lies on the claim's side, and as not
+seen only where the whole of it lies on the other; in between, these figures do not decide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gourmet.measure import stats
+from gourmet.measure.results import Estimate, Point, Statement
+
+Outcome = bool | None  # None: undecided
+
+
+def above(figure: Estimate, limit: float) -> Outcome:
+    if figure.low is None or figure.high is None:
+        return None
+    return True if figure.low > limit else False if figure.high < limit else None
+
+
+def below(figure: Estimate, limit: float) -> Outcome:
+    found = above(figure, limit)
+    return None if found is None else not found
+
+
+def all_of(*outcomes: Outcome) -> Outcome:
+    """Seen where each is, not seen where one is not."""
+    if False in outcomes:
+        return False
+    return None if None in outcomes else True
+
+
+def claim(seen: Outcome, words: str, figures: str) -> Statement:
+    """What was expected, with the figures that show it, contradict it, or leave it open."""
+    if seen is None:
+        return Statement(f"Undecided: {words}; the interval allows both: {figures}.", None)
+    return Statement(f"{words}: {figures}." if seen else f"Not seen here: {words}; measured {figures}.", seen)
+
+
+def not_measured(words: str) -> Statement:
+    return Statement(f"Not measured: {words}; a point that it needs was rejected or left out.", None)
+
+
+def times_the_throughput(ours: Point, theirs: Point) -> Estimate:
+    """How many times the throughput of one point that of another is."""
+    return stats.ratio(ours.rates, theirs.rates)
+
+
+def times_the_latency(ours: Point, theirs: Point) -> Estimate:
+    """How many times as long a request of one point takes on average as one of another."""
+    return stats.ratio(*([window.mean_ms for window in point.windows] for point in (ours, theirs)))
+
+
+def over(points: Sequence[Point], show: Callable[[Point], str], label: Callable[[Point], str]) -> str:
+    """A figure of several points in a row: `0.8 (c=1), 12.1 (c=8)`."""
+    return ", ".join(f"{show(point)} ({label(point)})" for point in points)

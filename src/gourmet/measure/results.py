@@ -1,0 +1,245 @@
+"""What a benchmark came to, as values and as the JSON that is saved, compared and drawn.
+
+A `Bench` is a run of `gourmet bench`: points, each one demand on one model, with everything that one
+needs to believe them. The JSON is these dataclasses as they stand; `SCHEMA` names their version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from gourmet.errors import GourmetError
+from gourmet.measure.requirement import Requirement
+
+SCHEMA: Final = "gourmet-bench/1"
+
+Protocol = Literal["http", "grpc"]
+Arrivals = Literal["closed", "constant", "poisson"]
+
+
+class UnreadableResult(GourmetError):
+    """A file that is not a saved benchmark of this version."""
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """What is asked of a model: how, by how many at a time or how often, and how many rows a request.
+
+    `level` is the number of requests kept in flight where arrivals are closed, else requests per second.
+    """
+
+    model: str
+    level: float = 1
+    arrivals: Arrivals = "closed"
+    batch: int = 1
+    protocol: Protocol = "http"
+    shared_memory: bool = False
+    through: Literal["triton", "app"] = "triton"
+
+    def __str__(self) -> str:
+        closed = self.arrivals == "closed"
+        parts = [f"c={self.level:g}" if closed else f"{self.level:g}/s {self.arrivals}"]
+        parts += [f"b={self.batch}"] if self.batch > 1 else []
+        parts += ["through the app"] if self.through == "app" else []
+        parts += ["gRPC"] if self.protocol == "grpc" else []
+        parts += ["shared memory"] if self.shared_memory else []
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and the interval that holds it with 95 % confidence, where there was more than one sample."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __format__(self, form: str) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.value:{form}}"
+        return f"{self.value:{form}} ({self.low:{form}}–{self.high:{form}})"
+
+
+@dataclass(frozen=True)
+class Window:
+    """One stretch of a measurement, or one turn of several."""
+
+    requests_per_s: float
+    mean_ms: float
+    p95_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """As the client saw it, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the mean latency went, in milliseconds: as Triton reports it, and the rest."""
+
+    queue: float
+    input: float
+    infer: float
+    output: float
+    network: float
+
+    @property
+    def server(self) -> float:
+        return self.queue + self.input + self.infer + self.output
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """How often so many rows went through the network at once, and how long that took."""
+
+    rows: int
+    executions: int
+    infer_ms: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How the pieces of streamed answers came; times in milliseconds."""
+
+    first_ms: Latency
+    between_ms: Latency | None  # None where every answer was one piece
+    pieces_per_s: Estimate
+    pieces_per_answer: float
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the measurement took of the machine; None where the process is not on this one."""
+
+    client_cores: float
+    server_cores: float | None = None
+    server_memory_mib: float | None = None
+    app_cores: float | None = None
+    app_memory_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One reason to believe a point: what was looked at, what was found, what was allowed."""
+
+    name: str
+    found: str
+    allowed: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One demand on one model, measured and believed."""
+
+    arm: str
+    demand: LoadSpec
+    client: Literal["perf_analyzer", "gourmet"]
+    rows_per_s: Estimate
+    latency_ms: Latency
+    split_ms: Split
+    batches: tuple[BatchSize, ...]
+    windows: tuple[Window, ...]
+    requests: int
+    errors: Mapping[str, int]
+    usage: Usage
+    checks: tuple[Evidence, ...]
+    config: Mapping[str, Any]
+    attempts: int = 1
+    turns: int = 1
+    stream: Stream | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm} {self.demand}"
+
+    @property
+    def rates(self) -> list[float]:
+        """Rows per second by window, or by turn."""
+        return [window.requests_per_s * self.demand.batch for window in self.windows]
+
+    @property
+    def executed_rows(self) -> float:
+        """The mean batch that really went through the network."""
+        executions = sum(size.executions for size in self.batches)
+        return sum(size.rows * size.executions for size in self.batches) / executions if executions else 0.0
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A point that was measured and is not reported, with the reason."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: Rejected: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What the figures say, in a sentence; `seen` tells whether a claim holds, None that it stays open."""
+
+    says: str
+    seen: bool | None = None
+
+    @property
+    def mark(self) -> str:
+        return {True: "✓", False: "✗", None: "·"}[self.seen]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A whole run, with what is needed to compare it with another."""
+
+    title: str
+    command: str
+    when: str
+    machine: Mapping[str, str]
+    data: str
+    points: tuple[Point, ...]
+    refused: tuple[Rejection, ...] = ()
+    findings: tuple[Statement, ...] = ()
+    goals: tuple[Requirement, ...] = ()
+    about: str = ""
+    schema: str = field(default=SCHEMA)
+
+
+def as_json(bench: Bench) -> str:
+    return json.dumps(asdict(bench), indent=1, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Bench:
+    """A saved benchmark; raises UnreadableResult."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as exc:
+        raise UnreadableResult(f"{path} cannot be read as a saved benchmark: {exc}") from exc
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise UnreadableResult(
+            f"{path} has the schema {schema!r} and this gourmet reads {SCHEMA!r}: "
+            "save one with `gourmet bench run … --save FOLDER`"
+        )
+    try:
+        return _adapter().validate_python(data)
+    except ValueError as exc:
+        raise UnreadableResult(f"{path} is not a whole benchmark of {SCHEMA}: {exc}") from exc
+
+
+@cache
+def _adapter() -> TypeAdapter[Bench]:
+    return TypeAdapter(Bench)

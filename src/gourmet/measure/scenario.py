@@ -1,0 +1,216 @@
+"""Named scenarios: a row of configs on a running server, each under its loads, and what they show.
+
+Nothing is rebuilt or restarted: a config goes to the server through the load API, and what served
+before is put back at the end, whatever happens.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from gourmet.config_change import Change, Config, changed
+from gourmet.measure import config_guard, stats, sweep
+from gourmet.measure.raw_onnx import LayoutResult
+from gourmet.measure.requirement import Requirement
+from gourmet.measure.results import (
+    BatchSize,
+    Bench,
+    Latency,
+    LoadSpec,
+    Point,
+    Rejection,
+    Split,
+    Statement,
+    Stream,
+    Window,
+)
+from gourmet.measure.sweep import DataSource, OnStep
+from gourmet.measure.task import Addresses, MeasureOptions, Workload
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A config of a model and what is asked of it.
+
+    `change` is made to the config without batching; None leaves what serves as it is.
+    """
+
+    name: str
+    change: Change | None
+    demands: tuple[LoadSpec, ...]
+    # Written into the config even where there is nothing to batch, which Change refuses.
+    delay_us: int | None = None
+
+    @property
+    def model(self) -> str:
+        return self.demands[0].model
+
+
+class Points:
+    """The points of a scenario, and every turn of them; one that was rejected is missing."""
+
+    def __init__(self, turns: Sequence[Point], beside: Sequence[Sequence[LayoutResult]] = ()) -> None:
+        self.beside = beside
+        self._turns: dict[str, list[Point]] = {}
+        for point in turns:
+            self._turns.setdefault(point.name, []).append(point)
+        self.merged = [merge(points) for points in self._turns.values()]
+
+    def turns(self, arm: str, demand: LoadSpec) -> list[Point]:
+        """What was measured of an arm under a load, turn by turn."""
+        return self._turns.get(f"{arm} {demand}", [])
+
+    def get(self, arm: str, level: float, batch: int = 1) -> Point | None:
+        found = self.turns(arm, LoadSpec("", level, batch=batch))
+        return merge(found) if found else None
+
+    def of(self, *arms: str, level: float, batch: int = 1) -> list[Point]:
+        found = (self.get(arm, level, batch) for arm in arms)
+        return [point for point in found if point is not None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Arms, and how to read them."""
+
+    name: str
+    title: str
+    about: str
+    arms: tuple[Arm, ...]
+    read: Callable[[Points], list[Statement]]
+    # What figures are to reach; where models are compared, whether they answer alike, in a sentence.
+    goals: Callable[[Points], list[Requirement]] = field(default=lambda _points: [])
+    check: Callable[[Mapping[str, Workload]], str] = field(default=lambda _workloads: "")
+    # A server of its own, where the running one has not all models; what is measured without any, each turn.
+    server: Callable[[], AbstractContextManager[Addresses]] | None = None
+    beside: Callable[[Mapping[str, Workload]], Sequence[LayoutResult]] | None = None
+    needs_gpu: bool = False
+    # The page of docs/ that has a part for it.
+    page: str = "labs.md"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(arm.model for arm in self.arms))
+
+
+def run(
+    scenario: Scenario,
+    target: Addresses,
+    effort: MeasureOptions,
+    data: DataSource,
+    *,
+    turns: int = 1,
+    command: str = "",
+    on_step: OnStep = lambda _share, _words: None,
+) -> Bench:
+    """Measure every arm `turns` times, one after another, and say what was found."""
+    measured: list[Point] = []
+    refused: list[Rejection] = []
+    beside: list[Sequence[LayoutResult]] = []
+    steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
+    with scenario.server() if scenario.server else nullcontext(target) as asked:
+        on_step(0.0, "asking every row alone")
+        workloads = {model: sweep.prepare(model, asked, data) for model in scenario.models}
+        about = " ".join(filter(None, [scenario.about, scenario.check(workloads)]))
+        with config_guard.restored(asked, scenario.models) as running:
+            for place, (turn, arm) in enumerate(steps):
+
+                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
+                    said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
+                    on_step((place + share) / len(steps), said)
+
+                if scenario.beside and arm is scenario.arms[0]:
+                    on_arm(0.0, "without a server")
+                    beside.append(scenario.beside(workloads))
+                on_arm(0.0, f"loading {arm.name}")
+                config_guard.load(asked, arm.model, _config(running[arm.model], arm))
+                points, not_these = sweep.run(
+                    workloads[arm.model], arm.demands, asked, effort, arm.name, on_arm
+                )
+                refused += not_these
+                measured += points
+    seen = Points(measured, beside)
+    return sweep.bench(
+        scenario.title,
+        command,
+        _data(workloads),
+        seen.merged,
+        refused,
+        about=about,
+        findings=tuple(scenario.read(seen)),
+        goals=tuple(scenario.goals(seen)),
+    )
+
+
+def _data(workloads: Mapping[str, Workload]) -> str:
+    said = {model: workload.rows.about for model, workload in workloads.items()}
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return "; ".join(f"{model}: {about}" for model, about in said.items())
+
+
+def _config(running: Config, arm: Arm) -> Config:
+    """The arm's config: what serves now, without batching, with the arm's change."""
+    if arm.change is None:
+        return running
+    config = changed(changed(running, Change(dynamic_batching=False)), arm.change)
+    if arm.delay_us is not None:
+        config["dynamic_batching"] = {"max_queue_delay_microseconds": arm.delay_us}
+    return config
+
+
+def merge(turns: Sequence[Point]) -> Point:
+    """The turns of a point as one: means over the turns, whose spread gives the interval.
+
+    A percentile of all turns together cannot be had from theirs; theirs are averaged.
+    """
+    if len(turns) == 1:
+        return turns[0]
+    executions: dict[int, list[BatchSize]] = {}
+    for size in (size for point in turns for size in point.batches):
+        executions.setdefault(size.rows, []).append(size)
+    split = {
+        name: statistics.fmean(getattr(p.split_ms, name) for p in turns) for name in vars(turns[0].split_ms)
+    }
+    rates = [point.rows_per_s.value for point in turns]
+    return replace(
+        turns[0],
+        rows_per_s=stats.interval(rates),
+        latency_ms=_means([point.latency_ms for point in turns]),
+        split_ms=Split(**split),
+        batches=tuple(_sum(rows, sizes) for rows, sizes in sorted(executions.items())),
+        windows=tuple(
+            Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
+        ),
+        requests=sum(point.requests for point in turns),
+        checks=tuple(check for point in turns for check in point.checks),
+        attempts=max(point.attempts for point in turns),
+        turns=len(turns),
+        stream=_stream([point.stream for point in turns if point.stream]),
+    )
+
+
+def _stream(turns: Sequence[Stream]) -> Stream | None:
+    if not turns:
+        return None
+    between = [each.between_ms for each in turns if each.between_ms]
+    return Stream(
+        _means([each.first_ms for each in turns]),
+        _means(between) if between else None,
+        stats.interval([each.pieces_per_s.value for each in turns]),
+        statistics.fmean(each.pieces_per_answer for each in turns),
+    )
+
+
+def _means(turns: Sequence[Latency]) -> Latency:
+    return Latency(
+        **{name: statistics.fmean(getattr(each, name) for each in turns) for name in vars(turns[0])}
+    )
+
+
+def _sum(rows: int, sizes: Sequence[BatchSize]) -> BatchSize:
+    count = sum(size.executions for size in sizes)
+    return BatchSize(rows, count, sum(size.infer_ms * size.executions for size in sizes) / count)

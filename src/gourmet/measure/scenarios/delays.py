@@ -1,0 +1,160 @@
+"""Queue delays: on a model in turn, and with instance counts on one that cannot batch and one that can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gourmet.config_change import Change
+from gourmet.measure.claims import (
+    above,
+    all_of,
+    below,
+    claim,
+    not_measured,
+    over,
+    times_the_throughput,
+)
+from gourmet.measure.compare import NOISE
+from gourmet.measure.results import LoadSpec, Point, Statement
+from gourmet.measure.scenario import Arm, Points, Scenario
+
+_COUNTS: Final = (24, 12, 4, 5)
+_DELAYS_US: Final = (100, 500, 1000, 2000, 4000)
+_LEVEL: Final = 16
+_ALONE_US: Final = (0, 200, 2000, 5000)
+_ALONE_LEVELS: Final = (2, 8)
+
+_ABOUT_ALONE: Final = (
+    "How long may a request wait for company? Two instances, dynamic batching, and the delay alone changes. "
+    "Clients that ask again as soon as they are answered send no more for being kept waiting."
+)
+# Two arms with the same config may differ by this much from one turn to the next.
+_NOISE: Final = 0.10
+
+
+def queue_delay(name: str, model: str) -> Scenario:
+    arms = tuple(
+        Arm(
+            arm_name(us),
+            Change(instances=2, dynamic_batching=True, delay_us=us),
+            tuple(LoadSpec(model, level) for level in _ALONE_LEVELS),
+        )
+        for us in _ALONE_US
+    )
+
+    def read(points: Points) -> list[Statement]:
+        names = [arm.name for arm in arms]
+        return [
+            said
+            for level in _ALONE_LEVELS
+            for said in batches_and_waits(points.of(*names, level=level), model)
+        ]
+
+    return Scenario(name, f"The queue-delay lab on {model}", _ABOUT_ALONE, arms, read)
+
+
+def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scenario:
+    """`lone` takes one row a request, `batched` has a batch dimension."""
+
+    def asked(model: str) -> tuple[LoadSpec, ...]:
+        return (LoadSpec(model, _LEVEL),)
+
+    def waits(model: str) -> list[str]:
+        return [f"{model} {arm_name(us)}" for us in _DELAYS_US]
+
+    counts = tuple(Arm(_count(count), Change(instances=count), asked(lone)) for count in _COUNTS)
+    delayed = tuple(
+        Arm(arm, Change(instances=2), asked(model), delay_us=us)
+        for model in (lone, batched)
+        for arm, us in zip(waits(model), _DELAYS_US, strict=True)
+    )
+    about = (
+        f"{title}: instance counts on {lone}, then queue delays on it, which takes one image a request "
+        f"and can batch nothing, and on {batched}, which can. Sixteen clients ask again as soon as they are "
+        "answered."
+    )
+
+    def read(points: Points) -> list[Statement]:
+        """What the lab teaches, held against these figures."""
+        alone, together = (points.of(*waits(model), level=_LEVEL) for model in (lone, batched))
+        return [
+            _counts(points),
+            only_noise(alone, lone),
+            *batches_and_waits(together, batched),
+        ]
+
+    return Scenario(name, title, about, counts + delayed, read)
+
+
+def _counts(points: Points) -> Statement:
+    words = "with more instances than cores, a few do as well as many"
+    found = points.of(*(_count(count) for count in _COUNTS), level=_LEVEL)
+    if len(found) < len(_COUNTS):
+        return not_measured(words)
+    most, few = found[0], found[2]
+    gained = times_the_throughput(few, most)
+    figures = over(found, lambda p: f"{p.rows_per_s.value:.0f} rows/s", lambda p: p.arm)
+    return claim(above(gained, 1 - NOISE), words, f"{figures}; {few.arm} {gained:.2f} times {most.arm}")
+
+
+def _count(count: int) -> str:
+    return f"{count} instances"
+
+
+def arm_name(delay_us: int) -> str:
+    return f"delay {delay_us} µs"
+
+
+def only_noise(points: Sequence[Point], model: str) -> Statement:
+    """Where nothing can be batched, the delays must make no difference."""
+    words = f"delays change nothing on {model}, which cannot batch (max_batch_size 0)"
+    if len(points) < 2:
+        return not_measured(words)
+    longest = times_the_throughput(points[-1], points[0])
+    rows = max(point.executed_rows for point in points)
+    figures = (
+        f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(points[-1])} "
+        f"instead of {_delay(points[0])}; the dynamic batcher sends a lone row on at once"
+    )
+    same = all_of(above(longest, 1 - _NOISE), below(longest, 1 + _NOISE))
+    return claim(all_of(rows <= 1.0, same), words, figures)
+
+
+def batches_and_waits(points: Sequence[Point], model: str) -> list[Statement]:
+    """Where rows can be batched: does waiting fill the batches, and what does it cost?"""
+    if len(points) < 2:
+        return [not_measured(f"delays on {model}")]
+    first, last = points[0], points[-1]
+    at = f"{model} at c={first.demand.level:g}"
+    return [
+        claim(
+            last.split_ms.queue > first.split_ms.queue,
+            f"{at}: a longer delay is time in the queue",
+            over(points, lambda p: f"{p.split_ms.queue:.2f} ms", _delay),
+        ),
+        claim(
+            last.executed_rows > first.executed_rows * 1.2,
+            f"{at}: a longer delay fills the batches",
+            over(points, lambda p: f"{p.executed_rows:.2f} rows", _delay),
+        ),
+        Statement(f"{at}: {_best(points)}."),
+    ]
+
+
+def _best(points: Sequence[Point]) -> str:
+    """Whether waiting pays, as far as the interval against the shortest wait tells."""
+    first = points[0]
+    best = max(points, key=lambda point: point.rows_per_s.value)
+    reached = f"most throughput with {best.arm}, {best.rows_per_s.value:.4g} rows/s"
+    if best is first:
+        return f"{reached}, the shortest that was tried: waiting does not pay here"
+    gained = times_the_throughput(best, first)
+    told = f"{reached}, {gained:.2f} times that with {first.arm}"
+    if above(gained, 1) is not True:
+        return f"{told}, which may be noise"
+    return told if above(gained, 1 + NOISE) else f"{told}, little more than two runs of the same differ by"
+
+
+def _delay(point: Point) -> str:
+    return point.arm.rpartition("delay ")[2]

@@ -1,0 +1,192 @@
+"""What serving costs and what it gains: our backend against raw ONNX Runtime, our model.py against a lab's.
+
+Everything is measured in the same run on the same cores, in turns; the goals' ratios are taken turn by turn,
+so that a machine that gets busier in between does no arm an injustice.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gourmet import repository
+from gourmet.config_change import Change
+from gourmet.measure import raw_onnx
+from gourmet.measure.claims import not_measured
+from gourmet.measure.inputs import Array, InputRows
+from gourmet.measure.raw_onnx import LayoutResult
+from gourmet.measure.requirement import Requirement, median_and_range, ratios
+from gourmet.measure.results import LoadSpec, Point, Statement
+from gourmet.measure.scenario import Arm, Points, Scenario
+from gourmet.measure.task import Addresses, Workload
+from gourmet.measure.validity import WrongAnswers
+from gourmet.runtime.openvino_network import ONNX_RUNTIME
+from gourmet.serving.ports import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.systems import registry
+
+# The models that only this repository has: those of known labs.
+BASELINES: Final = Path(__file__).resolve().parents[4] / "benchmarks" / "models"
+# The lab's crop is cut after shrinking and not before, so a picture between two classes may go either way.
+_LEAST_AGREEMENT: Final = 0.95
+
+ONE: Final = "one instance"
+ONNX: Final = "ONNX"
+DYNAMIC: Final = "ONNX, dynamic batching"
+OURS: Final = "ours"
+ALONE: Final = "ours, one row at a time"
+LAB: Final = "reference lab"
+
+_ABOUT: Final = (
+    "What Triton adds to ONNX Runtime, and our model.py beside that of a reference lab with the same "
+    "weights, on the same pictures. “one instance” has one thread and the engine of the raw runs."
+)
+
+
+def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
+    """`python` and `onnx` serve the same weights; `lab` is a model of BASELINES that gets them too."""
+
+    def asked(model: str, *levels: int) -> tuple[LoadSpec, ...]:
+        return tuple(LoadSpec(model, level) for level in levels)
+
+    several = (
+        *asked(onnx, 2, 4, 8),
+        LoadSpec(onnx, 4, protocol="grpc"),
+        LoadSpec(onnx, 4, protocol="grpc", shared_memory=True),
+        LoadSpec(onnx, 4, batch=4, protocol="grpc", shared_memory=True),
+    )
+    alone = (LoadSpec(onnx, 1), LoadSpec(onnx, 1, protocol="grpc", shared_memory=True))
+    # What our backend adds shows only beside the same engine.
+    one = Change(instances=1, threads=1, engine=ONNX_RUNTIME)
+    dynamic = Change(dynamic_batching=True, delay_us=0, engine=ONNX_RUNTIME)
+    arms = (
+        Arm(ONE, one, alone),
+        Arm(ONNX, None, several),
+        Arm(DYNAMIC, dynamic, asked(onnx, 2, 8)),
+        Arm(OURS, None, asked(python, 1, 2, 8)),
+        Arm(LAB, None, asked(lab, 1, 2, 8)),
+        Arm(ALONE, Change(), asked(python, 1, 2, 8)),
+    )
+    return Scenario(
+        name,
+        "The foundation",
+        _ABOUT,
+        arms,
+        _raw_runs,
+        goals=lambda points: _goals(points, alone, several),
+        check=lambda workloads: _answers_agree(*(workloads[model] for model in (python, onnx, lab))),
+        server=lambda: _serving(python, lab),
+        beside=lambda workloads: _raw(onnx, workloads[onnx].rows),
+        page="measurements.md",
+    )
+
+
+def _raw_runs(points: Points) -> list[Statement]:
+    """The runs without a server, for the reader to hold the rest against."""
+    if not points.beside:
+        return [not_measured("ONNX Runtime without a server")]
+    found = []
+    for same in zip(*points.beside, strict=True):
+        rate, p50 = ([getattr(each, name) for each in same] for name in ("runs_per_s", "p50_ms"))
+        figures = f"{median_and_range(rate, '.0f')} runs/s, p50 {median_and_range(p50, '.1f')} ms"
+        found.append(Statement(f"Without a server, {same[0].layout}: {figures}."))
+    return found
+
+
+def _goals(
+    points: Points, alone: tuple[LoadSpec, LoadSpec], several: tuple[LoadSpec, ...]
+) -> list[Requirement]:
+    """As far as every turn was measured: one in which a point was rejected has nothing to be held against."""
+    raw = [layouts[0] for layouts in points.beside]
+
+    def whole(turns: list[Point]) -> list[Point]:
+        return turns if len(turns) == len(raw) else []
+
+    http, memory = (whole(points.turns(ONE, each)) for each in alone)
+    added = {
+        "added inside Triton, mean": [p.split_ms.server - r.mean_ms for p, r in zip(http, raw, strict=False)],
+        "added for gRPC with shared memory, p50": _added(memory, raw),
+        "added for HTTP, p50": _added(http, raw),
+    }
+    served = [whole(points.turns(ONNX, each)) for each in several]
+    best = [max(p.rows_per_s.value for p in turn) for turn in zip(*filter(None, served), strict=True)]
+    raw_best = [max(each.runs_per_s for each in layouts) for layouts in points.beside]
+    ours, lab = (
+        [p.rows_per_s.value for p in whole(points.turns(arm, LoadSpec("", 8)))] for arm in (OURS, LAB)
+    )
+    goals = [
+        *(
+            Requirement(f"one instance, concurrency 1: {where}", tuple(ms), 1.5, at_most=True, unit="ms")
+            for where, ms in added.items()
+        ),
+        Requirement("best through Triton ÷ best raw", _ratios(best, raw_best), 0.88),
+        Requirement("ours ÷ reference lab, concurrency 8", _ratios(ours, lab), 3.0),
+    ]
+    return [goal for goal in goals if goal.per_turn]
+
+
+def _added(served: list[Point], raw: list[LayoutResult]) -> list[float]:
+    return [point.latency_ms.p50 - by_itself.p50_ms for point, by_itself in zip(served, raw, strict=False)]
+
+
+def _ratios(ours: list[float], theirs: list[float]) -> tuple[float, ...]:
+    return ratios(ours, theirs) if ours and theirs else ()
+
+
+def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
+    """One turn of every layout of ONNX Runtime by itself."""
+    folder = repository.DEFAULT / onnx
+    weights = folder / str(repository.versions(folder)[-1]) / "model.onnx"
+    return raw_onnx.measure(weights, {given.name: rows.tensor(given, (0,)) for given in rows.inputs})
+
+
+@contextmanager
+def _serving(python: str, lab: str) -> Iterator[Addresses]:
+    """A Triton with the product's models and the lab's, which gets the weights of `python`."""
+    newest = repository.DEFAULT / python
+    with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as name:
+        baselines = Path(name) / "models"
+        shutil.copytree(BASELINES, baselines)
+        shutil.copy2(newest / str(repository.versions(newest)[-1]) / "model.pt", baselines / lab / "1")
+        http, grpc, metrics = free_ports(3)
+        options = TritonOptions(
+            (repository.DEFAULT, baselines), http_port=http, grpc_port=grpc, metrics_port=metrics
+        )
+        log: list[str] = []
+        with TritonServer(options, log.append) as server:
+            server.wait_until_live()
+            yield Addresses(options.http_url, options.grpc_url)
+
+
+def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:
+    """How often the lab's model and ours give the same label; raise where they clearly should and do not."""
+    if not np.array_equal(_best(python), _best(onnx)):
+        raise WrongAnswers(
+            f"{python.model} and {onnx.model} give different labels: deploy both from the same weights"
+        )
+    ours, theirs = python.answers.expected, lab.answers.expected
+    (label,) = [name for name in theirs[0] if name in ours[0] and theirs[0][name].dtype == np.object_]
+    same = float(np.mean([mine[label] == other[label] for mine, other in zip(ours, theirs, strict=True)]))
+    if same < _LEAST_AGREEMENT:
+        raise WrongAnswers(f"{python.model} and {lab.model} agree on {same:.0%} only: measure neither")
+    return (
+        f"The answers were checked first: {python.model} and {onnx.model} gave the same label for every "
+        f"picture, and the reference lab's model for {same:.0%} of them."
+    )
+
+
+def _best(workload: Workload) -> Array:
+    """The place of the most probable label, of every row."""
+    info = workload.rows.info
+    outputs = {
+        name: np.stack([answer[name] for answer in workload.answers.expected])
+        for name in workload.answers.expected[0]
+    }
+    found: Array = registry.classification(info.system).probabilities(outputs, info).argmax(axis=1)
+    return found

@@ -1,0 +1,105 @@
+"""Figures out of samples: pure functions, no clock, no server."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from gourmet.measure.results import Estimate, Latency, Stream, Window
+
+Array = npt.NDArray[np.float64]
+
+
+def interval(values: Sequence[float]) -> Estimate:
+    """The mean of independent rates or times with its 95 % interval; of one, the interval is unknown.
+
+    Student's, of the logarithms: noise multiplies, and no rate is below zero.
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2 or min(values) <= 0:
+        return Estimate(mean)
+    spread = statistics.variance(map(math.log, values)) / len(values)
+    return _around(mean, spread, len(values) - 1)
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """ours ÷ theirs with its 95 % interval (Welch's, of the logarithms)."""
+    logs = [[math.log(value) for value in values] for values in (ours, theirs)]
+    value = math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
+    if min(len(ours), len(theirs)) < 2:
+        return Estimate(value)
+    first, second = (statistics.variance(log) / len(log) for log in logs)
+    if first + second == 0:
+        return Estimate(value, value, value)
+    degrees = (first + second) ** 2 / (first**2 / (len(ours) - 1) + second**2 / (len(theirs) - 1))
+    return _around(value, first + second, degrees)
+
+
+def _around(value: float, variance_of_log: float, degrees: float) -> Estimate:
+    factor = math.exp(float(stdtrit(degrees, 0.975)) * math.sqrt(variance_of_log))
+    return Estimate(value, value / factor, value * factor)
+
+
+def latency(milliseconds: npt.NDArray[Any]) -> Latency:
+    p50, p90, p95, p99 = (float(value) for value in np.percentile(milliseconds, (50, 90, 95, 99)))
+    return Latency(float(milliseconds.mean()), p50, p90, p95, p99)
+
+
+def stream(
+    due: Array,
+    pieces: Sequence[Sequence[float]],
+    ours: npt.NDArray[np.bool_],
+    stretch: tuple[float, float],
+    count: int,
+) -> Stream | None:
+    """How the pieces of answers came: the first after its request was due, the others after one another.
+
+    `pieces` has the moments of each answer's, none where answers came whole. Times are those of `ours`, the
+    requests that the measurement is about; rates count every piece that came during the `stretch`.
+    """
+    if not any(pieces):
+        return None
+    mine = [moments for moments, counts in zip(pieces, ours, strict=True) if counts]
+    first = np.array([moments[0] for moments in mine]) - due[ours]
+    between = np.concatenate([np.diff(moments) for moments in mine])
+    moments = np.concatenate([np.asarray(each) for each in pieces])
+    held, edges = np.histogram(moments, bins=count, range=stretch)
+    return Stream(
+        first_ms=latency(1000 * first),
+        between_ms=latency(1000 * between) if between.size else None,
+        pieces_per_s=interval((held / np.diff(edges)).tolist()),
+        pieces_per_answer=len(moments) / len(pieces),
+    )
+
+
+def unsteadiness(rates: Sequence[float]) -> float:
+    """The window farthest from their median, as a share of it."""
+    middle = statistics.median(rates)
+    return max(abs(rate - middle) for rate in rates) / middle if middle else math.inf
+
+
+def windows(due: Array, done: Array, began: float, ended: float, count: int) -> tuple[Window, ...]:
+    """`count` equal stretches of a measurement: answers that arrived in each, and how long they took."""
+    edges = np.linspace(began, ended, count + 1)
+    stretch = (ended - began) / count
+    found = []
+    for left, right in itertools.pairwise(edges):
+        inside = (done >= left) & (done < right)
+        took_ms = 1000 * (done[inside] - due[inside])
+        some = took_ms.size > 0
+        mean, p95 = (float(took_ms.mean()), float(np.percentile(took_ms, 95))) if some else (0.0, None)
+        found.append(Window(int(inside.sum()) / stretch, mean, p95))
+    return tuple(found)
+
+
+def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
+    """How many requests were under way on average: the time that each spent inside the stretch."""
+    spent = np.minimum(done, ended) - np.maximum(due, began)
+    return float(np.clip(spent, 0, None).sum() / (ended - began))

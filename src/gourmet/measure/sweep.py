@@ -1,0 +1,140 @@
+"""A run of `gourmet bench run`: a model, the rows it is asked, and one demand after another."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gourmet.contracts import ModelInfo
+from gourmet.errors import UsageError
+from gourmet.measure import async_client, expected, perf_analyzer_client, validity
+from gourmet.measure.generator import OnTime
+from gourmet.measure.inputs import rows_for
+from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
+from gourmet.measure.task import Addresses, MeasureOptions, Task, Workload, check_possible, wire_for
+from gourmet.measure.transports import Answer
+from gourmet.reports import machine
+from gourmet.serving.client import describe_model, triton
+from gourmet.systems import registry
+
+OnStep = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Which rows to send, and where the expected answers come from."""
+
+    count: int = 32
+    seed: int = 5
+    folder: Path | None = None
+    size: tuple[int, int] = (400, 300)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reference: Path | None = None
+
+
+def prepare(model: str, target: Addresses, data: DataSource, *, through_app: bool = False) -> Workload:
+    """Make the rows for a served model and learn what each is answered by itself."""
+    with triton(target.url) as client:
+        info = describe_model(client, model)
+    rows = rows_for(
+        info, count=data.count, seed=data.seed, data=data.folder, shapes=data.shapes, size=data.size
+    )
+    if through_app and not rows.pictures:
+        raise UsageError(
+            f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
+        )
+    wire = wire_for(target, LoadSpec(model, through="app" if through_app else "triton"), rows)
+    batched = rows.batched or through_app
+    alone = expected.ask_alone(wire, len(rows), batched)
+    if through_app:
+        _check_served_by(alone[0], rows.info, target)
+    if data.reference is None:
+        return Workload(model, rows, expected.Answers(alone, batched, "each row was answered alone"))
+    source = f"{data.reference.name} answers without a server"
+    right = expected.Answers(expected.of_onnx(data.reference, rows), batched, source)
+    right.check_alone(alone)
+    return Workload(model, rows, right)
+
+
+def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> None:
+    served = answer["model"].item().decode()
+    if served == model.name:
+        return
+    with triton(target.url) as client:
+        system = describe_model(client, served).system
+    # One system's models answer at /predict: no variable makes it ask a model of another.
+    instead = f", or start the app with {registry.load(system).model_variable}={model.name}"
+    raise UsageError(
+        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: "
+        f"name that model{instead if system == model.system else ''}"
+    )
+
+
+def run(
+    workload: Workload,
+    demands: Iterable[LoadSpec],
+    target: Addresses,
+    effort: MeasureOptions,
+    arm: str = "",
+    on_step: OnStep = lambda _share, _words: None,
+) -> tuple[list[Point], list[Rejection]]:
+    """Measure one demand after another; a point that cannot be believed is refused and named.
+
+    Wrong answers and errors are not a matter of one point: they end the run.
+    """
+    wanted = list(demands)
+    points: list[Point] = []
+    refused: list[Rejection] = []
+    for place, demand in enumerate(wanted):
+
+        def on_time(share: float, place: int = place, demand: LoadSpec = demand) -> None:
+            on_step((place + share) / len(wanted), f"{arm or demand.model} {demand}")
+
+        on_time(0.0)
+        try:
+            points.append(measure(workload, demand, target, effort, arm, on_time))
+        except (validity.Disturbed, validity.ServerOverrun) as exc:
+            why = str(exc).removeprefix(f"{demand}: ")
+            refused.append(Rejection(f"{arm or demand.model} {demand}", f"{exc.in_short} ({why})"))
+    return points, refused
+
+
+def measure(
+    workload: Workload,
+    demand: LoadSpec,
+    target: Addresses,
+    effort: MeasureOptions,
+    arm: str = "",
+    on_time: OnTime = lambda _: None,
+) -> Point:
+    """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
+    check_possible(demand, workload.rows, effort)
+    with triton(target.url) as client:
+        config = client.get_model_config(demand.model)
+    task = Task(workload, demand, target, effort, config, on_time)
+    for attempt in range(1, effort.attempts + 1):
+        try:
+            point = (
+                perf_analyzer_client.measure(task) if task.for_perf_analyzer else async_client.measure(task)
+            )
+        except validity.Disturbed:
+            if attempt == effort.attempts:
+                raise
+        else:
+            return replace(point, arm=arm or demand.model, attempts=attempt)
+    raise AssertionError("an attempt returns or raises")
+
+
+def bench(
+    title: str,
+    command: str,
+    data: str,
+    points: Sequence[Point],
+    refused: Sequence[Rejection] = (),
+    **more: Any,
+) -> Bench:
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Bench(title, command, when, machine.about(), data, tuple(points), tuple(refused), **more)

@@ -1,0 +1,1 @@
+"""Pictures of strangers, decoded safely, and what classifiers of them have in common."""

@@ -1,0 +1,161 @@
+"""Files that are small and honest about their pixels, and yet cost minutes or gigabytes to decode.
+
+Pillow and its libraries walk every segment, chunk and scan that a file has. These checks walk the
+same structures without decoding anything and say why a file is refused:
+
+    JPEG   every progressive scan visits every pixel again, and a scan can be ten bytes long;
+           segments and padding in front of the picture are parsed one by one in Python
+    PNG    so are chunks
+    GIF    so are comments and extensions in front of the first frame
+    BMP    run lengths are decoded in Python, one by one
+    TIFF   one tile may be larger than the whole picture
+    AVIF   the frame may be larger than the picture says that it is
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from PIL import Image
+
+from gourmet.pictures import avif_size
+
+# Ordinary progressive JPEGs have about ten scans; at 50 million pixels this leaves twenty-four.
+MAX_SCAN_PIXELS: Final = 1_200_000_000
+MAX_SCANS: Final = 200
+# Damaged photos have some in the midst of a scan.
+MAX_MARKERS: Final = 100_000
+# Where a JPEG has several scans its coefficients are all kept, at two bytes each.
+MAX_COEFFICIENTS: Final = 120_000_000
+# What an AVIF's frames may have beyond what it says, for colour and alpha each: a thumbnail.
+SPARE_PIXELS: Final = 1_000_000
+# A ten-megabyte colour profile is 160 segments; a PNG of ten megabytes about 1,300 chunks.
+MAX_SEGMENTS: Final = 2_000
+MAX_PADDING_BYTES: Final = 65_536
+MAX_CHUNKS: Final = 20_000
+MAX_BLOCKS: Final = 50_000  # of at most 255 bytes
+MAX_TILE_PIXELS: Final = 4_000_000
+
+_MARKER: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
+_SOI, _EOI, _SOS, _TEM = 0xD8, 0xD9, 0xDA, 0x01
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+_GIF_EXTENSION: Final = ord("!")
+_BMP_RUN_LENGTHS: Final = (1, 2)
+
+
+def excess(image: Image.Image, data: bytes) -> str | None:
+    """Why decoding the opened `image` of `data` would cost too much, or None."""
+    if image.format in ("JPEG", "MPO"):
+        scans = jpeg_scans(data)
+        if scans > MAX_SCANS:
+            return f"it has more than {MAX_SCANS} scans or {MAX_MARKERS} markers"
+        if scans * image.width * image.height > MAX_SCAN_PIXELS:
+            return f"its {scans} scans would each visit {image.width * image.height / 1e6:.1f} million pixels"
+        if scans > 1 and (kept := _coefficients(image)) > MAX_COEFFICIENTS:
+            return f"its {scans} scans need {kept / 1e6:.0f} million coefficients at once"
+    if image.format == "AVIF":
+        return _avif_excess(image, data)
+    if image.format == "BMP" and image.info.get("compression") in _BMP_RUN_LENGTHS:
+        return "its pixels are run lengths"
+    tags = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
+    tile = _number(tags.get(_TILE_WIDTH, 0)) * _number(tags.get(_TILE_LENGTH, 0))
+    if tile > max(MAX_TILE_PIXELS, image.width * image.height):
+        return f"one of its tiles has {tile / 1e6:.1f} million pixels"
+    return None
+
+
+def _coefficients(image: Image.Image) -> float:
+    """The coefficients of all colours of a JPEG, whose colours may be of different fineness."""
+    layers = getattr(image, "layer", None) or [(0, 1, 1, 0)] * 4
+    cells = [max(1, across) * max(1, down) for _, across, down, *_ in layers]
+    finest = max(across for _, across, *_ in layers) * max(down for _, _, down, *_ in layers)
+    return float(image.width * image.height * sum(cells) / max(1, finest))
+
+
+def _avif_excess(image: Image.Image, data: bytes) -> str | None:
+    try:
+        frames = avif_size.pixels(data)
+    except avif_size.Unreadable as exc:
+        return f"its size cannot be made out: {exc}"
+    if frames > 2 * image.width * image.height + SPARE_PIXELS:
+        return f"its frames have {frames / 1e6:.1f} million pixels, more than it says"
+    return None
+
+
+def header_excess(data: bytes) -> str | None:
+    """Why even reading the header of `data` would cost too much, or None."""
+    if data.startswith(b"\xff\xd8"):
+        return _jpeg_header_excess(data)
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _png_excess(data)
+    if data.startswith(b"GIF8"):
+        return _gif_excess(data)
+    return None
+
+
+def jpeg_scans(data: bytes) -> int:
+    """The number of scans in the first picture of a JPEG; too many markers count as too many scans."""
+    scans = 0
+    at = 2
+    for _ in range(MAX_MARKERS):
+        found = _MARKER.search(data, at)
+        if not found or found[1][0] == _EOI or scans > MAX_SCANS:
+            return scans
+        marker = found[1][0]
+        scans += marker == _SOS
+        at = _after_segment(data, found.end(), marker)
+    return MAX_SCANS + 1
+
+
+def _jpeg_header_excess(data: bytes) -> str | None:
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        found = _MARKER.search(data, at, at + MAX_PADDING_BYTES)
+        if not found:
+            padded = len(data) > at + MAX_PADDING_BYTES
+            return f"more than {MAX_PADDING_BYTES} bytes of it are padding" if padded else None
+        marker = found[1][0]
+        if marker in (_SOS, _EOI):
+            return None
+        at = _after_segment(data, found.end(), marker)
+    return f"it has more than {MAX_SEGMENTS} segments"
+
+
+def _after_segment(data: bytes, at: int, marker: int) -> int:
+    if marker in (_SOI, _TEM) or at + 2 > len(data):
+        return at
+    return at + max(2, int.from_bytes(data[at : at + 2], "big"))
+
+
+def _png_excess(data: bytes) -> str | None:
+    at = 8
+    for _ in range(MAX_CHUNKS):
+        if at + 8 > len(data) or data[at + 4 : at + 8] == b"IEND":
+            return None
+        at += 12 + struct.unpack_from(">I", data, at)[0]
+    return f"it has more than {MAX_CHUNKS} chunks"
+
+
+def _gif_excess(data: bytes) -> str | None:
+    if len(data) < 13:
+        return None
+    at = 13 + (3 * (2 << (data[10] & 7)) if data[10] & 0x80 else 0)
+    in_extension = False
+    for _ in range(MAX_BLOCKS):
+        if at >= len(data):
+            return None
+        if in_extension:
+            in_extension = data[at] != 0
+            at += 1 + data[at]
+        elif data[at] == _GIF_EXTENSION:
+            in_extension = True
+            at += 2
+        else:  # the first frame, or the end
+            return None
+    return f"it has more than {MAX_BLOCKS} blocks in front of its first frame"
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,171 @@
+"""The charts that several reports draw: bars with intervals, lines, dots and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gourmet.reports import svg
+
+WIDTH: Final = 880.0
+_ROW: Final = 24.0
+_LEFT: Final = 56.0
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A horizontal bar, of one colour or made of `parts` (length, colour, hint), with its interval."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    colour: str = svg.COLOURS[0]
+    says: str = ""
+    hint: str = ""
+    parts: Sequence[tuple[float, str, str]] = ()
+
+
+def bars(
+    shown: Sequence[Bar],
+    title: str,
+    counts: str,
+    *,
+    most: float | None = None,
+    colours: Mapping[str, str] | None = None,
+    width: float = WIDTH,
+) -> svg.Drawing:
+    """A bar a row, from 0; `colours` is the legend above them."""
+    left = room_for(bar.name for bar in shown)
+    named, deep = svg.legend(left, 14, list(colours.items()), width - left) if colours else ("", 0.0)
+    marks = svg.ticks(0, most if most is not None else max(max(bar.value, bar.high or 0) for bar in shown))
+    x = svg.Scale(0, marks[-1], left, width - 60)
+    top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
+    shapes = [named, svg.across(x, marks, top - 4, bottom, counts)]
+    for place, bar in enumerate(shown):
+        y, begun = top + _ROW * place, 0.0
+        shapes.append(svg.text(left - 8, y + 15, bar.name, anchor="end"))
+        for length, colour, hint in bar.parts or [(bar.value, bar.colour, bar.hint)]:
+            shapes.append(svg.box(x(begun), y + 4, x(begun + length) - x(begun), _ROW - 8, colour, hint))
+            begun += length
+        shapes.append(svg.whisker(x, y + _ROW / 2, bar.low, bar.high))
+        end = min(x(max(bar.value, bar.high or 0.0)), x.end)
+        shapes.append(svg.text(end + 6, y + 16, bar.says or f"{bar.value:.4g}"))
+    return svg.picture(width, bottom + 44, title, shapes)
+
+
+def intervals(shown: Sequence[Bar], title: str, counts: str, around: float) -> svg.Drawing:
+    """A dot a row with its interval, beside the line at `around`; what a row says stands at its end."""
+    left = room_for(bar.name for bar in shown)
+    ends = [end for bar in shown for end in (bar.low, bar.high, bar.value) if end is not None]
+    marks = svg.ticks(min(0.9 * around, *ends), max(1.1 * around, *ends))
+    x = svg.Scale(marks[0], marks[-1], left, WIDTH - 60)
+    bottom = 10 + _ROW * len(shown)
+    shapes = [
+        svg.across(x, marks, 6, bottom, counts),
+        svg.line(x(around), 6, x(around), bottom, svg.INK, 1.5),
+    ]
+    for place, bar in enumerate(shown):
+        y = 10 + _ROW * (place + 0.5)
+        shapes.append(svg.text(left - 8, y + 4, bar.name, anchor="end"))
+        shapes.append(svg.whisker(x, y, bar.low, bar.high, bar.colour))
+        shapes.append(svg.dot(x(bar.value), y, bar.colour, bar.hint, 5))
+        shapes.append(svg.text(WIDTH - 54, y + 4, bar.says, colour=bar.colour))
+    return svg.picture(WIDTH, bottom + 44, title, shapes)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together: joined by a line, shown as dots, or both."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: str = svg.COLOURS[0]
+    joined: bool = True
+    # Per point; an empty list draws no dots.
+    radii: Sequence[float] = ()
+    hints: Sequence[str] = ()
+
+
+def lines(
+    shown: Sequence[Series],
+    title: str,
+    counts: tuple[str, str],
+    *,
+    x_range: Range | None = None,
+    y_range: Range | None = None,
+    size: tuple[float, float] = (WIDTH, 340.0),
+    diagonal: bool = False,
+    marks: Sequence[tuple[float, str]] = (),
+) -> svg.Drawing:
+    """Lines and dots over two axes; `counts` says what each counts, across and up.
+
+    `marks` are places across where something begins, with its name.
+    """
+    width, height = size
+    at_x = svg.ticks(*(x_range or _around(x for series in shown for x, _ in series.points)))
+    at_y = svg.ticks(*(y_range or _around(y for series in shown for _, y in series.points)))
+    entries = [(series.name, series.colour) for series in shown if series.name]
+    named, deep = svg.legend(_LEFT, 14, entries, width - _LEFT) if len(entries) > 1 else ("", 0.0)
+    x = svg.Scale(at_x[0], at_x[-1], _LEFT, width - 24)
+    y = svg.Scale(at_y[0], at_y[-1], height - 46, 34 + deep)
+    shapes = [
+        named,
+        svg.across(x, at_x, y.end, y.start, counts[0]),
+        svg.up(y, at_y, x.start, x.end, counts[1]),
+    ]
+    if diagonal:
+        shapes.append(svg.line(x.start, y.start, x.end, y.end, svg.FAINT, 1, "stroke-dasharray='4 4'"))
+    for at, name in marks:
+        shapes.append(svg.line(x(at), y.end, x(at), y.start, svg.FAINT, 1, "stroke-dasharray='3 3'"))
+        shapes.append(svg.text(x(at) + 3, y.end + 12, name, colour=svg.FAINT))
+    for series in shown:
+        where = [(x(across_), y(up_)) for across_, up_ in series.points]
+        if series.joined and len(where) > 1:
+            shapes.append(svg.path(where, series.colour))
+        hints = series.hints or [""] * len(where)
+        for place, radius in enumerate(series.radii):
+            shapes.append(svg.dot(*where[place], series.colour, hints[place], radius))
+    return svg.picture(width, height, title, shapes)
+
+
+def columns(
+    counts: Sequence[float],
+    title: str,
+    says: tuple[str, str],
+    *,
+    begins: float = 0.0,
+    step: float = 1.0,
+    mark: float | None = None,
+    size: tuple[float, float] = (360.0, 260.0),
+) -> svg.Drawing:
+    """A histogram: columns of width `step` from `begins` on, and a dashed line at `mark`."""
+    width, height = size
+    at_x, at_y = svg.ticks(begins, begins + step * len(counts)), svg.ticks(0, max(counts))
+    x, y = svg.Scale(at_x[0], at_x[-1], _LEFT, width - 12), svg.Scale(0, at_y[-1], height - 46, 30)
+    shapes = [svg.across(x, at_x, y.end, y.start, says[0]), svg.up(y, at_y, x.start, x.end, says[1])]
+    for place, count in enumerate(counts):
+        left, right = x(begins + step * place), x(begins + step * (place + 1))
+        hint = f"{count:g}"
+        shapes.append(
+            svg.box(left + 0.5, y(count), right - left - 1, y.start - y(count), svg.COLOURS[0], hint)
+        )
+    if mark is not None:
+        shapes.append(
+            svg.line(x(mark), y.end, x(mark), y.start, svg.COLOURS[6], 1.5, "stroke-dasharray='4 3'")
+        )
+    return svg.picture(width, height, title, shapes)
+
+
+def room_for(names: Iterable[str]) -> float:
+    """The width of the column that holds `names` to the left of a chart."""
+    longest = max((len(name) for name in names), default=0)
+    return min(360.0, 24 + 6.4 * longest)
+
+
+def _around(values: Iterable[float]) -> Range:
+    found = list(values)
+    return (min(found), max(found)) if found else (0.0, 1.0)

@@ -1,0 +1,56 @@
+"""The machine, versions and commit that a measurement belongs to."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from gourmet.runtime.instances import available_cpus
+
+_PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "openvino", "torch", "numpy", "pillow")
+
+
+def about() -> dict[str, str]:
+    """What a reader needs to know to compare a figure with one of their own."""
+    return {
+        "processor": _processor(),
+        "cpus": f"{available_cpus()} of {os.cpu_count()}",
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": ", ".join(_versions()),
+        "commit": _commit(),
+    }
+
+
+def _versions() -> Iterator[str]:
+    """What is here of the packages that matter: where only a client runs, there is no torch."""
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "not in a checkout"
+    return described.stdout.strip()

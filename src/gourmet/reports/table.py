@@ -1,0 +1,46 @@
+"""Rows and columns as Markdown and for a terminal, and the part of a page of docs/ that a command writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gourmet.errors import GourmetError
+
+
+class NoPlaceForReport(GourmetError):
+    """The page has no part that the command may write."""
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose figures stand to the right."""
+    ruled = ("---", *("---:" for _ in headings[1:]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (headings, ruled, *rows))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if _is_number(rows[-1][column]) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text == "–" or text.replace(".", "").replace("e-", "").isdigit()
+
+
+def write_section(page: Path, begin: str, end: str, words: str, heading: str) -> None:
+    """Put `words` between the lines `begin` and `end`; a page that is not there yet begins with `heading`."""
+    text = page.read_text() if page.exists() else f"# {heading}\n\n{begin}\n{end}\n"
+    before, begun, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise NoPlaceForReport(
+            f"{page} has no lines {begin!r} and {end!r}: add both, empty, where it belongs"
+        )
+    page.write_text(f"{before}{begin}\n{words}{end}{after}")

@@ -1,0 +1,123 @@
+"""How many CPU threads, and which device, one Triton instance of a model may take.
+
+Standard library only: the served models and the ONNX Runtime backend import it inside Triton.
+`model_config` is the parsed `args["model_config"]` that Triton hands to `initialize`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gourmet.errors import GourmetError
+
+# The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
+THREADS_PARAMETER: Final = "intra_op_thread_count"
+
+
+class InstanceConfigError(GourmetError):
+    """A model's config asks for threads or a device in a way that makes no sense."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where an instance should run; `required` is false where the CPU will do as well."""
+
+    kind: Literal["cpu", "cuda"]
+    index: int = 0
+    required: bool = True
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+CPU: Final = Device("cpu")
+
+
+def parameter(model_config: Mapping[str, Any], name: str) -> str:
+    """A parameter of the config as text, empty where it is not set."""
+    value: Mapping[str, Any] = model_config.get("parameters", {}).get(name, {})
+    return str(value.get("string_value", "")).strip()
+
+
+def integer_parameter(model_config: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """A parameter of the config that must be a whole number of at least 0."""
+    text = parameter(model_config, name)
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise InstanceConfigError(
+            f'parameter "{name}" of model {model_config.get("name", "?")!r} is {text!r}; '
+            "it must be a whole number, 0 for the default"
+        )
+    return int(text)
+
+
+def instance_count(model_config: Mapping[str, Any]) -> int:
+    """How many instances of the model work at the same time, over all its instance groups."""
+    total = 0
+    for group in model_config.get("instance_group", []):
+        if not group.get("passive", False):
+            total += int(group.get("count", 1) or 1) * max(1, len(group.get("gpus", [])))
+    return max(1, total)
+
+
+def cpu_threads(model_config: Mapping[str, Any]) -> int:
+    """The threads of one instance: what the config says, or an equal share of the CPUs."""
+    asked = integer_parameter(model_config, THREADS_PARAMETER)
+    return asked or max(1, available_cpus() // instance_count(model_config))
+
+
+def available_cpus(root: Path = Path("/")) -> int:
+    """CPUs this process may keep busy: its affinity, or its cgroup's quota where that is less."""
+    cpus = len(os.sched_getaffinity(0))
+    # A quota of 1.5 CPUs carries one busy thread; a second one would be throttled half of the time.
+    quotas = [int(quota) for quota in _cgroup_quotas(root)]
+    return max(1, min([cpus, *quotas]))
+
+
+def _cgroup_quotas(root: Path) -> Iterator[float]:
+    """The CPU limits of this process's control group and of every group around it."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # A line without controllers is of version 2 of control groups, where one file holds both numbers.
+        mounts = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        # Inside a container the path may be the host's; the mount itself is then the own group.
+        relative = Path(path.lstrip("/"))
+        for group in (relative, *relative.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
+                quota, period = " ".join((mounts / group / file).read_text() for file in files).split()
+                if int(quota) > 0:
+                    yield int(quota) / int(period)
+
+
+def wanted_device(args: Mapping[str, str]) -> Device:
+    """The device Triton gave this instance, from the `args` of `initialize`.
+
+    Triton turns KIND_AUTO into KIND_GPU wherever it sees a GPU, so only the config file tells
+    whether a GPU is required; without that, a framework that cannot use it takes the CPU.
+    """
+    if args["model_instance_kind"].removeprefix("KIND_") != "GPU":
+        return CPU
+    return Device("cuda", int(args["model_instance_device_id"]), required=_insists_on_gpu(args))
+
+
+def _insists_on_gpu(args: Mapping[str, str]) -> bool:
+    config = Path(args["model_repository"], "config.pbtxt")
+    try:
+        text = config.read_text()
+    except OSError:
+        return False
+    return re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None

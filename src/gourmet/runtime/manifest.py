@@ -1,0 +1,87 @@
+"""A version's files against the sha256 that its manifest.json gives, asked before the weights are used.
+
+Standard library only: the served models and the ONNX Runtime backend import it inside Triton.
+
+What this guards against is a file that is not the one that was deployed: cut short, half copied, taken
+from another version, replaced by hand. It is not a signature: anyone who may write the weights may write
+the manifest beside them too, which is why the repository is mounted read-only where it is served.
+
+A version without a manifest is served as it is, since a repository may hold models of anybody's, unless
+the model's config asks for one: parameters { key: "manifest" value: { string_value: "required" } }. All
+models that `gourmet deploy` writes ask for it, so that removing the manifest does not remove the check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError
+from gourmet.runtime.instances import parameter
+
+MANIFEST: Final = "manifest.json"
+PARAMETER: Final = "manifest"
+REQUIRED: Final = "required"
+
+
+class ManifestError(GourmetError):
+    """A file that is not the one its manifest speaks of, or a manifest that is missing or unreadable."""
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def is_required(model_config: Mapping[str, Any]) -> bool:
+    """Whether the model's config refuses versions without a manifest."""
+    text = parameter(model_config, PARAMETER)
+    if text not in ("", REQUIRED):
+        raise ManifestError(
+            f'parameter "{PARAMETER}" of model {model_config.get("name", "?")!r} is {text!r}; '
+            f'it must be "{REQUIRED}" or left out'
+        )
+    return text == REQUIRED
+
+
+def check(file: Path, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
+    """Raise ManifestError unless `file` is the one in its version's manifest.
+
+    Returns False where there is no manifest and none is required. `version` is the folder of the
+    version, where that is not the folder of the file.
+    """
+    version = version or file.parent
+    required = is_required(model_config)
+    path = version / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        named, wanted = str(manifest["file"]), str(manifest["sha256"])
+    except FileNotFoundError as exc:
+        if not required:
+            return False
+        raise ManifestError(
+            f"{path} is missing, and the config of the model asks for it: deploy the model again with "
+            f"`gourmet deploy`, or drop the parameter {PARAMETER!r} from its config.pbtxt"
+        ) from exc
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ManifestError(
+            f"{path} cannot be read as a manifest ({exc!r}): deploy the model again with `gourmet deploy`"
+        ) from exc
+    if named != file.relative_to(version).as_posix():
+        raise ManifestError(
+            f"{path} speaks of {named!r}, not of {file.name!r}: deploy the model again with `gourmet deploy`"
+        )
+    try:
+        found = sha256(file)
+    except OSError as exc:
+        raise ManifestError(f"{file} cannot be read: {exc.strerror}") from exc
+    if found != wanted:
+        raise ManifestError(
+            f"{file} has sha256 {found}, its manifest says {wanted}: this is not the file that was deployed; "
+            "restore it, or deploy the model again with `gourmet deploy`"
+        )
+    return True

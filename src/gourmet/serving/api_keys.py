@@ -1,0 +1,129 @@
+"""Keys for those of Triton's calls that change the server.
+
+Anyone who may load a model may run a program on the machine, and anyone who may register shared memory
+may read and write other processes' memory. Triton answers these calls only with a header that has the
+right value:
+
+    gourmet-admin-key    load, unload and list models, logging, trace
+    gourmet-memory-key   shared memory, for which the web app has a key of its own
+
+Everything else (inference, metadata, configs, health, statistics) stays open to anyone who reaches the
+ports, which are those of loopback. Each start makes new keys. The verbs of this project find them in the
+environment or in the stack's run file, and `client.triton` sends them.
+
+    python3 -m gourmet.serving.api_keys tritonserver …       # the same for a Triton that we do not start
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from gourmet.serving import run_file
+
+ADMIN_HEADER: Final = "gourmet-admin-key"
+MEMORY_HEADER: Final = "gourmet-memory-key"
+ADMIN_ENV: Final = "TRITON_ADMIN_KEY"
+MEMORY_ENV: Final = "TRITON_MEMORY_KEY"
+_LOCKED: Final = {ADMIN_HEADER: "model-repository,logging,trace", MEMORY_HEADER: "shared-memory"}
+_GRPC_PREFIX: Final = "triton-grpc-protocol-"
+_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The two keys of one Triton."""
+
+    admin: str
+    memory: str
+
+    def __post_init__(self) -> None:
+        for name, key in ((ADMIN_ENV, self.admin), (MEMORY_ENV, self.memory)):
+            if not _KEY.fullmatch(key):
+                raise run_file.NoSafePlace(
+                    f"{name} is too short or has odd characters: use at least 16 letters, digits, _ . and -, "
+                    "such as from `openssl rand -hex 24`"
+                )
+
+    @classmethod
+    def made(cls, env: Mapping[str, str]) -> Keys:
+        """Those that the environment gives, or else new ones."""
+        return cls(
+            env.get(ADMIN_ENV) or secrets.token_urlsafe(24), env.get(MEMORY_ENV) or secrets.token_urlsafe(24)
+        )
+
+    def __repr__(self) -> str:
+        return "Keys(…)"  # a log is no place for them
+
+    def headers(self, *, grpc: bool = False) -> dict[str, str]:
+        """What has to go with a request to one of the locked calls."""
+        prefix = _GRPC_PREFIX if grpc else ""
+        return {f"{prefix}{ADMIN_HEADER}": self.admin, f"{prefix}{MEMORY_HEADER}": self.memory}
+
+    def arguments(self) -> list[str]:
+        """What makes a tritonserver lock the calls."""
+        return [
+            f"--{protocol}={_LOCKED[header]}:{header}={key}"
+            for protocol in ("http-restricted-api", "grpc-restricted-protocol")
+            for header, key in self.headers().items()
+        ]
+
+
+def hide(pid: int, keys: Keys) -> None:
+    """Overwrite the keys in the command line of our child `pid`, which every user of the machine can read.
+
+    Triton takes them as arguments only. It has copied them when it starts to write its log; the kernel
+    lets a parent write to its child's memory, and where it does not, they stay to be seen.
+    """
+    with contextlib.suppress(OSError):
+        begin, end = map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[45:47])
+        with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(begin)
+            arguments = memory.read(end - begin)
+            for key in (keys.admin.encode(), keys.memory.encode()):
+                arguments = arguments.replace(key, b"*" * len(key))
+            memory.seek(begin)
+            memory.write(arguments)
+
+
+def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
+    """What to send along to the Triton at `url` (host:port); nothing where no keys are known for it."""
+    keys = _from_environment() or _from_files(url)
+    return keys.headers(grpc=grpc) if keys else {}
+
+
+def _from_environment() -> Keys | None:
+    admin, memory = os.environ.get(ADMIN_ENV), os.environ.get(MEMORY_ENV)
+    # Only one of them may be given; the other is then one that opens nothing.
+    return Keys(admin or "-" * 16, memory or "-" * 16) if admin or memory else None
+
+
+def _from_files(url: str) -> Keys | None:
+    host, _, port = url.rpartition(":")
+    # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
+    if host not in run_file.LOOPBACK and not os.environ.get(run_file.FOLDER_ENV):
+        return None
+    for found in run_file.contents():
+        with contextlib.suppress(KeyError, TypeError):  # a Triton without keys
+            if port.isdigit() and int(port) in found["ports"]:
+                return Keys(found["admin"], found["memory"])
+    return None
+
+
+def _start_locked(command: Sequence[str]) -> None:
+    """Become `command` with the locks on, leaving the keys in the folder; for a container's start."""
+    keys = Keys.made(os.environ)
+    with contextlib.ExitStack() as never_closed:
+        never_closed.enter_context(run_file.kept((8000, 8001), asdict(keys)))
+        os.execvp(command[0], [*command, *keys.arguments()])
+
+
+if __name__ == "__main__":
+    _start_locked(sys.argv[1:])

@@ -1,0 +1,152 @@
+"""Files by which a user's programs find the Tritons that run here: where each listens, and its keys.
+
+There is one for each Triton, in a folder that only its user can read. It is locked for as long as the Triton
+runs, which the kernel undoes however that ends: a file that anyone can lock was left by a Triton that was
+killed, and is removed by the next program that looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError, UsageError
+
+FOLDER_ENV: Final = "GOURMET_KEYS"
+DEFAULT_URL: Final = "localhost:8000"
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+class NoSafePlace(GourmetError):
+    """The folder of the run files, or a key itself, cannot be relied on."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack that `gourmet up` keeps running; addresses are host:port, those of pages are URLs."""
+
+    pid: int
+    http_url: str
+    grpc_url: str
+    metrics_url: str
+    web_url: str  # empty with --triton-only
+    repositories: tuple[str, ...]
+    model_control: str
+
+    def serves(self, repository: Path) -> bool:
+        """Whether a model that changes in `repository` can be loaded into this stack."""
+        return self.model_control == "explicit" and str(repository.resolve()) in self.repositories
+
+    def about(self) -> dict[str, Any]:
+        """What its file says of it."""
+        return {"stack": asdict(self)}
+
+
+@contextlib.contextmanager
+def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
+    """Keep `content` in the file of the Triton at `ports` (the first one names it) while it runs."""
+    path = _safe_folder() / f"triton-{ports[0]}.json"
+    number, unfinished = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(number, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        # A container's start becomes the server itself, which then holds the lock.
+        os.set_inheritable(number, True)
+        json.dump({"ports": ports, **content}, file)
+        file.flush()
+        Path(unfinished).replace(path)  # in place only once it is locked: what is not locked gets removed
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # another Triton's file is in it
+                path.parent.rmdir()
+
+
+def contents() -> list[dict[str, Any]]:
+    """What the files of the Tritons that run say; those of others are removed or passed over."""
+    found = []
+    for path in sorted(_folder().glob("triton-*.json")):
+        # Another user's, of a Triton that just ended, or not ours at all.
+        with contextlib.suppress(OSError, ValueError), path.open() as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.getuid():
+                continue
+            if _is_locked(file.fileno()):
+                content = json.load(file)
+                if isinstance(content, dict):
+                    found.append(content)
+            elif os.path.samestat(about, path.lstat()):
+                path.unlink()
+    return found
+
+
+def running_stacks() -> list[Stack]:
+    """The stacks of `gourmet up` that run on this machine."""
+    found = []
+    for content in contents():
+        with contextlib.suppress(KeyError, TypeError):
+            told = content["stack"]
+            found.append(Stack(**{**told, "repositories": tuple(told["repositories"])}))
+    return found
+
+
+def running_stack() -> Stack | None:
+    """The stack that a verb means which was given no address; None where none runs."""
+    found = running_stacks()
+    usual = [stack for stack in found if stack.http_url.endswith(":8000")]
+    if len(found) > 1 and not usual:
+        addresses = ", ".join(stack.http_url for stack in found)
+        raise UsageError(f"{len(found)} stacks run here, at {addresses}: choose one with --url")
+    return next(iter(usual or found), None)
+
+
+def found_url() -> str:
+    """The Triton to ask where no address was given: the running stack's, or the usual one of this machine."""
+    stack = running_stack()
+    return stack.http_url if stack else DEFAULT_URL
+
+
+def stack_at(url: str) -> Stack | None:
+    """The stack of `gourmet up` whose Triton answers at `url` (host:port) of this machine."""
+    host, _, port = url.rpartition(":")
+    if host not in LOOPBACK:
+        return None
+    return next((stack for stack in running_stacks() if stack.http_url.endswith(f":{port}")), None)
+
+
+def _is_locked(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _folder() -> Path:
+    if named := os.environ.get(FOLDER_ENV):
+        return Path(named)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime, "gourmet")
+    return Path(tempfile.gettempdir(), f"gourmet-{os.getuid()}")
+
+
+def _safe_folder() -> Path:
+    """The folder, made if need be; raise unless it is this user's alone."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise NoSafePlace(
+            f"{folder} is where Triton's keys are kept, and others can write to it or own it: "
+            f"remove it, or name a folder of your own in {FOLDER_ENV}"
+        )
+    return folder

@@ -1,0 +1,89 @@
+"""Reloads a model one of whose Python processes died, since Triton does not start it again.
+
+Triton's Python backend runs each instance of a model in a process of its own, a stub. Where one dies, killed
+for want of memory or crashed by a library, its instance fails every request from then on. Triton reloads a
+model that is loaded only where its config differs, so a parameter counts the deaths. The other instances
+answer until the new ones do; Triton does not end those of a model of which one died, so that is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from gourmet.errors import GourmetError
+from gourmet.serving.client import triton
+
+_EVERY_S: Final = 0.5
+_LOAD_S: Final = 120.0
+# Longer than any request may take: what the instances before had begun is over by then.
+_LAST_ANSWERS_S: Final = 15.0
+_STUB: Final = "triton_python_backend_stub"
+_PARAMETER: Final = "stubs_died"
+
+
+class StubWatchdog:
+    """Watches the stubs of the Triton at `url` (host:port)."""
+
+    def __init__(self, url: str, say: Callable[[str], None]) -> None:
+        self._url = url
+        self._say = say
+        self._triton: int | None = None
+        self._models: dict[int, str] = {}
+        self._zombies: set[int] = set()
+        self._deaths = 0
+
+    def watch(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
+        """Look all the time, until `stopped`."""
+        while not stopped.wait(_EVERY_S):
+            self.look(triton_pid())
+
+    def look(self, triton_pid: int | None) -> None:
+        """Notice stubs that died, and reload their models."""
+        if triton_pid is None:
+            return
+        if triton_pid != self._triton:
+            self._triton, self._models, self._zombies = triton_pid, {}, set()
+        zombies = set()
+        with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
+            for process in psutil.Process(triton_pid).children():
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    zombies.add(process.pid)
+                else:
+                    self._models[process.pid] = self._models.get(process.pid) or _model(process)
+        # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
+        dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
+        self._zombies = zombies
+        for model in sorted(dead):
+            self._reload(model)
+
+    def _reload(self, model: str) -> None:
+        before = [pid for pid, name in self._models.items() if name == model]
+        self._deaths += 1
+        self._say(f"a process of the model {model!r} died; reloading the model")
+        try:
+            with triton(self._url, _LOAD_S) as client:
+                config = client.get_model_config(model)
+                config.setdefault("parameters", {})[_PARAMETER] = {"string_value": str(self._deaths)}
+                client.load_model(model, config=json.dumps(config))
+        except GourmetError as exc:
+            self._say(f"the model {model!r} could not be reloaded: {exc}")
+            return
+        time.sleep(_LAST_ANSWERS_S)
+        for pid in before:
+            self._models.pop(pid, None)
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(pid).kill()
+
+
+def _model(process: psutil.Process) -> str:
+    """The model that a stub runs; its first argument is the model's file, in the folder of a version."""
+    command = process.cmdline()
+    return Path(command[1]).parents[1].name if command and command[0].endswith(_STUB) else ""

@@ -1,0 +1,112 @@
+"""An ONNX file that others exported, as it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from gourmet.deploying.target import Check
+from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.drawn import made_up
+from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.gate import Pixels
+from gourmet.tasks.classification.model_config import new_model
+from gourmet.tasks.classification.targets import open_onnx
+
+
+class BadOnnx(GourmetError):
+    """A file that is not a classifier of pictures in ONNX."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a classifier in ONNX takes and gives."""
+
+    input: str
+    output: str
+    side: int
+    outputs: int
+    batched: bool
+
+
+def signature(path: Path) -> Signature:
+    """Read it off the file; raise BadOnnx unless it is pixels in and a score a label out."""
+    try:
+        graph = onnx.load(str(path)).graph
+    except Exception as exc:  # protobuf's own errors, and those of files
+        raise BadOnnx(f"{path} cannot be read as ONNX: {exc}") from exc
+    weights = {tensor.name for tensor in graph.initializer}
+    given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
+    shapes = {
+        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)
+    }
+    floats = all(each.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for each in (*given, *answers))
+    match list(shapes.values()):
+        case [[rows, 3, high, wide], [_, outputs]] if (
+            floats and rows in (0, 1) and high == wide > 0 < outputs
+        ):
+            return Signature(given[0].name, answers[0].name, high, outputs, batched=rows == 0)
+    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    raise BadOnnx(
+        f"{path} has {told} (0 is any size); a classifier of pictures takes one float tensor "
+        "[N, 3, side, side] and gives one [N, labels]"
+    )
+
+
+def as_given(system: PictureClassifier, path: Path) -> PictureClassifier:
+    """`system` with the size of the pictures and the tensors of the file."""
+    found = signature(path)
+    system = replace(system, input_size=found.side, probability_outputs=(), logit_outputs=(found.output,))
+    rows = open_onnx(path, found.input, found.output, system.normalise)(_pictures(system, 1))
+    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):
+        return replace(system, probability_outputs=(found.output,), logit_outputs=())
+    return system
+
+
+def _pictures(system: PictureClassifier, count: int) -> Pixels:
+    return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
+
+
+@dataclass(frozen=True)
+class GivenOnnx:
+    """Fulfils `gourmet.deploying.target.Target`; there is no network to compare it with but itself."""
+
+    system: PictureClassifier
+    given: Path
+    file: str = "model.onnx"
+
+    @property
+    def model(self) -> str:
+        return self.system.default_model
+
+    @property
+    def new_folder(self) -> Mapping[str, str]:
+        found = signature(self.given)
+        row = (3, found.side, found.side)
+        return new_model(self.system, self.model, (found.input, row), found.output, batched=found.batched)
+
+    def build(self, path: Path) -> dict[str, Any]:
+        shutil.copyfile(self.given, path)
+        return {"form": "ONNX, exported elsewhere"}
+
+    def verify(self, path: Path) -> Sequence[Check]:
+        """A row of a batch has the answer that it has alone, and there is a score for each label."""
+        found = signature(path)
+        labels = len(self.system.labels)
+        count = Check("labels", str(found.outputs), str(labels), found.outputs == labels)
+        try:
+            model = open_onnx(path, found.input, found.output, self.system.normalise)
+        except Exception as exc:  # whatever a runtime raises on a broken file
+            return [count, gate.cannot_be_opened(exc)]
+
+        def alone(pixels: Pixels) -> gate.Scores:
+            return np.concatenate([model(pixels[row : row + 1]) for row in range(len(pixels))])
+
+        return [count, *gate.same_answers(alone, model, _pictures(self.system, 16), batched=found.batched)]

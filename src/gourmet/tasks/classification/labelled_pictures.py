@@ -1,0 +1,204 @@
+"""Labelled pictures, wherever they lie, as a list and as pixels.
+
+A data folder is one of
+    train.zip, test.zip, …                 members <class>/<id>.jpg
+    training/ validation/ evaluation/      0_123.jpg, Bread/…, or class_00/…
+    a folder of class folders              without parts: a fifth of it is held out for testing
+where a class folder is a number (00 to 10, class_00) or a label (Bread, Noodles-Pasta), and may have a
+folder for each variety of the class (Bread/rye/…). Without a validation part, a twentieth of the training
+pictures is held out as one; a picture's name alone decides which, so that the parts never mix, whatever
+else is added.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.pictures.decode import PictureError, identify, square_pixels
+from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
+
+# part -> the names that a file or folder of it goes by.
+PARTS: Final = {
+    "train": ("train", "training"),
+    "validation": ("validation", "val", "valid"),
+    "test": ("test", "evaluation", "testing"),
+    "sharp": ("sharp",),
+}
+_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
+_HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A labelled photo, not yet read. `name` is unique within its data."""
+
+    source: Path  # a zip or a folder
+    name: str
+    class_id: int
+    variety: str  # the folder within the class folder, if there is one
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Photos decoded into one array, uint8 [N, side, side, 3]."""
+
+    photos: tuple[Photo, ...]
+    images: npt.NDArray[np.uint8]
+    classes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LabelledPictures:
+    """The pictures of a classifier with these labels, in any data folder; fulfils `furniture.Data`."""
+
+    labels: tuple[str, ...]
+
+    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...]:
+        """The pictures of one part of `data`; with a `limit`, evenly from its classes."""
+        check_part(part, PARTS)
+        sources = _sources(data)
+        if part in sources:
+            photos = self._photos(sources[part])
+            if part == "train" and "validation" not in sources:
+                photos = [photo for photo in photos if not _held_out(photo, "validation")]
+        elif part == "validation" and "train" in sources:
+            photos = [photo for photo in self._photos(sources["train"]) if _held_out(photo, "validation")]
+        elif not sources:
+            photos = [photo for photo in self._photos(data) if _part_of(photo) == part]
+        else:
+            raise BadData(f"{data} has no {part} part: it has {', '.join(sorted(sources))}")
+        if not photos:
+            raise EmptyPart(f"{data} has no photos in its {part} part")
+        return evenly(photos, limit)
+
+    def parts(self, data: Path) -> tuple[str, ...]:
+        """The parts of `data` to measure on."""
+        always = ("validation", "test")
+        return always + tuple(part for part in _sources(data) if part not in (*always, "train"))
+
+    def read(self, photos: Sequence[Photo]) -> Iterator[bytes]:
+        """The bytes of each picture, in order."""
+        return read(photos)
+
+    def _photos(self, source: Path) -> list[Photo]:
+        return [Photo(source, name, *self._label(source, name)) for name in _members(source)]
+
+    def _label(self, source: Path, name: str) -> tuple[int, str]:
+        """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
+        steps = name.split("/")
+        if len(steps) == 1:
+            match = re.match(r"(\d+)_", steps[0])
+            class_id = int(match.group(1)) if match else None
+        else:
+            class_id = self._class_of(steps[0])
+        if class_id is None or not 0 <= class_id < len(self.labels):
+            last = len(self.labels) - 1
+            raise BadData(
+                f"{source}: {name} is in none of the {last + 1} classes: a folder is called "
+                f"00 to {last:02d}, class_00, or {', '.join(self.labels)}"
+            )
+        return class_id, steps[1] if len(steps) > 2 else ""
+
+    def _class_of(self, folder: str) -> int | None:
+        match = re.fullmatch(r"(?:class[_-]?)?(\d+)", folder.lower())
+        if match:
+            return int(match.group(1))
+        plain = [re.sub(r"\W|_", "", label).lower() for label in self.labels]
+        name = re.sub(r"\W|_", "", folder).lower()
+        return plain.index(name) if name in plain else None
+
+
+def read(photos: Sequence[Photo]) -> Iterator[bytes]:
+    """The bytes of each photo, in order; every zip is opened once."""
+    archives: dict[Path, zipfile.ZipFile] = {}
+    try:
+        for photo in photos:
+            if photo.source.is_dir():
+                yield (photo.source / photo.name).read_bytes()
+                continue
+            archive = archives.get(photo.source) or archives.setdefault(photo.source, _opened(photo.source))
+            try:
+                yield archive.read(photo.name)
+            except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
+                raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
+    finally:
+        for archive in archives.values():
+            archive.close()
+
+
+def decode(photos: Sequence[Photo], side: int, tick: Callable[[int], None] = lambda done: None) -> Pixels:
+    """All of `photos` as squares of `side` pixels; calls `tick` with how many are done."""
+    images = np.empty((len(photos), side, side, 3), dtype=np.uint8)
+    for index, (photo, data) in enumerate(zip(photos, read(photos), strict=True)):
+        try:
+            images[index] = square_pixels(data, side)
+        except PictureError as exc:
+            raise BadData(f"{photo.source}: {photo.name}: {exc}") from exc
+        tick(index + 1)
+    return Pixels(tuple(photos), images, np.array([photo.class_id for photo in photos], dtype=np.int64))
+
+
+def natural_side(photos: Sequence[Photo], most: int, samples: int = 64) -> int:
+    """How wide to keep photos: what they have, up to `most`."""
+    some = photos[:: max(1, len(photos) // samples)]
+    sides = []
+    for photo, data in zip(some, read(some), strict=True):
+        try:
+            info = identify(data)
+        except PictureError as exc:
+            raise BadData(f"{photo.source}: {photo.name}: {exc}") from exc
+        sides.append(min(info.width, info.height))
+    return min(most, int(np.median(sides)))
+
+
+def _sources(data: Path) -> dict[str, Path]:
+    """The parts that `data` is divided into; none if it is one zip or one folder of class folders."""
+    if not data.exists():
+        raise BadData(f"{data} does not exist: --data names a folder of photos or a zip")
+    if data.is_file():
+        return {}
+    found: dict[str, Path] = {}
+    for entry in sorted(data.iterdir()):
+        name = entry.stem if entry.suffix == ".zip" else entry.name if entry.is_dir() else ""
+        for part, names in PARTS.items():
+            if name.lower() in names:
+                found.setdefault(part, entry)
+    return found
+
+
+def _members(source: Path) -> list[str]:
+    if source.is_dir():
+        names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
+    else:
+        with _opened(source) as archive:
+            names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    return sorted(name for name in names if Path(name).suffix.lower() in _SUFFIXES and not _hidden(name))
+
+
+def _hidden(name: str) -> bool:
+    return any(step.startswith((".", "__MACOSX")) for step in name.split("/"))
+
+
+def _opened(source: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(source)
+    except (zipfile.BadZipFile, OSError) as exc:
+        raise BadData(f"{source} is not a zip that can be read: {exc}") from exc
+
+
+def _held_out(photo: Photo, part: str) -> bool:
+    # The file's own name, not its folder's: it stays in its part when the class folders are renamed.
+    return zlib.crc32(f"{part} {Path(photo.name).name}".encode()) % _HELD_OUT[part] == 0
+
+
+def _part_of(photo: Photo) -> str:
+    return next((part for part in ("test", "validation") if _held_out(photo, part)), "train")

@@ -1,0 +1,102 @@
+"""Networks of torchvision by name, with as many outputs as a system has labels."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+import torch
+from torch import nn
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.training.files import foreign_tensors, is_ours, load_described, put_tensors
+
+PREFIX: Final = "torchvision:"
+
+
+def torchvision_models() -> ModuleType:
+    """torchvision.models, beside a torch of any build."""
+    try:
+        from torchvision import models
+    except RuntimeError:
+        # Only now: a torchvision that has operators of its own ends the process if they are declared already.
+        _declare_missing_operators()
+        from torchvision import models
+    return cast(ModuleType, models)
+
+
+def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
+    """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
+    models = torchvision_models()
+    name = architecture.removeprefix(PREFIX)
+    known: list[str] = models.list_models(module=models)
+    if not architecture.startswith(PREFIX) or name not in known:
+        near = difflib.get_close_matches(name, known, 3) or ("resnet18", "mobilenet_v2", "convnext_tiny")
+        raise UsageError(
+            f"{architecture!r} is not an architecture known here: write {PREFIX} and a classifier of "
+            f"torchvision, such as {', '.join(PREFIX + each for each in near)}"
+        )
+    network: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
+    if pretrained:
+        weights = models.get_model_weights(name).DEFAULT
+        try:
+            found = weights.get_state_dict(progress=False, check_hash=True)
+        except OSError as exc:  # no network, no such host, a disk that is full
+            raise GourmetError(
+                f"{weights.url} cannot be downloaded ({exc}): train without --pretrained, "
+                f"or put the file into {torch.hub.get_dir()}/checkpoints"
+            ) from exc
+        mine = network.state_dict()
+        body = {k: v for k, v in found.items() if k in mine and mine[k].shape == v.shape}
+        network.load_state_dict(body, strict=False)
+    return network
+
+
+@dataclass(frozen=True)
+class TorchvisionNetwork:
+    """A system's network: builds it, and reads weights of it; fulfils `furniture.Load`."""
+
+    system: PictureClassifier
+    architecture: str
+
+    def __call__(self, path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, Any]]:
+        return load(path, self.system, architecture or self.architecture)
+
+    def about(self) -> dict[str, Any]:
+        """What a file of these weights says about itself."""
+        return describe(self.system, self.architecture)
+
+    def build(self, *, pretrained: bool = False) -> nn.Module:
+        return build(self.architecture, len(self.system.labels), pretrained=pretrained)
+
+
+def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:
+    return {"system": system.name, "architecture": architecture, "labels": list(system.labels)}
+
+
+def load(path: Path, system: PictureClassifier, architecture: str) -> tuple[nn.Module, dict[str, Any]]:
+    """The network in `path`, ready to answer, and what is known of it; raise BadWeights."""
+    network = build(architecture, len(system.labels))
+    if is_ours(path):
+        tensors, about = load_described(path, system.name, architecture, system.labels)
+    else:
+        tensors, about = foreign_tensors(path), {**describe(system, architecture), "foreign": True}
+    put_tensors(network, tensors, path)
+    return network.eval(), about
+
+
+def _declare_missing_operators(names: Sequence[str] = ("nms", "qnms")) -> None:
+    """torchvision built for CUDA refuses to be imported beside a CPU-only torch for want of these two."""
+    for name in names:
+        if not hasattr(torch.ops.torchvision, name):
+            library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+            library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")  # type: ignore[no-untyped-call]
+            _LIBRARIES.append(library)
+
+
+_LIBRARIES: list[torch.library.Library] = []

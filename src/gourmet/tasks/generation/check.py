@@ -1,0 +1,185 @@
+"""Ask a served model that generates text its system's examples, whole and, if it streams, in pieces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+
+from gourmet.contracts import Generation, ModelInfo
+from gourmet.errors import GourmetError
+from gourmet.runtime.generate import stream
+from gourmet.serving.client import describe_model, infer, model_index, triton
+from gourmet.systems import registry
+from gourmet.tasks.checking import Stopping, Wanted
+from gourmet.tasks.furniture import Stage
+
+_EXAMPLES: Final = 64
+_SEED: Final = 0
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """One text and its answer: in pieces, and whole where a model answers so; or why there is none."""
+
+    text: str
+    pieces: tuple[str, ...] = ()
+    whole: str | None = None
+    total_ms: float = 0.0
+    first_piece_ms: float = 0.0
+    failure: str = ""
+
+    @property
+    def joined(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """Fulfils `gourmet.tasks.checking.CheckReport`."""
+
+    model: str
+    version: str
+    decoupled: bool
+    compared_with: str  # the model that answers whole what this one streams; empty if there is none
+    wanted: int
+    asked: Sequence[TextAnswer]
+
+    @property
+    def stopped(self) -> bool:
+        return len(self.asked) < self.wanted
+
+    def progress(self) -> str:
+        return f"{len(self.asked)} of {self.wanted} texts"
+
+    def faults(self) -> list[str]:
+        failed = [f"{each.text[:40]!r}: {each.failure}" for each in self.asked if each.failure]
+        empty = [repr(each.text[:40]) for each in self._answered if not each.joined]
+        other = [
+            f"{each.text[:40]!r}: {each.joined[:60]!r} in pieces, {each.whole[:60]!r} whole"
+            for each in self._answered
+            if each.whole is not None and each.whole != each.joined
+        ]
+        return [
+            f"{len(found)} of {len(self.asked)} {what}: {'; '.join(found[:_NAMED])}"
+            for what, found in (
+                ("texts have no answer", failed),
+                ("answers are empty", empty),
+                (f"answers are not those of {self.compared_with}", other),
+            )
+            if found
+        ]
+
+    @property
+    def _answered(self) -> list[TextAnswer]:
+        return [each for each in self.asked if not each.failure]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "version": self.version,
+            "streams": self.decoupled,
+            "compared_with": self.compared_with or None,
+            "texts": self.wanted,
+            "answered": len(self._answered),
+            "faults": self.faults(),
+            "total_ms": _percentiles([each.total_ms for each in self._answered]),
+            "first_piece_ms": _percentiles([each.first_piece_ms for each in self._answered]),
+            "pieces": sum(len(each.pieces) for each in self._answered),
+        }
+
+    def summary(self) -> str:
+        told = self.as_dict()
+        lines = [f"{self.model} version {self.version}: {told['answered']} of {self.wanted} texts answered"]
+        if self.compared_with:
+            lines.append(f"pieces      {told['pieces']}, joined and compared with {self.compared_with}")
+        for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
+            if told[key] and (self.decoupled or key == "total_ms"):
+                lines.append(
+                    f"{name:<12}{', '.join(f'{q} {value:.0f}' for q, value in told[key].items())} ms"
+                )
+        return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self._answered[:_NAMED]])
+
+    def page(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(each.text)}<td>{escape(each.joined or each.failure)}" for each in self.asked
+        )
+        return (
+            f"<!doctype html><html lang='en'><meta charset='utf-8'><title>gourmet check: {escape(self.model)}"
+            f"</title><h1>gourmet check: {escape(self.model)}</h1><pre>{escape(self.summary())}</pre>"
+            f"<table><tr><th>text<th>answer{rows}</table></html>\n"
+        )
+
+
+def check(wanted: Wanted, stage: Stage, stopping: Stopping) -> TextReport:
+    """A `Checker`; `wanted.data` may be a file of texts, a line each."""
+    with triton(wanted.url) as client:
+        info = describe_model(client, wanted.model)
+        system = registry.generation(info.system)
+        ready = {name for name, entry in model_index(client).items() if entry.get("state") == "READY"}
+        beside = None
+        if info.decoupled and system.default_model in ready:
+            usual = describe_model(client, system.default_model)
+            beside = None if usual.decoupled else usual
+    texts = _texts(wanted, system)
+    asked: list[TextAnswer] = []
+
+    def ask(text: str) -> TextAnswer | None:
+        return None if stopping() else _ask(wanted, system, text, info, beside)
+
+    with stage("asking") as tick, ThreadPoolExecutor(wanted.options.in_flight) as pool:
+        for each in pool.map(ask, texts):
+            if each:
+                asked.append(each)
+                tick(len(asked) / len(texts), f"{len(asked)}/{len(texts)}")
+    name = beside.name if beside else ""
+    return TextReport(info.name, info.version, info.decoupled, name, len(texts), asked)
+
+
+def _texts(wanted: Wanted, system: Generation) -> list[str]:
+    if wanted.data is None:
+        return [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, _SEED)]
+    lines = [line.strip() for line in wanted.data.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line][: wanted.limit]
+
+
+def _ask(
+    wanted: Wanted, system: Generation, text: str, info: ModelInfo, beside: ModelInfo | None
+) -> TextAnswer:
+    began = time.monotonic()
+    pieces: list[str] = []
+    first_ms = 0.0
+    timeout_s = wanted.options.timeout_s
+    try:
+        inputs = system.text_inputs(text, info, {})
+        if info.decoupled:
+            for outputs in stream(wanted.url, info, inputs, timeout_s):
+                first_ms = first_ms or _ms_since(began)
+                pieces.append(system.generated(outputs, info).text)
+        else:
+            pieces.append(_whole(wanted, system, text, info))
+        total_ms = _ms_since(began)
+        whole = _whole(wanted, system, text, beside) if beside else None
+    except (GourmetError, OSError) as exc:
+        return TextAnswer(text, failure=str(exc))
+    return TextAnswer(text, tuple(pieces), whole, total_ms, first_ms or total_ms)
+
+
+def _whole(wanted: Wanted, system: Generation, text: str, info: ModelInfo) -> str:
+    with triton(wanted.url, wanted.options.timeout_s) as client:
+        outputs = infer(client, info.name, system.text_inputs(text, info, {}))
+    return system.generated(outputs, info).text
+
+
+def _ms_since(began: float) -> float:
+    return (time.monotonic() - began) * 1000.0
+
+
+def _percentiles(times: Sequence[float]) -> dict[str, float]:
+    return {f"p{q}": round(float(np.percentile(times, q)), 2) for q in (50, 90, 99)} if times else {}

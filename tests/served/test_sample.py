@@ -1,0 +1,45 @@
+"""What `gourmet up` asks before it says that it is ready, and how a model is found to be ready."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from gourmet.deploying import reload
+from gourmet.deploying.rollback import rollback
+from gourmet.repository import DEFAULT, model_names
+from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, model_index
+from gourmet.serving.client import triton as connect
+
+
+def test_every_food_model_says_the_same_of_the_sample_about_as_surely(triton) -> None:
+    answers = [
+        ask_sample(triton.http_url, "food11", model) for model in model_names(DEFAULT) if "food" in model
+    ]
+    found = [re.fullmatch(r"the sample is (.+), (\d+)% sure", answer) for answer in answers]
+    assert len({label[1] for label in found}) == 1, answers
+    sure = [int(label[2]) for label in found]
+    assert max(sure) - min(sure) <= 5
+
+
+def test_a_model_that_is_not_there_is_named(triton) -> None:
+    with pytest.raises(ModelUnavailable, match="'no_soup' is not ready"):
+        ask_sample(triton.http_url, "food11", "no_soup")
+
+
+def test_after_a_second_version_and_its_rollback_the_model_is_ready_as_before(lab_triton) -> None:
+    """Triton keeps a row for each version that it ever loaded, in any order."""
+    folder = lab_triton.repository / "digits"
+    shutil.copytree(DEFAULT / "digits", folder)
+    reload.load(lab_triton.http_url, "digits")
+    with connect(lab_triton.http_url) as client:
+        shutil.copytree(folder / "1", folder / "2")
+        reload.load(lab_triton.http_url, "digits")
+        assert describe_model(client, "digits").version == "2"
+        rollback(folder)
+        reload.load(lab_triton.http_url, "digits")
+        assert model_index(client)["digits"]["state"] == "READY"
+        assert describe_model(client, "digits").version == "1"
+    assert "the sample is 3" in ask_sample(lab_triton.http_url, "digits", "digits")

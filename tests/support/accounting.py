@@ -1,0 +1,376 @@
+"""Steady load through the app in which every request is accounted for.
+
+    photos = learn(web.url, some_photos)            # what each is answered when it is asked alone
+    with Load(web.url, photos, per_s=20) as load:
+        load.run_for(5)
+        ...bring the fault about, and end it...
+        ended = time.monotonic()
+        load.run_for(10)
+    account = load.account()
+    account.count(WRONG), account.count(SILENT), account.recovery_s(ended)
+
+Requests are sent when they are due, however many are still under way (an open loop), each on a
+connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
+its answer did is sent once more, as the page does. `at_once` instead of `per_s` sends the next when one
+is answered (a closed loop), which finds out how much can be done. A row of the table in
+docs/reliability.md is what `account.row(...)` makes of that; `table.py` writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import count
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from support.exchange import Answer, Connection, Unanswered, connect
+from support.table import Row
+
+Outcome = Literal["answered", "refused", "wrong", "silent"]
+ANSWERED: Final = "answered"
+REFUSED: Final = "refused"
+WRONG: Final = "wrong"
+SILENT: Final = "silent"
+
+# Batches of other sizes round differently; the photos' own answers lie further apart than this.
+_SAME: Final = 2e-3
+_NOBODY_LISTENED: Final = ("no connection", "the connection was closed before the request was sent")
+_CONNECTION_ENDED: Final = "the connection was"
+_MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo with the answer that it has when it is asked alone."""
+
+    data: bytes
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request; the moments are of time.monotonic(), `reason` is the status and code or how it ended."""
+
+    due: float
+    sent: float
+    done: float
+    outcome: Outcome
+    reason: str
+    asked_again: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.done - self.sent
+
+
+@dataclass(frozen=True)
+class Second:
+    """What became of the requests that were sent in one second."""
+
+    at_s: int
+    outcomes: Mapping[str, int]
+    answered_p95_s: float | None
+
+
+@dataclass(frozen=True)
+class Account:
+    attempts: tuple[Attempt, ...]
+
+    def between(self, begin: float, end: float) -> Account:
+        """The requests that were sent in that time."""
+        return Account(tuple(attempt for attempt in self.attempts if begin <= attempt.sent < end))
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(attempt.outcome == outcome for attempt in self.attempts)
+
+    def reasons(self, outcome: Outcome) -> Counter[str]:
+        return Counter(attempt.reason for attempt in self.attempts if attempt.outcome == outcome)
+
+    @property
+    def asked_again(self) -> int:
+        """Requests that were sent twice, since their first connection ended."""
+        return sum(attempt.asked_again for attempt in self.attempts)
+
+    @property
+    def lost(self) -> Counter[str]:
+        """What may never be: wrong answers and none at all, by reason."""
+        return self.reasons(WRONG) + self.reasons(SILENT)
+
+    @property
+    def taken_in(self) -> Account:
+        """Without those that came when nobody listened any more."""
+        return Account(tuple(a for a in self.attempts if not a.reason.startswith(_NOBODY_LISTENED)))
+
+    @property
+    def late_s(self) -> float:
+        """By how much the latest of 95 % were sent after they were due: the client's own fault."""
+        return quantile([attempt.sent - attempt.due for attempt in self.attempts], 0.95)
+
+    def per_s(self, outcome: Outcome) -> float:
+        """How many a second ended so."""
+        ends = [attempt.done for attempt in self.attempts if attempt.outcome == outcome]
+        return (len(ends) - 1) / (max(ends) - min(ends)) if len(ends) > 1 else 0.0
+
+    def quantile_s(self, outcome: Outcome, share: float) -> float:
+        """The time within which that share of these requests was over; nan where there are none."""
+        return quantile([attempt.seconds for attempt in self.attempts if attempt.outcome == outcome], share)
+
+    def recovery_s(self, since: float) -> float | None:
+        """How long after `since` it took until every request was answered; None if it still was not so."""
+        after = [attempt for attempt in self.attempts if attempt.sent >= since]
+        if not after or after[-1].outcome != ANSWERED:
+            return None
+        bad = [attempt.sent for attempt in after if attempt.outcome != ANSWERED]
+        good = [attempt.sent for attempt in after if attempt.sent > max(bad, default=0.0)]
+        return good[0] - since if bad else 0.0
+
+    def seconds(self) -> list[Second]:
+        """What became of them, second by second."""
+        if not self.attempts:
+            return []
+        begin, end = self.attempts[0].sent, self.attempts[-1].sent
+        found = []
+        for at in range(int(end - begin) + 1):
+            part = self.between(begin + at, begin + at + 1)
+            p95 = part.quantile_s(ANSWERED, 0.95)
+            outcomes = Counter[str](attempt.outcome for attempt in part.attempts)
+            found.append(Second(at, outcomes, None if math.isnan(p95) else round(p95, 4)))
+        return found
+
+    def row(
+        self,
+        tried: str,
+        *,
+        seen: str,
+        survived: bool,
+        recovery_s: float | None = None,
+        times: int = 1,
+        planned: str = "",
+        figures: Mapping[str, float] | None = None,
+    ) -> Row:
+        """This account as a row of the table; `seen` is what a user sees of it, in one sentence."""
+        return Row(
+            tried=tried,
+            times=times,
+            requests=len(self.attempts),
+            answered=self.count(ANSWERED),
+            refused=dict(self.reasons(REFUSED)),
+            wrong=dict(self.reasons(WRONG)),
+            silent=dict(self.reasons(SILENT)),
+            recovery_s=recovery_s,
+            seen=seen,
+            survived=survived,
+            planned=planned,
+            figures=dict(figures or {}),
+            series=[
+                {"at_s": second.at_s, "p95_s": second.answered_p95_s, **second.outcomes}
+                for second in self.seconds()
+            ],
+        )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
+
+
+class Load:
+    """Asks at `per_s`, which may be changed meanwhile, or with `at_once` under way; awaits every answer."""
+
+    def __init__(
+        self,
+        url: str,
+        photos: Sequence[Photo],
+        per_s: float = 0.0,
+        *,
+        at_once: int = 0,
+        path: str = "/predict",
+        silent_after_s: float = 30.0,
+        keeps_alive: bool = False,
+        asks_again: bool = False,
+    ) -> None:
+        self.per_s = per_s
+        self._asks_again = asks_again
+        self._at_once = at_once
+        self._client = _Client(url, path, silent_after_s, keeps_alive)
+        self._photos = photos
+        self._numbers = count()
+        self._attempts: list[Attempt] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._send()), name="load")
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Load:
+        _allow_many_connections()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def run_for(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def run_until(self, condition: Callable[[], bool], seconds: float = 60) -> float:
+        """Go on until `condition` holds; how long that took."""
+        begin = time.monotonic()
+        while not condition():
+            assert time.monotonic() < begin + seconds, f"still not so after {seconds:g} s"
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def account(self) -> Account:
+        """Everything so far; after the end, every request that was sent."""
+        if self._failed:
+            raise self._failed
+        return Account(tuple(sorted(self._attempts, key=lambda attempt: attempt.sent)))
+
+    async def _send(self) -> None:
+        try:
+            await asyncio.gather(*(self._in_turn() for _ in range(self._at_once)))
+            if not self._at_once:
+                await self._when_due()
+        except BaseException as exc:
+            self._failed = exc
+        finally:
+            self._client.close()
+
+    async def _in_turn(self) -> None:
+        while not self._ending.is_set():
+            await self._one(time.monotonic())
+
+    async def _when_due(self) -> None:
+        under_way: set[asyncio.Task[None]] = set()
+        due = time.monotonic()
+        while not self._ending.is_set():
+            if (wait := due - time.monotonic()) > 0:
+                await asyncio.sleep(min(wait, 0.1))
+                continue
+            task = asyncio.create_task(self._one(due))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+            due += 1 / self.per_s
+        await asyncio.gather(*under_way)
+
+    async def _one(self, due: float) -> None:
+        sent = time.monotonic()
+        number = next(self._numbers)
+        name, photo = f"load-{number}", self._photos[number % len(self._photos)]
+        outcome, reason = await self._exchange(photo, name)
+        if again := self._asks_again and reason.startswith(_CONNECTION_ENDED):
+            outcome, reason = await self._exchange(photo, name)
+        self._attempts.append(Attempt(due, sent, time.monotonic(), outcome, reason, again))
+
+    async def _exchange(self, photo: Photo, name: str) -> tuple[Outcome, str]:
+        try:
+            return judge(await self._client.ask(photo.data, name), photo, name)
+        except Unanswered as exc:
+            return SILENT, str(exc)
+
+
+class _Client:
+    """Asks the app for one photo, as a form."""
+
+    def __init__(self, url: str, path: str, silent_after_s: float, keeps_alive: bool) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._path = path
+        self._silent_after_s = silent_after_s
+        self._keeps_alive = keeps_alive
+        self._idle: list[Connection] = []
+
+    async def ask(self, photo: bytes, name: str) -> Answer:
+        message = self._message(name, photo)
+        connection = None
+        try:
+            async with asyncio.timeout(self._silent_after_s):
+                connection = self._kept() or await connect(self._host, self._port)
+                answer = await connection.exchange(message)
+        except TimeoutError:
+            raise Unanswered(f"no answer within {self._silent_after_s:g} s") from None
+        finally:
+            if connection and not (self._keeps_alive and connection.open):
+                connection.close()
+        if connection.open and self._keeps_alive:
+            self._idle.append(connection)
+        return answer
+
+    def close(self) -> None:
+        for connection in self._idle:
+            connection.close()
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open:
+                return connection
+        return None
+
+    def _message(self, name: str, photo: bytes) -> bytes:
+        body = (
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n'
+            b"Content-Type: application/octet-stream\r\n\r\n" + photo + b"\r\n--b--\r\n"
+        )
+        head = (
+            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}\r\nAccept: application/json\r\n"
+            f"X-Request-ID: {name}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            f"Connection: {'keep-alive' if self._keeps_alive else 'close'}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+def judge(answer: Answer, photo: Photo, name: str) -> tuple[Outcome, str]:
+    """What an answer to the request `name` is: the right one, a refusal with its reason, or wrong."""
+    if answer.headers.get("x-request-id") != name:
+        return WRONG, f"{answer.status} with the id {answer.headers.get('x-request-id')!r}"
+    try:
+        body: Any = answer.json
+        if answer.status == HTTPStatus.OK:
+            right = body["label"] == photo.label and abs(body["probability"] - photo.probability) < _SAME
+            said = f"{body['label']} {body['probability']:.3f} for {photo.label} {photo.probability:.3f}"
+            return (ANSWERED, "200") if right else (WRONG, said)
+        code = body["error"]["code"]
+        assert body["error"]["message"]
+    except (ValueError, KeyError, TypeError, AssertionError):
+        return WRONG, f"{answer.status} without a reason"
+    if answer.status in _MUST_SAY_WHEN and not answer.headers.get("retry-after", "").isdigit():
+        return WRONG, f"{answer.status} {code} without Retry-After"
+    return (WRONG if code == "internal" else REFUSED), f"{answer.status} {code}"
+
+
+def learn(url: str, photos: Sequence[bytes]) -> list[Photo]:
+    """What the app answers each photo, one after the other; they must differ, so that a mix-up shows."""
+
+    async def ask_all() -> list[Answer]:
+        client = _Client(url, "/predict", 30.0, keeps_alive=False)
+        return [await client.ask(photo, "learn") for photo in photos]
+
+    found = []
+    # In a thread: where a browser is open, its driver's loop runs in this one already.
+    with ThreadPoolExecutor(1) as beside:
+        answers = beside.submit(lambda: asyncio.run(ask_all())).result()
+    for data, answer in zip(photos, answers, strict=True):
+        assert answer.status == HTTPStatus.OK, answer.body
+        found.append(Photo(data, answer.json["label"], answer.json["probability"]))
+    apart = [(photo.label, round(photo.probability / _SAME / 2)) for photo in found]
+    assert len(set(apart)) > len(found) / 2, f"too much alike to tell a mix-up: {apart}"
+    return found
+
+
+def _allow_many_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 16384)), hard))

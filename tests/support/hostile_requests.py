@@ -1,0 +1,92 @@
+"""Hostile requests to a web app that runs, honest ones between them, and what became of each."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from support import hostile
+from support.accounting import ANSWERED, Photo, judge, learn
+from support.exchange import Answer, whole
+
+from gourmet.systems.food11.contract import SYSTEM
+
+# A photo whose answer is known goes between every few hostile requests, on another connection.
+HONEST_EVERY = 8
+# A body of no stated length counts as the largest that may be: so few are never too much for one worker.
+THREADS = 3
+
+
+def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
+    """What comes back for bytes sent as they are; nothing where the connection was closed instead."""
+    parts = urlsplit(url)
+    received = b""
+    with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as connection:
+        try:
+            connection.sendall(wire)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused before it was all sent; what was said is read all the same
+        try:
+            while chunk := connection.recv(65_536):
+                received += chunk
+        except ConnectionResetError:
+            pass
+    while received.startswith(b"HTTP/1.1 100 "):  # go on, and the answer follows
+        received = received.partition(b"\r\n\r\n")[2]
+    head, found, body = received.partition(b"\r\n\r\n")
+    if found and b"chunked" in head.lower():  # a heat map's lines
+        return Answer(int(head.split()[1]), {}, body)
+    return whole(received)
+
+
+def honest(url: str, photo: Photo, name: str) -> str:
+    body = (
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="p"\r\n\r\n'
+        + photo.data
+        + b"\r\n--b--\r\n"
+    )
+    head = (
+        f"POST /predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: application/json\r\n"
+        f"X-Request-ID: {name}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    answer = send(url, head.encode() + body)
+    assert answer, "an honest request got no answer"
+    outcome, reason = judge(answer, photo, name)
+    return "answered rightly" if outcome == ANSWERED else f"HONEST {outcome}: {reason}"
+
+
+def outcome(url: str, number: int, known: list[Photo]) -> tuple[str, str]:
+    """What became of a hostile request, and what it was."""
+    if number % HONEST_EVERY == 0:
+        return honest(url, known[number % len(known)], f"honest-{number}"), "honest"
+    what, wire = hostile.request(number)
+    answer = send(url, wire)
+    if answer is None:
+        return "no answer", what
+    if answer.status == HTTPStatus.NOT_IMPLEMENTED and b"Unsupported transfer coding" in answer.body:
+        return "501", what  # what HTTP asks for
+    if answer.status >= 500:
+        return f"{answer.status}: {answer.body[:200]!r}", what
+    named = answer.headers.get("x-request-id")
+    if named not in (None, f"fuzz-{number}") and len(named) != 32:  # 32: made by the app
+        return f"WRONG ID {named}", what
+    return str(answer.status), what
+
+
+def attack(url: str, numbers: range) -> tuple[Counter[str], dict[str, str]]:
+    """Send all of these, several at a time; the counts, and an example of each."""
+    known = learn(url, SYSTEM.examples(6, 11, (200, 150)))
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(lambda number: outcome(url, number, known), numbers))
+    return Counter(result for result, _ in found), dict(found)
+
+
+def bad(results: Counter[str]) -> dict[str, int]:
+    fine = {str(status.value) for status in HTTPStatus if 200 <= status < 500}
+    fine |= {"501", "answered rightly", "no answer"}
+    return {result: count for result, count in results.items() if result not in fine}

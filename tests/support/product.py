@@ -1,0 +1,120 @@
+"""The product as people run it, `gourmet up`, and its processes by what they are."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+from support.stack import Size
+from support.up import Up
+
+TRITON: Final = "Triton"
+STUBS: Final = "stubs"
+WEB: Final = "web"
+_KINDS: Final = {"tritonserver": TRITON, "triton_python_backend_stub": STUBS}
+
+
+@dataclass(frozen=True)
+class Product:
+    """A running `gourmet up --unlocked`, whose models may be loaded and unloaded without a key."""
+
+    up: Up
+    models: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.up.port}"
+
+    @property
+    def triton_url(self) -> str:
+        return f"127.0.0.1:{self.up.http}"
+
+    def control(self, action: str, model: str) -> None:
+        """Load or unload a model."""
+        url = f"http://{self.triton_url}/v2/repository/models/{model}/{action}"
+        with urllib.request.urlopen(urllib.request.Request(url, b"{}"), timeout=120):
+            pass
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """All that it runs, by kind."""
+        found: dict[str, list[psutil.Process]] = {TRITON: [], STUBS: [], WEB: []}
+        for process in psutil.Process(self.up.process.pid).children(recursive=True):
+            try:
+                command = process.cmdline()  # empty for those that are over
+            except psutil.Error:  # it ended meanwhile
+                continue
+            if command:
+                found[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
+        return found
+
+    def stubs(self, model: str) -> list[psutil.Process]:
+        """The processes in which the Python backend runs `model`, one an instance."""
+        return [stub for stub in self.processes()[STUBS] if f"/{model}/" in " ".join(stub.cmdline())]
+
+    def workers(self) -> list[psutil.Process]:
+        """gunicorn's, without the one that watches over them."""
+        (master,) = (process for process in self.processes()[WEB] if process.ppid() == self.up.process.pid)
+        return master.children()
+
+    def counts(self) -> dict[str, int]:
+        return {kind: len(found) for kind, found in self.processes().items()}
+
+    def strays(self) -> list[int]:
+        """Processes of it that run on without belonging to it any more."""
+        ours = {process.pid for found in self.processes().values() for process in found}
+        ours.add(self.up.process.pid)
+        self.up.ended()  # it learns the names of its folders
+        return [pid for pid in self.up.processes() if pid not in ours and psutil.pid_exists(pid)]
+
+
+class Census:
+    """Looks now and then at what each kind of process takes, all of that kind together."""
+
+    def __init__(self, product: Product, every_s: float) -> None:
+        self._product = product
+        self._every_s = every_s
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="census", daemon=True)
+        self.sizes: dict[str, list[Size]] = {TRITON: [], STUBS: [], WEB: []}
+
+    def __enter__(self) -> Census:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def growth(
+        self, what: Callable[[Size], float], warm_up: float = 0.1
+    ) -> Mapping[str, tuple[float, float]]:
+        """The middle value of the first and of the last third of the time after the warm-up, by kind."""
+        found = {}
+        for kind, sizes in self.sizes.items():
+            values = [what(size) for size in sizes[int(len(sizes) * warm_up) :]]
+            third = max(1, len(values) // 3)
+            found[kind] = (_middle(values[:third]), _middle(values[-third:]))
+        return found
+
+    def _look(self) -> None:
+        while not self._ending.wait(self._every_s):
+            for kind, found in self._product.processes().items():
+                memory, descriptors, threads = 0.0, 0, 0
+                for process in found:
+                    try:
+                        memory += process.memory_full_info().uss / 2**20
+                        descriptors += process.num_fds()
+                        threads += process.num_threads()
+                    except psutil.Error:  # it ended meanwhile
+                        continue
+                self.sizes[kind].append(Size(time.monotonic(), memory, descriptors, threads))
+
+
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

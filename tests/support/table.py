@@ -1,0 +1,102 @@
+"""The table of docs/reliability.md: rows that tests leave in a folder, and a page made of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.reports.machine import about
+
+BEGIN: Final = "<!-- the table begins; make test-hard writes it -->"
+END: Final = "<!-- the table ends -->"
+_HEAD: Final = (
+    "| tried | times | requests | answered | refused, with a reason | wrong | lost | recovery |",
+    "|---|---|---|---|---|---|---|---|",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was tried and what became of it; the counts by reason are those that were not answered."""
+
+    tried: str
+    times: int
+    requests: int
+    answered: int
+    refused: Mapping[str, int]
+    wrong: Mapping[str, int]
+    silent: Mapping[str, int]
+    recovery_s: float | None  # None: there was nothing to recover from, or it did not
+    seen: str
+    survived: bool
+    planned: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    series: Sequence[Mapping[str, Any]] = ()
+    at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M", time.gmtime()))
+    commit: str = field(default_factory=lambda: about()["commit"])
+
+
+def save(row: Row, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{re.sub(r'[^a-z0-9]+', '-', row.tried.lower()).strip('-')}.json"
+    path.write_text(json.dumps(asdict(row), indent=1) + "\n")
+    return path
+
+
+def rows(folder: Path) -> list[Row]:
+    """The rows in a folder, in the order in which they were tried."""
+    found = [Row(**json.loads(path.read_text())) for path in folder.glob("*.json")]
+    return sorted(found, key=lambda row: (row.at, row.tried))
+
+
+def render(found: Sequence[Row]) -> str:
+    """The table, what users see, and what is planned for whatever was not survived, as Markdown."""
+    lines = [*_HEAD, *map(_line, found), "", "What a user sees of it:", ""]
+    lines += [f"- **{row.tried}**: {row.seen}{_figures(row)}" for row in found]
+    if failed := [row for row in found if not row.survived]:
+        lines += ["", "Not survived:", ""]
+        lines += [f"- **{row.tried}**: {row.planned or 'no plan yet'}" for row in failed]
+    return "\n".join(lines)
+
+
+def write(found: Sequence[Row], page: Path) -> None:
+    """Put the table into the page, between its two marks."""
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page} lacks the lines between which the table goes: {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{_about(found)}\n\n{render(found)}\n{END}{after}")
+
+
+def _line(row: Row) -> str:
+    recovery = "–" if row.recovery_s is None else f"{row.recovery_s:.1f} s"
+    name = row.tried if row.survived else f"**not survived:** {row.tried}"
+    cells = [name, row.times, f"{row.requests:,}", f"{row.answered:,}", _counts(row.refused)]
+    cells += [_counts(row.wrong), _counts(row.silent), recovery]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _counts(by_reason: Mapping[str, int]) -> str:
+    found = sorted(by_reason.items(), key=lambda x: -x[1])
+    parts = [f"{count:,} × {reason}" for reason, count in found if count]
+    return ", ".join(parts) or "0"
+
+
+def _figures(row: Row) -> str:
+    return "".join(f"; {name} {value:g}" for name, value in row.figures.items())
+
+
+def _about(found: Sequence[Row]) -> str:
+    here = about()
+    commits = list(dict.fromkeys(row.commit for row in found))
+    times = [row.at for row in found]
+    return (
+        f"Rows of {min(times)} to {max(times)} UTC, commit {', '.join(commits)}: {here['processor']}, "
+        f"{here['cpus']} CPUs, {here['memory']}; {here['versions']}."
+    )

@@ -1,0 +1,114 @@
+"""`gourmet up` as a user runs it, for the tests of every tier that want the whole stack."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gourmet.serving.ports import free_ports
+from gourmet.serving.waiting import wait_until
+
+GOURMET = str(Path(sys.executable).with_name("gourmet"))
+
+
+class Up:
+    """A running `gourmet up` and what it has printed."""
+
+    def __init__(
+        self, *arguments: str, tmp: Path, env: dict[str, str] | None = None, within: tuple[str, ...] = ()
+    ) -> None:
+        """`within`: a command that becomes the one that it is given, such as `unshare`."""
+        # Its own folder for what it puts together, so that what it leaves can be told from others'.
+        self._tmp = tmp
+        self.folders: set[str] = set()
+        self.port, self.http, self.grpc, self.metrics = free_ports(4)
+        ports = (
+            f"--port={self.port}",
+            f"--http-port={self.http}",
+            f"--grpc-port={self.grpc}",
+            f"--metrics-port={self.metrics}",
+        )
+        self.process = subprocess.Popen(
+            [*within, GOURMET, "up", *ports, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp), **(env or {})},
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def leftovers(self) -> list[Path]:
+        """Files and shared memory of a process that is gone."""
+        assert self.folders, "the process never made its folder, so this would find nothing"
+        memory = [path for name in self.folders for path in Path("/dev/shm").glob(f"{name}*")]
+        return [*memory, *self._tmp.iterdir()]
+
+    def ended(self) -> bool:
+        self.folders |= {path.name for path in self._tmp.glob("gourmet-triton-*")}
+        return self.process.poll() is not None
+
+    def said(self, text: str) -> bool:
+        if self.ended():
+            pytest.fail(f"gourmet up ended while {text!r} was waited for:\n{self.output}")
+        return text in self.output
+
+    def wait_for(self, text: str, timeout_s: float = 120) -> float:
+        return wait_until(
+            lambda: self.said(text), timeout_s, f"{text!r} was not said; said was:\n{self.output}"
+        )
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> float:
+        started = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(30)
+        took_s = time.monotonic() - started
+        self.close()
+        return took_s
+
+    def close(self) -> None:
+        self._reader.join(5)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+    def processes(self) -> list[int]:
+        """Triton, its stubs, gunicorn and its workers, by the ports and folders in their command lines."""
+        marks = {f"--http-port={self.http}", f"127.0.0.1:{self.port}", *self.folders}
+        commands = self._commands()
+        return [pid for pid, command in commands.items() if any(mark in command for mark in marks)]
+
+    def triton_pid(self) -> int:
+        found = [
+            pid
+            for pid, command in self._commands().items()
+            if f"--http-port={self.http}" in command and "tritonserver" in command.split("\0")[0]
+        ]
+        assert len(found) == 1
+        return found[0]
+
+    def _commands(self) -> dict[int, str]:
+        commands = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                commands[int(folder.name)] = (folder / "cmdline").read_text(errors="replace")
+            except OSError:
+                continue
+        return commands

@@ -1,0 +1,109 @@
+"""The real app under gunicorn, with several workers and threads, as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BOUNDARY = "----boundary-of-the-tests"
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def form(data: bytes, name: str = "photo.jpg") -> tuple[bytes, dict[str, str]]:
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
+    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+@dataclass
+class WebApp:
+    """A running gunicorn."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        started = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            fields = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, fields)
+            response = connection.getresponse()
+            data = response.read()
+        lowered = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, lowered, data, time.monotonic() - started)
+
+    def predict(
+        self, photo: bytes, accept: str = "application/json", *, pieces: int = 0, **headers: str
+    ) -> Reply:
+        """Send `photo` as a form, with a length or else in `pieces` of a chunked body."""
+        body, content = form(photo)
+        step = -(-len(body) // pieces) if pieces else 0
+        sent = (body[at : at + step] for at in range(0, len(body), step)) if pieces else body
+        return self.request("POST", "/predict", sent, Accept=accept, **content, **headers)
+
+    def measured(self, name: str) -> dict[str, float]:
+        """The metric's values by their only label."""
+        text = self.request("GET", "/metrics").body.decode()
+        return {
+            label: float(value) for label, value in re.findall(rf'^{name}{{\w+="(\w+)"}} (\S+)', text, re.M)
+        }
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+StartWeb = Callable[..., WebApp]
+
+
+def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
+    command = [
+        *(sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"),
+        *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
+    ]
+    few = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4"}
+    env = {**os.environ, "TRITON_SERVER_URL": triton_url, **few, **settings}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
+    web = WebApp(port, process, log)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError):
+            if web.request("GET", "/healthz").status == 200:
+                return web
+        time.sleep(0.1)
+    web.stop()
+    raise TimeoutError(f"gunicorn did not answer within 60 s: {log.read_text()}")

@@ -1,0 +1,222 @@
+"""A system of pictures that no line of the app names: its model is asked, listed, compared and has a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from support.listener import Listen, Listener, answered, http, listen
+
+import gourmet.systems
+from app import create_app
+from app.classifier import Prediction
+from app.core.metrics import MOST_LABELS, OTHER, Metrics
+from app.core.settings import Settings, SettingsError
+from app.features import OWN_PAGES
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+
+__all__ = ["listen"]  # the fixture
+
+CONTRACT = """
+from pathlib import Path
+from gourmet.pictures.classifier import PictureClassifier
+
+SYSTEM = PictureClassifier(
+    name="flowers",
+    title="Flowers",
+    model_variable="FLOWERS_MODEL_NAME",
+    default_model="flowers",
+    labels=("rose", "tulip"),
+    sample_file=Path({sample!r}),
+)
+"""
+LABELS = ["rose", "tulip", "daisy"]
+PAGE = {"Accept": "text/html"}
+JSON = {"Accept": "application/json"}
+PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+
+def model(name: str, system: str, scores: int, **parameters: str) -> dict[str, bytes]:
+    """What a Triton that serves it answers, by the ends of the addresses; its last label is the likeliest."""
+    metadata = {
+        "name": name,
+        "versions": ["1"],
+        "inputs": [{"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, scores]}],
+    }
+    told = {"system": system, **parameters}
+    config = {"parameters": {key: {"string_value": value} for key, value in told.items()}}
+    return {
+        f"/{name}/infer": answered([0.0] * (scores - 1) + [1.0]),
+        f"/{name}/config": http(config),
+        f"/{name}/ready": http({}),
+        f"/models/{name}": http(metadata),
+    }
+
+
+def stats(*names: str) -> dict[str, bytes]:
+    asked = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
+    return {"/models/stats": http({"model_stats": [{"name": name, **asked} for name in names]})}
+
+
+@pytest.fixture(autouse=True)
+def _flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "systems" / "flowers"
+    folder.mkdir(parents=True)
+    (folder / "contract.py").write_text(CONTRACT.format(sample=str(FOOD.sample_file)))
+    monkeypatch.setattr(gourmet.systems, "__path__", list(gourmet.systems.__path__))
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(folder.parent))
+
+
+@pytest.fixture
+def triton(listen: Listen) -> Listener:
+    return listen(
+        stats("food_classifier", "flowers", "odd")
+        | model("food_classifier", "food11", 11)
+        | model("flowers", "flowers", 3, labels=json.dumps(LABELS), threshold="0.5")
+        | model("odd", "food11", 4)
+    )
+
+
+@pytest.fixture
+def browser(triton: Listener) -> Iterator[FlaskClient]:
+    yield from client(triton)
+
+
+def client(triton: Listener, **models: str) -> Iterator[FlaskClient]:
+    app = create_app(Settings(triton_url=triton.url, models=models))
+    yield app.test_client()
+    app.extensions["close"]()
+
+
+def form() -> dict[str, Any]:
+    return {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
+
+
+def test_its_model_answers_with_the_labels_of_its_config(browser: FlaskClient) -> None:
+    reply = browser.post("/api/v1/classify?model=flowers&probabilities=all", data=form())
+    (result,) = reply.get_json()["results"]
+    assert (reply.status_code, result["label"], result["class_id"]) == (200, "daisy", 2)
+    assert (result["sure"], result["threshold"]) == (True, 0.5)
+    assert result["probabilities"] == {"rose": 0.0, "tulip": 0.0, "daisy": 1.0}
+    assert 'flowers_predictions_total{label="daisy",model="flowers"} 1.0' in browser.get("/metrics").text
+    # The app's first system answers where no model is named, and without being asked for all.
+    (other,) = browser.post("/api/v1/classify", data=form()).get_json()["results"]
+    assert other["label"] == FOOD.labels[-1]
+    assert "probabilities" not in other
+
+
+def test_it_is_listed_with_its_system_and_a_model_whose_config_is_wrong_is_not(browser: FlaskClient) -> None:
+    every = browser.get("/api/v1/models").get_json()
+    assert {each["name"]: each["system"] for each in every["models"]} == {
+        "flowers": "flowers",
+        "food_classifier": "food11",
+    }
+    assert every["default"] == "food_classifier"
+    own = browser.get("/api/v1/models?system=flowers").get_json()
+    assert [(each["name"], each["labels"]) for each in own["models"]] == [("flowers", LABELS)]
+    assert own["default"] == "flowers"
+    assert browser.get("/api/v1/models?system=stones").status_code == 400
+
+
+def test_it_takes_part_in_the_comparison_of_its_system_alone(browser: FlaskClient) -> None:
+    reply = browser.post("/compare?system=flowers", data=form(), headers=JSON)
+    assert [row["model"]["name"] for row in reply.get_json()["results"]] == ["flowers"]
+    assert "flowers" in browser.get("/compare?system=flowers", headers=PAGE).text
+    usual = browser.post("/compare", data=form(), headers=JSON).get_json()["results"]
+    assert [row["model"]["name"] for row in usual] == ["food_classifier"]
+
+
+def test_it_has_a_page_with_its_labels_and_a_link_to_it(browser: FlaskClient) -> None:
+    reply = browser.get("/classify/flowers", headers=PAGE)
+    assert reply.status_code == 200
+    assert all(label in reply.text for label in LABELS)
+    link = r'<a href="/classify/flowers" aria-current="page">Flowers</a>'
+    assert re.search(link, reply.text)
+    assert '<a href="/classify/flowers">Flowers</a>' in browser.get("/", headers=PAGE).text
+    answer = browser.post("/classify/flowers", data=form(), headers=PAGE)
+    assert (answer.status_code, "daisy" in answer.text) == (200, True)
+    assert 'href="/classify/flowers">' in answer.text
+    for other in ("food11", "stones"):  # which has a page of its own, and which nobody has
+        assert browser.get(f"/classify/{other}").status_code == 404
+        assert browser.post(f"/classify/{other}", data=form()).status_code == 404
+
+
+def test_there_is_no_link_while_its_model_does_not_answer(listen: Listen) -> None:
+    triton = listen(stats("food_classifier") | model("food_classifier", "food11", 11))
+    (browser,) = client(triton)
+    assert "/classify/flowers" not in browser.get("/", headers=PAGE).text
+    health = browser.get("/api/v1/health?system=flowers").get_json()
+    assert (health["ready"], health["model"]["name"]) == (False, "flowers")
+
+
+def test_another_system_s_model_is_not_one_of_food_but_may_be_configured_for_it(triton: Listener) -> None:
+    (browser,) = client(triton)
+    assert browser.post("/predict?model=flowers", data=form(), headers=JSON).status_code == 404
+    (browser,) = client(triton, food11="flowers")
+    reply = browser.post("/predict", data=form(), headers=JSON)
+    assert (reply.status_code, reply.get_json()["label"]) == (200, "daisy")
+    assert browser.get("/", headers=PAGE).status_code == 200
+    assert browser.get("/readyz").status_code == 200
+
+
+def test_a_configured_model_whose_labels_are_not_known_is_refused_in_a_sentence(triton: Listener) -> None:
+    (browser,) = client(triton, food11="odd")
+    reply = browser.post("/predict", data=form(), headers=JSON)
+    error = reply.get_json()["error"]
+    assert (reply.status_code, error["code"]) == (502, "inference_failed")
+    assert re.search(r"'odd' gives 4 scores.*11 labels.*'labels'.*FOOD11_MODEL_NAME", error["message"])
+    assert browser.get("/", headers=PAGE).status_code == 200
+
+
+def test_its_variable_chooses_its_model() -> None:
+    assert Settings().models["flowers"] == "flowers"
+    assert Settings.from_env({"FLOWERS_MODEL_NAME": "roses"}).models["flowers"] == "roses"
+    with pytest.raises(SettingsError, match=r"FLOWERS_MODEL_NAME is 'two words'.*such as flowers"):
+        Settings.from_env({"FLOWERS_MODEL_NAME": "two words"})
+
+
+def test_a_contract_that_is_none_is_refused_when_the_app_starts(tmp_path: Path) -> None:
+    (tmp_path / "systems" / "broken").mkdir()
+    (tmp_path / "systems" / "broken" / "contract.py").write_text("SYSTEM = None")
+    with pytest.raises(SettingsError, match=r"broken/contract\.py"):
+        Settings.from_env({})
+
+
+def test_a_system_of_a_thousand_labels_has_few_series() -> None:
+    labels = tuple(f"class {at}" for at in range(1000))
+    many = replace(FOOD, name="many", labels=labels, metrics_prefix="so-many")
+    metrics = Metrics([many])
+    for at in range(1000):
+        scores = [0.0] * 1000
+        scores[at] = 0.9
+        metrics.observe_prediction(Prediction(many, labels, tuple(scores), "m", "1"), {"total": 1.0})
+    text = metrics.text()[0].decode()
+    counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)
+    assert len(counted) == MOST_LABELS + 1
+    assert dict(counted)[OTHER] == f"{1000 - MOST_LABELS}.0"
+    assert len(set(re.findall(r'^so_many_confidence_count{label="(.+?)"}', text, re.M))) == MOST_LABELS + 1
+
+
+def test_a_system_is_named_by_its_own_feature_alone() -> None:
+    owners = set(OWN_PAGES)
+    root = Path(create_app.__code__.co_filename).parent
+    for path in root.rglob("*.py"):
+        named = {name for name in owners if re.search(rf"systems[./]{name}\b|\"{name}\"", path.read_text())}
+        assert not named or (len(named) == 1 and path.parent.name == "features"), (path, named)
+
+
+def test_with_triton_away_the_visitor_is_told_so_and_the_log_why(caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(Settings(triton_url="127.0.0.1:9"))
+    reply = app.test_client().post("/predict", data=form(), headers=PAGE)
+    assert (reply.status_code, "no Triton answers at 127.0.0.1:9" in reply.text) == (503, True)
+    assert "Errno" not in reply.text
+    assert "Connection refused" in caplog.text
+    app.extensions["close"]()

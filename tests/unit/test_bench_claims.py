@@ -1,0 +1,226 @@
+"""What a scenario says of its figures: seen, not seen or undecided, and never more than the figures do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gourmet.cli import main
+from gourmet.measure import claims, page, scenario, scenarios, stats, sweep, tables, validity
+from gourmet.measure.raw_onnx import Layout, LayoutResult
+from gourmet.measure.results import (
+    BatchSize,
+    Bench,
+    Estimate,
+    Latency,
+    LoadSpec,
+    Point,
+    Rejection,
+    Split,
+    Statement,
+    Usage,
+    Window,
+)
+from gourmet.measure.scenarios import delays, serving_lab
+
+SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
+
+
+def a_point(
+    arm: str, rates: tuple[float, ...], level: float = 8, queue: float = 8.0, rows: int = 1, model: str = "m"
+) -> Point:
+    return Point(
+        arm=arm,
+        demand=LoadSpec(model, level),
+        client="gourmet",
+        rows_per_s=stats.interval(rates),
+        latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
+        split_ms=Split(queue, 0.1, 10.0, 0.2, 1.7),
+        batches=(BatchSize(rows, 50, 9.0),),
+        windows=tuple(Window(rate, 1000 * level / rate) for rate in rates),
+        requests=300,
+        errors={},
+        usage=Usage(0.2, 1.9, 512.0),
+        checks=(),
+        config={"name": model, "max_batch_size": 8},
+    )
+
+
+STEADY = (100.0, 101.0, 99.0)
+TWICE = (200.0, 202.0, 198.0)
+WILD = (40.0, 160.0, 320.0)
+
+
+@pytest.mark.parametrize(
+    ("figure", "outcome"),
+    [
+        (Estimate(1.81, 0.17, 19.81), None),
+        (Estimate(1.81, 1.5, 2.2), True),
+        (Estimate(0.9, 0.8, 1.04), False),
+        (Estimate(1.81), None),
+    ],
+)
+def test_a_claim_is_decided_only_where_the_interval_excludes_the_opposite(
+    figure: Estimate, outcome: bool | None
+) -> None:
+    assert claims.above(figure, 1.05) is outcome
+    assert claims.below(figure, 1.05) is (None if outcome is None else not outcome)
+
+
+def test_several_figures_show_a_claim_together() -> None:
+    assert claims.all_of(True, True) is True
+    assert claims.all_of(True, None) is None
+    assert claims.all_of(None, False) is False
+
+
+def points(**rates: tuple[float, ...]) -> scenario.Points:
+    return scenario.Points([a_point(arm, seen) for arm, seen in rates.items()])
+
+
+@pytest.mark.parametrize(
+    ("rates", "seen", "begins"),
+    [
+        (TWICE, True, "two ONNX instances answer more than one: 200 against 100 rows/s, 2.00 (1.9"),
+        (STEADY, False, "Not seen here: two ONNX instances"),
+        (WILD, None, "Undecided: two ONNX instances answer more than one; the interval allows both: 173"),
+    ],
+)
+def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, begins: str) -> None:
+    found = serving_lab.read(points(**{"ONNX": STEADY, "ONNX scaled": rates}))[-1]
+    assert (found.seen, found.says[: len(begins)]) == (seen, begins)
+
+
+def of_delays(*rates: tuple[float, ...]) -> list[Point]:
+    return [a_point(delays.arm_name(us), seen) for us, seen in zip((0, 200, 2000), rates, strict=False)]
+
+
+def test_the_shortest_delay_is_not_compared_with_itself() -> None:
+    *_, best = delays.batches_and_waits(of_delays(TWICE, STEADY), "m")
+    assert best.says == (
+        "m at c=8: most throughput with delay 0 µs, 200 rows/s, the shortest that was tried: "
+        "waiting does not pay here."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "ends"),
+    [
+        # Once called "1.10 (1.04–1.17) times …, which is no more than noise": all of it is above 1.
+        (
+            (103.0, 104.0, 102.0),
+            "times that with delay 0 µs, little more than two runs of the same differ by.",
+        ),
+        (TWICE, "2.00 (1.96–2.05) times that with delay 0 µs."),
+        ((95.0, 130.0, 90.0), "times that with delay 0 µs, which may be noise."),
+    ],
+)
+def test_noise_is_what_the_interval_does_not_exclude(rates: tuple[float, ...], ends: str) -> None:
+    *_, best = delays.batches_and_waits(of_delays(STEADY, rates), "m")
+    assert best.says.endswith(ends), best.says
+    assert ("noise" in best.says) == ("noise" in ends)
+
+
+@pytest.mark.parametrize(
+    ("last", "seen"), [(STEADY, True), (WILD, None), (TWICE, False)], ids=["same", "wild", "twice"]
+)
+def test_delays_that_change_nothing_are_the_same_within_noise(
+    last: tuple[float, ...], seen: bool | None
+) -> None:
+    assert delays.only_noise(of_delays(STEADY, last), "m").seen is seen
+
+
+@pytest.mark.parametrize("name", sorted(scenarios.known()))
+def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
+    chosen = scenarios.load(name)
+    assert (chosen.name, chosen.needs_gpu) == (name, name == "gpu")
+    there = [
+        replace(a_point(arm.name, STEADY), demand=demand) for arm in chosen.arms for demand in arm.demands
+    ]
+    said = chosen.read(scenario.Points(there))
+    assert name == "foundation" or any(each.seen is False for each in said)
+    missing = chosen.read(scenario.Points([]))
+    assert {each.seen for each in missing} == {None}
+    assert all(each.says.startswith("Not measured: ") for each in missing)
+    assert chosen.goals(scenario.Points([])) == []
+
+
+def raw(single_ms: float, best: float) -> list[LayoutResult]:
+    def result(layout: Layout, rate: float) -> LayoutResult:
+        return LayoutResult(layout, rate, single_ms, single_ms)
+
+    return [result(Layout(1, 1), 100.0), result(Layout(2, 1), best)]
+
+
+def test_the_foundation_s_goals_are_taken_turn_by_turn() -> None:
+    chosen = scenarios.load("foundation")
+    arms = [(arm, demand) for arm in chosen.arms for demand in arm.demands]
+    turns = [
+        replace(a_point(arm.name, (rate * (3 if arm.name == "ours" else 1),)), demand=demand)
+        for rate in (90.0, 110.0)
+        for arm, demand in arms
+    ]
+    goals = {
+        goal.what: goal for goal in chosen.goals(scenario.Points(turns, [raw(9.0, 100.0), raw(9.5, 100.0)]))
+    }
+    assert goals["best through Triton ÷ best raw"].per_turn == pytest.approx((0.9, 1.1))
+    assert goals["ours ÷ reference lab, concurrency 8"].per_turn == pytest.approx((3.0, 3.0))
+    inside = goals["one instance, concurrency 1: added inside Triton, mean"]
+    assert (inside.per_turn, inside.met) == (pytest.approx((9.3, 8.8)), False)
+    assert len(goals) == 5
+    # A turn in which a point was rejected has no partner in the other arm.
+    lacking = [turn for turn in turns if turn.name != "ours c=8"]
+    few = chosen.goals(scenario.Points([*lacking, turns[-1]], [raw(9.0, 100.0), raw(9.5, 100.0)]))
+    assert "ours ÷ reference lab, concurrency 8" not in {goal.what for goal in few}
+
+
+def test_scenarios_are_named_by_systems_and_not_by_the_engine() -> None:
+    engine = Path(scenarios.__file__).parent
+    for module in engine.glob("*.py"):
+        assert not {"food", "digits"} & set(module.read_text().lower().replace("_", " ").split()), module
+    assert {"food", "queue-delay", "gpu", "foundation", "digits"} == set(scenarios.known())
+
+
+def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:
+    ran = CliRunner().invoke(main, ["bench", "scenario", "flowers"])
+    assert (ran.exit_code, "no scenario 'flowers' found; there are digits, food" in ran.output) == (2, True)
+    ran = CliRunner().invoke(main, ["bench", "scenario", "food", "--model", "digits"])
+    assert (ran.exit_code, "drop --model" in ran.output) == (2, True)
+    assert scenarios.load("queue-delay", "digits").models == ("digits",)
+
+
+def test_a_point_that_is_refused_says_that_it_was_too_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    demand = LoadSpec("m", 8)
+
+    def unsteady(*_: object) -> Point:
+        raise validity.Disturbed(f"{demand}: the windows differ")
+
+    monkeypatch.setattr(sweep, "measure", unsteady)
+    _, (refused,) = sweep.run(None, [demand], None, None)  # type: ignore[arg-type]
+    assert str(refused) == "m c=8: Rejected: too noisy (the windows differ)"
+
+
+def test_the_page_tells_two_runs_apart_and_marks_each_claim() -> None:
+    findings = (Statement("it is so", True), Statement("Not seen here: x", False), Statement("Undecided: y"))
+    bench = Bench(
+        "m, c=1 to 8",
+        "gourmet bench run m",
+        "2026-11-22T10:04:05+00:00",
+        {},
+        "noise",
+        (a_point("m", STEADY),),
+        (Rejection("m c=8", "too noisy (the windows differ)"),),
+        findings,
+    )
+    html = page.report(bench)
+    assert "<title>m, c=1 to 8 · 2026-11-22 10:04</title>" in html
+    assert "<li>m c=8: Rejected: too noisy (the windows differ)" in html
+    assert re.search(
+        r"name='description' content='\S+ rows/s at m c=\d+, p95 \S+ ms · Rejected: too noisy \(1\) · Points",
+        html,
+    )
+    assert [each.mark for each in findings] == ["✓", "✗", "·"]
+    assert tables.HEADINGS[0] == "point"

@@ -1,0 +1,57 @@
+"""A system's files hold what the verbs ask for; one that does not is named, with what is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gourmet.systems
+from gourmet.systems import registry
+from gourmet.systems.registry import BadSystem, UnknownSystem
+from gourmet.tasks import furniture
+from gourmet.tasks.classification.furniture import data, load
+
+
+@pytest.mark.parametrize("system", ["digits", "food11"])
+def test_what_is_there_fulfils_its_protocols(system: str) -> None:
+    assert furniture.export(system).formats
+    assert furniture.training(system).recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False)
+    assert furniture.evaluation(system)
+    assert callable(load(system))
+    assert data(system)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A system whose folder is nearly empty."""
+    monkeypatch.setattr(gourmet.systems, "__path__", list(gourmet.systems.__path__))
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(tmp_path))
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "contract.py").write_text("SYSTEM = None\n")
+    yield tmp_path / "unfinished"
+    for name in [each for each in sys.modules if each.startswith("gourmet.systems.unfinished")]:
+        del sys.modules[name]
+
+
+def test_a_file_that_is_missing_is_named(folder: Path) -> None:
+    with pytest.raises(UnknownSystem, match=r"'unfinished' has no train\.py"):
+        furniture.training("unfinished")
+
+
+@pytest.mark.parametrize("content", ["", "TRAINING = 3\n"])
+def test_an_object_that_is_missing_or_of_another_kind_is_named(content: str, folder: Path) -> None:
+    (folder / "train.py").write_text(content)
+    with pytest.raises(
+        BadSystem, match=r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Tra"
+    ):
+        furniture.training("unfinished")
+
+
+def test_a_contract_that_is_not_one_is_named(folder: Path) -> None:
+    with pytest.raises(
+        BadSystem, match=r"contract\.py has no SYSTEM that fulfils gourmet\.contracts\.System"
+    ):
+        registry.load("unfinished")

@@ -1,0 +1,275 @@
+"""`gourmet new`: what it writes, and that a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import save_file
+from support.resnet18 import ARCHITECTURE, LABELS, saved
+from torch import nn
+
+import gourmet.systems
+from gourmet.cli import main
+from gourmet.commands.new import _next
+from gourmet.contracts import ModelInfo
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.repository import read_config
+from gourmet.serving import Stack
+from gourmet.systems import registry
+from gourmet.tasks import furniture
+from gourmet.tasks.classification.new_system import NewSystem
+from gourmet.tasks.classification.targets import open_onnx
+
+New = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("theirs") / "best.pth")
+
+
+@pytest.fixture
+def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[New]:
+    """Runs `gourmet new` with folders of its own; no stack runs that could take what it makes."""
+    systems = tmp_path / "systems"
+    systems.mkdir()
+    before = list(gourmet.systems.__path__)
+    # As in a process that was started with GOURMET_SYSTEMS, without what other tests have in theirs.
+    monkeypatch.setattr(gourmet.systems, "__path__", before[:1])
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(systems))
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+
+    def run(*arguments: object, labels: str = ",".join(LABELS), name: str = "flowers") -> Result:
+        command = ["new", name, "--labels", labels, "--to", str(tmp_path / "models"), *map(str, arguments)]
+        return CliRunner().invoke(main, command)
+
+    yield run
+    for module in [each for each in sys.modules if each.startswith("gourmet.systems.flowers")]:
+        del sys.modules[module]
+    registry.load.cache_clear()
+    importlib.invalidate_caches()
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: Path, tmp_path: Path) -> None:
+    done = new("--weights", weights, "--architecture", ARCHITECTURE)
+    assert done.exit_code == 0, done.output
+    assert "gourmet up" in done.output
+    assert files(tmp_path / "models") == {
+        "flowers_onnx/config.pbtxt",
+        "flowers_onnx/labels.txt",
+        "flowers_onnx/1/model.onnx",
+        "flowers_onnx/1/manifest.json",
+    }
+    manifest = json.loads((tmp_path / "models/flowers_onnx/1/manifest.json").read_text())
+    assert manifest["verified_on"] == "made-up pictures"
+    assert manifest["network"]["architecture"] == ARCHITECTURE
+    config = read_config(tmp_path / "models" / "flowers_onnx")
+    assert config.input[0].format == config.input[0].FORMAT_NCHW
+    assert json.loads(config.parameters["labels"].string_value) == list(LABELS)
+
+    system = registry.classification("flowers")
+    assert (system.title, system.labels, system.model_variable) == ("Flowers", LABELS, "FLOWERS_MODEL_NAME")
+    session = open_onnx(tmp_path / "models/flowers_onnx/1/model.onnx", "input", "output")
+    answer = {"output": session(system.encode(system.sample(), "FP32"))}
+    assert system.describe_answer(answer, ModelInfo("flowers_onnx", (), ())).startswith("the sample is ")
+    # What it was given is loaded as the verbs load it.
+    assert furniture.export("flowers").formats == ("onnx",)
+    assert furniture.training("flowers").bundled_data() is None
+    assert furniture.evaluation("flowers")
+    for path in (tmp_path / "systems" / "flowers").glob("*.py"):
+        compile(path.read_text(), str(path), "exec")
+
+
+def test_without_weights_it_says_how_to_train(new: New, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("rose\n\ntulip\n")
+    done = new("--title", "Garden flowers", labels=str(labels))
+    assert done.exit_code == 0, done.output
+    assert "gourmet train flowers --data" in done.output
+    assert registry.classification("flowers").labels == ("rose", "tulip")
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_list_of_several_lines_is_read_as_a_list(new: New) -> None:
+    assert new(labels="rose, tulip,\ndaisy\nlily").exit_code == 0
+    assert registry.classification("flowers").labels == ("rose", "tulip", "daisy", "lily")
+
+
+class Softmax(nn.Module):
+    """Answers with probabilities of its own, for pictures of 32 pixels."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3)).softmax(dim=1)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_onnx_file_is_served_as_it_is(new: New, tmp_path: Path) -> None:
+    path = tmp_path / "given.onnx"
+    torch.onnx.export(
+        Softmax(),
+        (torch.rand(2, 3, 32, 32),),
+        str(path),
+        dynamo=False,
+        input_names=["pixels"],
+        output_names=["scores"],
+        dynamic_axes={"pixels": {0: "n"}, "scores": {0: "n"}},
+    )
+    done = new("--weights", path, labels="red,green,blue")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "models/flowers_onnx/1/model.onnx").read_bytes() == path.read_bytes()
+    system = registry.classification("flowers")
+    answer = {"scores": np.array([[0.2, 0.3, 0.5]], np.float32)}
+    assert system.describe_answer(answer, ModelInfo("m", (), ())) == "the sample is blue, 50% sure"
+    assert system.encode(system.sample(), "FP32").shape == (1, 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ("rose", "neither a file nor a list"),
+        ("rose,", "names 1 label"),
+        ("rose,tulip,rose", "names rose twice"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(labels: str, complaint: str, new: New, tmp_path: Path) -> None:
+    done = new(labels=labels)
+    assert done.exit_code != 0
+    assert complaint in done.output
+    assert files(tmp_path) == set()
+
+
+def test_a_file_that_is_no_list_of_labels_is_refused(new: New, weights: Path) -> None:
+    done = new(labels=str(weights))
+    assert done.exit_code == 2
+    assert "is not a text file, with a label a line" in done.output
+
+
+def test_a_folder_that_is_there_stays_as_it_is(new: New, tmp_path: Path) -> None:
+    notes = tmp_path / "systems" / "flowers" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    done = new()
+    assert done.exit_code == 2
+    assert f"{notes.parent} is there already" in done.output
+    assert files(tmp_path) == {"systems/flowers/notes.txt"}
+
+
+def test_a_title_is_kept_as_it_was_written(new: New) -> None:
+    title = 'Flowers "of\\the field"\n'
+    assert new("--title", title).exit_code == 0
+    assert registry.classification("flowers").title == title
+
+
+def test_a_stack_without_the_web_app_is_told_to_start_it(tmp_path: Path) -> None:
+    system = registry.load("food11")
+    assert isinstance(system, PictureClassifier)
+    stack = Stack(1, "127.0.0.1:8000", "", "", "", (str(tmp_path),), "explicit")
+    told = _next(NewSystem(system, ""), tmp_path / "best.pth", stack, tmp_path)
+    assert told[0] == "gourmet up --web-only"
+    assert told[1].startswith("http://localhost:5000/classify/food11 ")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("food11", "is there already"),
+        ("Flowers", "is not a valid name"),
+        ("../up", "is not a valid name"),
+        ("class", "is not a valid name"),
+        # A folder of this name would hide the module that looks for systems, and with it every verb.
+        ("registry", "registry.py is there already"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(name: str, complaint: str, new: New, tmp_path: Path) -> None:
+    done = new(name=name)
+    assert done.exit_code != 0
+    assert complaint in done.output
+    assert files(tmp_path) == set()
+
+
+def whole_network(path: Path) -> None:
+    torch.save(nn.Linear(2, 2), path)
+
+
+def no_weights(path: Path) -> None:
+    path.write_text("hello")
+
+
+def of_another_network(path: Path) -> None:
+    torch.save(nn.Linear(2, 2).state_dict(), path)
+
+
+def not_tensors(path: Path) -> None:
+    torch.save({"weight": 3}, path)
+
+
+@pytest.mark.parametrize(
+    ("write", "complaint"),
+    [
+        (whole_network, "holds more than tensors"),
+        (no_weights, "is not a file of weights"),
+        (not_tensors, "no dictionary of tensors"),
+        (of_another_network, "it lacks conv1.weight, bn1.weight, bn1.bias and 99 more"),
+        (of_another_network, "and has weight, bias besides"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_and_leave_nothing(
+    write: Callable[[Path], None], complaint: str, new: New, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.pth"
+    write(path)
+    done = new("--weights", path, "--architecture", ARCHITECTURE)
+    assert done.exit_code == 1
+    assert complaint in done.output
+    assert files(tmp_path) == {"theirs.pth"}
+
+
+def test_other_labels_than_outputs_are_refused_by_the_tensor(new: New, weights: Path) -> None:
+    done = new("--weights", weights, "--architecture", ARCHITECTURE, labels="rose,tulip")
+    assert done.exit_code == 1
+    assert "other labels: its fc.weight is [5, 512], and [2, 512] is wanted" in done.output
+
+
+def test_safetensors_of_others_are_read(new: New, weights: Path, tmp_path: Path) -> None:
+    tensors = torch.load(weights, weights_only=True)["state_dict"]
+    path = tmp_path / "theirs.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    assert new("--weights", path, "--architecture", ARCHITECTURE).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--architecture", "torchvision:resnet81"], "such as torchvision:resnet18"),
+        ([], "add --architecture"),
+        (["--architecture", ARCHITECTURE, "--like", "digits"], "prepares its inputs in its own way"),
+        (["--architecture", ARCHITECTURE, "--like", "nobody"], "no system 'nobody'"),
+    ],
+)
+def test_what_is_missing_is_named(arguments: list[str], complaint: str, new: New, weights: Path) -> None:
+    done = new("--weights", weights, *arguments)
+    assert done.exit_code != 0
+    assert complaint in done.output
+
+
+def test_a_file_that_is_not_onnx_is_refused(new: New, tmp_path: Path) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(b"nothing")
+    assert "cannot be read as ONNX" in new("--weights", path).output
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }'
+    graph = onnx.parser.parse_model(text)
+    onnx.save(graph, path)
+    assert "takes one float tensor [N, 3, side, side]" in new("--weights", path).output

@@ -1,0 +1,74 @@
+"""What every report is made of: charts that are whole SVGs, one page, tables, and parts of pages of docs/."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from gourmet.reports import page, table
+from gourmet.reports.chart import Bar, Series, bars, columns, intervals, lines
+from gourmet.reports.svg import Drawing, stacked, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]
+
+
+def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(drawing).iter(f"{SVG}{tag}"))
+
+
+@pytest.mark.parametrize(
+    ("drawing", "tag", "count"),
+    [
+        (bars(BARS, "t", "rows"), "rect", 3),
+        (bars(BARS, "t", "rows", colours={"one": "#111", "two": "#222"}), "rect", 5),
+        (intervals(BARS, "t", "ratio", around=1), "circle", 2),
+        (lines([Series("a", [(0, 1), (1, 2)], radii=(3, 4))], "t", ("epoch", "loss")), "circle", 2),
+        (
+            lines([Series("a", [(0, 1), (1, 2)]), Series("b", [(0, 0), (1, 1)])], "t", ("x", "y")),
+            "polyline",
+            2,
+        ),
+        (columns([1, 0, 5], "t", ("ms", "requests"), mark=1.5), "rect", 3),
+    ],
+    ids=["bars", "parts", "intervals", "dots", "lines", "columns"],
+)
+def test_a_chart_is_a_whole_picture_that_says_what_it_shows(drawing: Drawing, tag: str, count: int) -> None:
+    assert len(shapes(drawing, tag)) == count
+    assert shapes(drawing, "title")[0].text == "t"
+    assert drawing.height > 60
+
+
+def test_an_interval_that_is_not_known_is_not_drawn() -> None:
+    known, unknown = bars([BARS[0]], "t", "rows"), bars([Bar("a", 2.0)], "t", "rows", most=2.5)
+    assert len(shapes(known, "line")) - len(shapes(unknown, "line")) == 3
+
+
+def test_drawings_stand_below_one_another_each_in_full() -> None:
+    one = bars(BARS, "t", "rows")
+    both = stacked("both", [("first", one), ("second", one)])
+    assert both.height > 2 * one.height
+    tops = [float(each.get("y", 0)) for each in shapes(both, "svg")[1:]]
+    assert tops[1] - tops[0] > one.height
+
+
+def test_the_numbers_of_an_axis_are_round_and_hold_the_values() -> None:
+    assert ticks(0, 97) == [0, 20, 40, 60, 80, 100]
+    assert ticks(0.93, 1.12)[0] <= 0.93 < 1.12 <= ticks(0.93, 1.12)[-1]
+    assert ticks(0, 0) == [0, 1.0] or len(ticks(0, 0)) > 1
+
+
+def test_a_page_says_what_made_it_and_nothing_in_it_is_markup() -> None:
+    parts = [page.paragraph("a < b"), page.warning("Careful", ["<b>"]), page.table(("x",), [("<i>",)])]
+    html = page.document("m & n", parts, when="2026-11-22T10:04:00+00:00", command="gourmet x <y>")
+    assert "<title>m &amp; n · 2026-11-22 10:04</title>" in html
+    assert "<h1>m &amp; n</h1>" in html
+    assert "<code>gourmet x &lt;y&gt;</code>" in html
+    assert "<b>" not in html
+    assert "<i>" not in html
+    assert page.warning("Careful", []) == page.paragraph("") == ""
+
+
+def test_a_markdown_table_has_a_rule_under_its_headings() -> None:
+    assert table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"

@@ -1,0 +1,154 @@
+"""How a verb finds the stack that runs here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gourmet import repository
+from gourmet.cli import VERBS, main
+from gourmet.commands.bench_options import target_options
+from gourmet.commands.stack_options import found_repositories, port_options, serving_url, url_option
+from gourmet.errors import UsageError
+from gourmet.measure.perf_analyzer import _address_for
+from gourmet.serving import Stack, run_file, running_stack
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No stack but the test's own."""
+    for name in (run_file.FOLDER_ENV, "TRITON_SERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "gourmet"
+
+
+def stack(port: int = 9100, **more: Any) -> Stack:
+    told = {
+        "pid": os.getpid(),
+        "http_url": f"127.0.0.1:{port}",
+        "grpc_url": f"127.0.0.1:{port + 1}",
+        "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
+        "web_url": f"http://127.0.0.1:{port + 3}",
+        "repositories": ("/models",),
+        "model_control": "explicit",
+    }
+    return Stack(**{**told, **more})
+
+
+def runs(found: Stack) -> AbstractContextManager[Path]:
+    port = int(found.http_url.rpartition(":")[2])
+    return run_file.kept((port, port + 1), found.about())
+
+
+def asked(command: Any, *arguments: str, **env: str) -> str:
+    done = CliRunner().invoke(command, arguments, env=env, catch_exceptions=False)
+    return done.output.strip()
+
+
+@click.command()
+@url_option()
+def verb(url: str) -> None:
+    click.echo(url)
+
+
+@click.command()
+@target_options
+def bench_verb(target: Any) -> None:
+    click.echo(f"{target.url} {target.grpc_url} {target.app_url}")
+
+
+@click.command()
+@port_options(found=True)
+def doctor_verb(**ports: int) -> None:
+    click.echo(" ".join(map(str, ports.values())))
+
+
+def test_a_verb_finds_the_stack_that_runs_and_no_other() -> None:
+    assert asked(verb) == "localhost:8000"
+    with runs(stack()):
+        assert running_stack() == stack()
+        assert asked(verb) == "127.0.0.1:9100"
+        assert asked(verb, TRITON_SERVER_URL="http://there:8000/") == "there:8000"
+        assert asked(verb, "--url", "here:8000", TRITON_SERVER_URL="there:8000") == "here:8000"
+    assert running_stack() is None
+
+
+def test_bench_and_doctor_find_every_port_of_it() -> None:
+    assert asked(bench_verb) == "localhost:8000 localhost:8001 localhost:5000"
+    assert asked(doctor_verb) == "5000 8000 8001 8002"
+    with runs(stack()):
+        assert asked(bench_verb) == "127.0.0.1:9100 127.0.0.1:9101 127.0.0.1:9103"
+        assert asked(bench_verb, "--url", "localhost:9100").split()[1] == "127.0.0.1:9101"
+        assert asked(bench_verb, "--url", "there:9100").split()[1] == "localhost:8001"
+        assert asked(doctor_verb) == "9103 9100 9101 9102"
+        assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
+
+
+def test_doctor_looks_at_the_repositories_that_the_stack_serves() -> None:
+    with runs(stack(repositories=("/models", "/more"))):
+        assert found_repositories() == (Path("/models"), Path("/more"))
+    assert found_repositories() == (repository.DEFAULT,)
+
+
+def test_perf_analyzer_is_told_where_the_stack_is_unless_somebody_says() -> None:
+    assert _address_for(["-m", "digits"]) == []
+    with runs(stack()):
+        assert _address_for(["-m", "digits"]) == ["-u", "127.0.0.1:9100"]
+        assert _address_for(["-m", "digits", "-i", "grpc"]) == ["-u", "127.0.0.1:9101"]
+        assert _address_for(["-m", "digits", "-u", "there:8000"]) == []
+
+
+def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path: Path) -> None:
+    with runs(stack(repositories=(str(tmp_path),))):
+        assert serving_url(tmp_path) == "127.0.0.1:9100"
+        assert serving_url(tmp_path / "another") is None
+    with runs(stack(repositories=(str(tmp_path),), model_control="none")):
+        assert serving_url(tmp_path) is None
+
+
+def test_the_file_of_a_stack_that_was_killed_is_removed(folder: Path) -> None:
+    code = (
+        "import os, signal; from gourmet.serving import run_file\n"
+        "with run_file.kept((9100,), {'stack': {}}):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=False)
+    assert list(folder.iterdir())
+    assert running_stack() is None
+    assert not list(folder.iterdir())
+
+
+def test_of_several_stacks_the_one_on_the_usual_port_is_meant_and_otherwise_none() -> None:
+    with runs(stack(9100)), runs(stack(9200)):
+        with pytest.raises(UsageError, match=r"127\.0\.0\.1:9100, 127\.0\.0\.1:9200: choose one with --url"):
+            running_stack()
+        with runs(stack(8000)):
+            assert running_stack() == stack(8000)
+
+
+@pytest.mark.parametrize(
+    "verb", [["config"], ["check"], ["tune"], ["deploy"], ["rollback"], ["doctor"], ["bench", "run"]]
+)
+def test_every_verb_that_takes_an_address_names_the_variable_for_it(verb: list[str]) -> None:
+    said = " ".join(asked(main, *verb, "--help").split())
+    assert "env var: TRITON_SERVER_URL" in said
+
+
+def test_the_version_is_said() -> None:
+    assert asked(main, "--version").startswith("gourmet, version 0.")
+    assert set(VERBS) >= {"up", "doctor"}
+
+
+def test_up_names_the_variable_of_every_system() -> None:
+    said = " ".join(asked(main, "up", "--help").split())
+    assert "FOOD11_MODEL_NAME" in said
+    assert "(unless set: digits)" in said

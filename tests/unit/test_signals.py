@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM while something finishes first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from gourmet.runtime.signals import STOPS, first_stop, stops_set
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in STOPS]
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_the_first_stop_is_noted_and_the_second_ends(number: signal.Signals) -> None:
+    before = handlers()
+    with first_stop() as asked:
+        signal.raise_signal(number)
+        assert asked.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert handlers() == before
+
+
+def test_however_many_stops_come_they_only_set_the_event() -> None:
+    before, asked = handlers(), threading.Event()
+    with stops_set(asked):
+        for number in (*STOPS, *STOPS):
+            signal.raise_signal(number)
+    assert asked.is_set()
+    assert handlers() == before

@@ -1,0 +1,57 @@
+"""From a .pth that others trained to an answer on the page of the stack that runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from support.resnet18 import ARCHITECTURE, LABELS, saved
+from support.triton import some_models
+from support.up import GOURMET, Up
+from support.web_app import form
+
+
+def test_weights_of_others_answer_on_the_page_and_the_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[..., Page], sample: bytes
+) -> None:
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(tmp_path / "systems"))
+    monkeypatch.setenv("FOOD11_MODEL_NAME", "food_classifier_onnx")
+    (tmp_path / "systems").mkdir()
+    (tmp_path / "tmp").mkdir()
+    models = some_models(tmp_path / "models", "food_classifier_onnx")
+    up = Up(f"--model-repository={models}", tmp=tmp_path / "tmp")
+    try:
+        up.wait_for("ready after")
+        weights = saved(tmp_path / "best.pth")
+        command = [GOURMET, "new", "flowers", f"--labels={','.join(LABELS)}", f"--weights={weights}"]
+        done = subprocess.run(
+            [*command, f"--architecture={ARCHITECTURE}", f"--to={models}"],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "flowers_onnx answers: the sample is " in done.stdout
+        page = f"http://127.0.0.1:{up.port}/classify/flowers"
+        assert page in done.stdout
+
+        body, headers = form(sample)
+        address = f"http://127.0.0.1:{up.port}/api/v1/classify?model=flowers_onnx"
+        with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
+            told = json.load(answer)["results"][0]
+        assert told["label"] in LABELS
+
+        opened = visit(page)
+        photo = {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": sample}
+        opened.set_input_files("#file", photo)
+        expect(opened.locator(".card[data-state=answered]")).to_have_count(1)
+        assert opened.locator(".card .top li .name").first.inner_text() == told["label"]
+    finally:
+        up.stop()

@@ -1,0 +1,211 @@
+"""The cards of answers: in view on a phone, with long labels, by keyboard, after a refresh and a reset."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, Route, expect
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+SCREENS = {"desktop": {}, "phone": PHONE}
+LABELS = (
+    "Mediterranean vegetables with rice",
+    "slow_cooked_beef_stroganoff_with_noodles",
+    "Vegetable/Fruit",
+    "Internationalization",
+    "Egg",
+)
+# For each of the list's names: is it clear of its bar, and is none of its words on two lines?
+MEASURED = """rows => rows.map(row => {
+  const name = row.querySelector('.name');
+  const range = document.createRange();
+  range.selectNodeContents(name);
+  const [text, bar] = [range.getBoundingClientRect(), row.querySelector('.bar').getBoundingClientRect()];
+  const nodes = [...name.childNodes].filter(node => node.nodeType === Node.TEXT_NODE);
+  const broken = nodes.flatMap(node => [...node.data.matchAll(/\\S+/g)].filter(({ 0: word, index }) => {
+    range.setStart(node, index);
+    range.setEnd(node, index + word.length);
+    return new Set([...range.getClientRects()].map(rect => rect.top)).size > 1;
+  }).map(found => found[0]));
+  return { clear: text.right <= bar.left + 0.5, broken };
+})"""
+
+
+def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
+    return {"name": name, "mimeType": "image/jpeg", "buffer": data}
+
+
+def answered(page: Page, cards: int = 1) -> None:
+    expect(page.locator(".card[data-state=answered]")).to_have_count(cards)
+
+
+def test_on_a_phone_the_answer_to_one_photo_is_in_view(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(python_web.url, reduced_motion="reduce", **PHONE)
+    upright = io.BytesIO()
+    Image.linear_gradient("L").resize((600, 1000)).convert("RGB").save(upright, "JPEG")
+    page.set_input_files("#file", photo(upright.getvalue()))
+    answered(page)
+    expect(page.locator(".card img")).to_be_visible()
+    expect(page.locator(".card h3")).to_be_in_viewport(ratio=1)
+    expect(page.locator(".card .top")).to_be_in_viewport(ratio=1)
+
+
+def test_the_page_does_not_scroll_away_from_a_reader_who_scrolled(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url, reduced_motion="reduce", **PHONE)
+    held: list[Route] = []
+    page.route("**/api/v1/classify?*", lambda route: held.append(route))
+    page.set_input_files("#file", photo(sample))
+    expect(page.locator(".card[data-state=busy] .doing")).to_have_text("Classifying …")
+    page.evaluate("scrollTo(0, 0); dispatchEvent(new Event('touchmove'))")
+    page.wait_for_function("scrollY === 0")
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].continue_()
+    answered(page)
+    assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.parametrize("screen", SCREENS.values(), ids=SCREENS.keys())
+def test_long_labels_stay_clear_of_their_bars_and_whole_words(
+    visit: Callable[..., Page], python_web: Any, sample: bytes, screen: dict[str, Any]
+) -> None:
+    page = visit(python_web.url, **screen)
+
+    def with_long_labels(route: Route) -> None:
+        told = route.fetch().json()
+        result = told["results"][0]
+        for guess, label in zip(result["top"], LABELS, strict=True):
+            guess["label"] = label
+        result["label"] = LABELS[0]
+        route.fulfill(json=told)
+
+    page.route("**/api/v1/classify?*", with_long_labels)
+    page.set_input_files("#file", photo(sample))
+    answered(page)
+    rows = page.locator(".top li")
+    assert rows.locator(".name").all_inner_texts() == list(LABELS)
+    assert rows.evaluate_all(MEASURED) == [{"clear": True, "broken": []}] * len(LABELS)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_file_input_is_announced_once_and_not_as_invalid(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url)
+    chooser = page.locator("#file")
+    expect(chooser).to_have_accessible_name("Choose photos")
+    session = page.context.new_cdp_session(page)
+    node = session.send("Runtime.evaluate", {"expression": "document.querySelector('#file')"})
+    told = session.send("Accessibility.getPartialAXTree", {"objectId": node["result"]["objectId"]})["nodes"][
+        0
+    ]
+    said = {each["name"]: each["value"].get("value") for each in told["properties"]}
+    assert said.get("invalid", "false") == "false"
+    assert told["description"]["value"].count("JPEG") == 1
+    assert "JPEG" not in told["name"]["value"]
+
+
+def test_after_remove_the_focus_is_on_the_next_card_and_at_last_on_the_chooser(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url)
+    page.set_input_files("#file", [photo(sample, f"{name}.jpg") for name in "abc"])
+    answered(page, 3)
+    for removed, focused in (("b", "c.jpg"), ("c", "a.jpg")):
+        page.get_by_role("button", name=f"Remove: {removed}.jpg").click()
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == focused
+    page.get_by_role("button", name="Remove: a.jpg").click()
+    assert page.evaluate("document.activeElement.id") == "file"
+
+
+def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url)
+    page.set_input_files("#file", [photo(sample, "a.jpg"), photo(sample, "b.jpg")])
+    answered(page, 2)
+    shown = page.locator(".card h3").all_inner_texts()
+    page.wait_for_function("JSON.parse(sessionStorage['gourmetgram:cards:/'] ?? '[]').length === 2")
+    page.reload()
+    answered(page, 2)
+    assert page.locator(".card h3").all_inner_texts() == shown
+    assert page.locator("figcaption").all_inner_texts() == ["a.jpg", "b.jpg"]
+    expect(page.locator(".card img").first).to_have_js_property("naturalWidth", 640)
+    # The photo is there too: such a card can be compared, explained and tried again.
+    expect(page.locator("[data-do=why]")).to_have_count(2)
+    page.locator("[data-do=again]").first.click()
+    answered(page, 2)
+    page.get_by_role("button", name="Remove: a.jpg").click()
+    page.reload()
+    answered(page, 1)
+    page.get_by_role("button", name="Clear answers").click()
+    page.reload()
+    expect(page.locator("#empty")).to_be_visible()
+    expect(page.locator(".card")).to_have_count(0)
+
+
+def test_a_comparison_outlives_a_refresh(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/compare")
+    page.locator(".sample", has_text="Soup").click()
+    expect(page.locator(".panel")).to_have_count(3)
+    page.wait_for_function("'gourmetgram:cards:/compare' in sessionStorage")
+    shown = page.locator(".card").inner_text()
+    page.reload()
+    expect(page.locator(".panel")).to_have_count(3)
+    assert page.locator(".card").inner_text() == shown
+
+
+@pytest.mark.parametrize("place", ["/", "/compare", "/digits"])
+def test_a_request_whose_connection_was_reset_is_sent_again_once(
+    visit: Callable[..., Page], python_web: Any, place: str
+) -> None:
+    page = visit(python_web.url + place, forgiven=("ERR_CONNECTION_RESET",))
+    asked: list[str] = []
+
+    def reset_first(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 1:
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    # The page itself, and not the status above it, recovers: nobody is told that something was wrong.
+    trouble = "[data-state=held], .problem:not([hidden])"
+    page.evaluate(
+        "trouble => new MutationObserver(() => { window.troubled ||= !!document.querySelector(trouble) })"
+        ".observe(document.body, { subtree: true, attributes: true })",
+        trouble,
+    )
+    page.route("**/api/v1/classify?*", reset_first)
+    page.route("**/api/v1/digits", reset_first)
+    page.route("**/compare?*", reset_first)
+    if place == "/digits":
+        page.get_by_role("button", name="Ready-made 4").click()
+        expect(page.locator("#label")).to_have_text("4")
+    else:
+        page.locator(".sample", has_text="Soup").click()
+        answered(page)
+    assert len(asked) == 2
+    assert not page.evaluate("window.troubled ?? false")
+
+
+def test_the_page_says_what_it_recognises_and_its_buttons_say_what_they_do(
+    visit: Callable[..., Page], python_web: Any, sample: bytes
+) -> None:
+    page = visit(python_web.url)
+    expect(page.get_by_role("heading", name="Recognises 11 kinds of food")).to_be_visible()
+    expect(page.locator("footer")).to_contain_text("Default model: food_classifier")
+    page.set_input_files("#file", photo(sample))
+    answered(page)
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    expect(page.locator(".time summary")).to_contain_text("round trip")
+    expect(page.locator(".facts")).to_contain_text("sent unchanged")
+    expect(page.locator("#history summary")).to_contain_text("History")
+    bare = visit(python_web.url, java_script_enabled=False)
+    expect(bare.get_by_role("button", name="Classify", exact=True)).to_be_visible()

@@ -1,0 +1,115 @@
+"""A text system that only the tests have: what the product does for any system, it does for this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.up import GOURMET, Up
+
+pytestmark = pytest.mark.smoke
+
+ROOT = Path(__file__).parents[2]
+SYSTEMS = Path("tests/support/systems")  # relative, as one types it
+MODELS = ROOT / "tests" / "support" / "models"
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    env = {"GOURMET_SYSTEMS": os.path.relpath(ROOT / SYSTEMS), "FOOD11_MODEL_NAME": "food_classifier_onnx"}
+    models = tmp_path_factory.mktemp("models")
+    for name in ("food_classifier_onnx", "digits"):
+        (models / name).symlink_to(ROOT / "triton" / "models" / name)
+    repositories = (f"--model-repository={models}", f"--model-repository={MODELS}")
+    env["GOURMET_KEYS"] = str(tmp_path_factory.mktemp("keys") / "mine")
+    running = Up(*repositories, tmp=tmp_path_factory.mktemp("tmp"), env=env)
+    running.wait_for("ready after")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOURMET_KEYS", env["GOURMET_KEYS"])
+        yield running
+    running.stop()
+
+
+def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "GOURMET_SYSTEMS": str(ROOT / SYSTEMS), **env}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_up_asks_its_sample(up: Up) -> None:
+    assert "echo answers: «one two three» → three two one" in up.output
+
+
+def test_every_verb_finds_it_without_an_address(up: Up) -> None:
+    assert 'name: "digits"' in run(GOURMET, "config", "digits").stdout
+    held = f"{up.port} {up.http} {up.grpc} {up.metrics} held by the running stack"
+    assert held in run(GOURMET, "doctor").stdout
+
+
+def test_doctor_asks_its_sample(up: Up) -> None:
+    found = run(GOURMET, "doctor")
+    assert "echo answers: «one two three» → three two one" in found.stdout
+
+
+def test_doctor_asks_a_model_that_answers_in_pieces_for_all_of_them(up: Up) -> None:
+    found = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream")
+    assert "echo_stream answers: «one two three» → three two one" in found.stdout
+
+
+def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
+    script = (ROOT / "scripts" / "containers" / "ask_models.py").read_text()
+    here = re.sub(r'TRITON = ".*"', f'TRITON = "http://127.0.0.1:{up.http}"', script)
+    healthy = run(sys.executable, "-c", here)
+    assert (healthy.returncode, healthy.stderr) == (0, "")
+    assert run(sys.executable, "-c", here, ECHO_MODEL_NAME="echo_stream").returncode == 0
+    # It is really asked, and not passed over.
+    absent = run(sys.executable, "-c", here, ECHO_MODEL_NAME="nobody")
+    assert "nobody is not ready" in absent.stderr
+
+
+def test_its_other_model_streams_a_word_at_a_time(up: Up) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{up.http}/v2/models/echo_stream/generate_stream",
+        json.dumps({"text": "one two three", "max_tokens": 2}).encode(),
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        lines = [line.decode().removeprefix("data: ") for line in answer if line.strip()]
+    assert [json.loads(line)["answer"] for line in lines] == ["three", " two"]
+
+
+def test_the_web_app_answers_for_it_whole_and_in_pieces(up: Up) -> None:
+    def ask(query: str, **more: bool) -> str:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{up.port}/api/v1/generate{query}",
+            json.dumps({"text": "one two three", **more}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told: bytes = answer.read()
+        return told.decode()
+
+    assert json.loads(ask(""))["text"] == "three two one"
+    events = re.findall(r"event: (\w+)\ndata: (.+)", ask("?model=echo_stream", stream=True))
+    assert [(name, json.loads(data)["text"]) for name, data in events] == [
+        *(("piece", "three"), ("piece", " two"), ("piece", " one"), ("done", "three two one"))
+    ]
+    health = urllib.request.urlopen(f"http://127.0.0.1:{up.port}/api/v1/health?system=echo", timeout=30)
+    with health:
+        assert json.load(health)["ready"] is True
+
+
+@pytest.mark.parametrize("model", ["echo", "echo_stream"])
+def test_check_asks_its_examples_whole_and_in_pieces(up: Up, model: str) -> None:
+    done = run(GOURMET, "check", model, f"--url=localhost:{up.http}", "--limit=20", "--json=-")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["answered"], told["faults"]) == (20, [])
+    assert told["streams"] is (model == "echo_stream")
+    assert told["compared_with"] == ("echo" if told["streams"] else None)
+    assert told["pieces"] > 20 if told["streams"] else told["pieces"] == 20
