@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gourmet.reports import page, table
-from gourmet.reports.chart import Bar, Series, bars, columns, intervals, lines
+from gourmet.reports.chart import Bar, Series, bars, columns, lines
 from gourmet.reports.svg import Drawing, stacked, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,7 +23,6 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
     [
         (bars(BARS, "t", "rows"), "rect", 3),
         (bars(BARS, "t", "rows", colours={"one": "#111", "two": "#222"}), "rect", 5),
-        (intervals(BARS, "t", "ratio", around=1), "circle", 2),
         (lines([Series("a", [(0, 1), (1, 2)], radii=(3, 4))], "t", ("epoch", "loss")), "circle", 2),
         (
             lines([Series("a", [(0, 1), (1, 2)]), Series("b", [(0, 0), (1, 1)])], "t", ("x", "y")),
@@ -32,7 +31,7 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
         ),
         (columns([1, 0, 5], "t", ("ms", "requests"), mark=1.5), "rect", 3),
     ],
-    ids=["bars", "parts", "intervals", "dots", "lines", "columns"],
+    ids=["bars", "parts", "dots", "lines", "columns"],
 )
 def test_a_chart_is_a_whole_picture_that_says_what_it_shows(drawing: Drawing, tag: str, count: int) -> None:
     assert len(shapes(drawing, tag)) == count

@@ -75,7 +75,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if found is None:
             abort(404)
         about, data = found
-        bar = render_template("report_bar.html", report=about)
+        bar = render_template("report_bar.html")
         response = Response(framed(data, about.title, bar), content_type="text/html; charset=utf-8")
         response.headers["Content-Security-Policy"] = _REPORT_POLICY
         return response

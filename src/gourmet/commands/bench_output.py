@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gourmet.measure import requirement, results, storage, tables, validity
+from gourmet.measure import results, storage, tables, validity
 
 
 def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
@@ -23,13 +23,13 @@ def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(results.as_json(result), nl=False)
     else:
-        table(tables.HEADINGS, [tables.row(point) for point in result.points])
-        if streamed := tables.stream_rows(result.points):
-            table(tables.STREAM_HEADINGS, streamed)
+        table(*tables.figures(result.points))
+        if any(point.stream for point in result.points):
+            table(*tables.streamed(result.points))
         for finding in result.findings:
             click.echo(f"{finding.mark} {finding.says}")
         if result.goals:
-            table(requirement.HEADINGS, [goal.as_row() for goal in result.goals])
+            table(*tables.goals(result))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if result.refused:
         raise validity.Untrusted(reasons)

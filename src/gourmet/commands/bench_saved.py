@@ -25,12 +25,12 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
     if as_json:
         keys = ("point", "before", "now", "throughput", "latency", "p95", "verdict")
         click.echo(
-            json.dumps([dict(zip(keys, tables.pair_row(pair), strict=True)) for pair in pairs], indent=1)
+            json.dumps([dict(zip(keys, row, strict=True)) for row in tables.pairs(pairs)[1]], indent=1)
         )
     else:
         for words in comparing.differences(first, second):
             click.echo(f"differs in {words}")
-        table(tables.PAIR_HEADINGS, [tables.pair_row(pair) for pair in pairs])
+        table(*tables.pairs(pairs))
     if save:
         save.write_text(page.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Final
 
 from gourmet.measure.compare import Pair
 from gourmet.measure.results import Point
 from gourmet.reports import chart, svg
-from gourmet.reports.chart import WIDTH, Bar
+from gourmet.reports.chart import Bar, Series
 
 _NUMBER: Final = re.compile(r"\d+(?: µs)?")
 _PHASES: Final[Mapping[str, str]] = {
@@ -22,10 +23,10 @@ _PHASES: Final[Mapping[str, str]] = {
 
 
 def throughput(points: Sequence[Point]) -> svg.Drawing:
-    colours = _by_series(points)
+    colours = _colours(lines := _lines(points))
     shown = [
-        Bar(point.name, rate.value, rate.low, rate.high, colours[series], hint=f"{rate:.1f}")
-        for point, (series, _) in zip(points, _grouped(points), strict=True)
+        Bar(point.name, rate.value, rate.low, rate.high, colours[line], hint=f"{rate:.1f}")
+        for point, line in zip(points, lines, strict=True)
         for rate in [point.rows_per_s]
     ]
     # An interval of two turns may be many times its figure; it ends with the picture.
@@ -37,32 +38,36 @@ def throughput(points: Sequence[Point]) -> svg.Drawing:
 
 def latency_against_throughput(points: Sequence[Point]) -> svg.Drawing:
     """One line an arm: right is faster, down is sooner."""
-    marks = svg.ticks(0, 1.1 * max(point.rows_per_s.value for point in points))
-    rises = svg.ticks(0, max(point.latency_ms.p95 for point in points))
-    colours = _by_series(points)
-    named, deep = svg.legend(56, 14, list(colours.items()), WIDTH - 70)
-    x = svg.Scale(0, marks[-1], 56, WIDTH - 40)
-    y = svg.Scale(0, rises[-1], 350 + deep, 34 + deep)
-    shapes = [named, svg.across(x, marks, y.end, y.start, "rows per second")]
-    shapes.append(svg.up(y, rises, x.start, x.end, "p95 latency, ms (dots; p50 below, small)"))
-    grouped = _grouped(points)
-    for series, colour in colours.items():
-        mine = [(point, mark) for point, (name, mark) in zip(points, grouped, strict=True) if name == series]
-        shapes.append(svg.path([(x(p.rows_per_s.value), y(p.latency_ms.p95)) for p, _ in mine], colour))
-        for point, mark in mine:
-            at, high, low = (x(point.rows_per_s.value), y(point.latency_ms.p95), y(point.latency_ms.p50))
-            shapes.append(svg.line(at, high, at, low, colour, 1, "stroke-dasharray='2 3'"))
-            shapes.append(svg.whisker(x, high, point.rows_per_s.low, point.rows_per_s.high, colour))
-            shapes.append(svg.dot(at, low, colour, f"p50 {point.latency_ms.p50:.2f} ms", 2.5))
-            shapes.append(svg.dot(at, high, colour, f"{point.name}: p95 {point.latency_ms.p95:.2f} ms"))
-            shapes.append(svg.text(at + 7, high - 7, mark, colour=colour))
-    return svg.picture(WIDTH, y.start + 46, "p95 latency against throughput", shapes)
+    lines, shown = _lines(points), []
+    for name, colour in _colours(lines).items():
+        mine = [point for point, line in zip(points, lines, strict=True) if line == name]
+        shown.append(
+            Series(
+                name,
+                [(point.rows_per_s.value, point.latency_ms.p95) for point in mine],
+                colour,
+                radii=[4] * len(mine),
+                hints=[f"{point.name}: p95 {point.latency_ms.p95:.2f} ms" for point in mine],
+                says=[
+                    " ".join(_NUMBER.findall(point.arm)) if "…" in name else point.demand.at for point in mine
+                ],
+            )
+        )
+    furthest = 1.1 * max(point.rows_per_s.value for point in points)
+    return chart.lines(
+        shown,
+        "p95 latency against throughput",
+        ("rows per second", "p95 latency, ms"),
+        x_range=(0, furthest),
+        y_range=(0, max(point.latency_ms.p95 for point in points)),
+        size=(chart.WIDTH, 380),
+    )
 
 
 def stacked_latency(points: Sequence[Point]) -> svg.Drawing:
     shown = []
     for point in points:
-        split = {phase: getattr(point.split_ms, phase) for phase in _PHASES}
+        split = vars(point.split_ms)
         parts = [(ms, _PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
         shown.append(Bar(point.name, sum(split.values()), parts=parts, says=f"{point.latency_ms.mean:.3g}"))
     title = "mean latency of every point by where it went"
@@ -72,13 +77,12 @@ def stacked_latency(points: Sequence[Point]) -> svg.Drawing:
 def batch_sizes(points: Sequence[Point]) -> svg.Drawing:
     """For every point, the share of rows that went through the network in batches of each size."""
     sizes = sorted({size.rows for point in points for size in point.batches})
-    colours = {size: svg.COLOURS[place % len(svg.COLOURS)] for place, size in enumerate(sizes)}
+    colours = dict(zip(sizes, cycle(svg.COLOURS), strict=False))
     shown = []
     for point in points:
-        rows = sum(size.rows * size.executions for size in point.batches) or 1
-        shares = [(size.rows, size.rows * size.executions / rows) for size in point.batches]
         parts = [
-            (share, colours[size], f"{share:.1%} of the rows in batches of {size}") for size, share in shares
+            (share, colours[size.rows], f"{share:.1%} of the rows in batches of {size.rows}")
+            for size, share in point.shares
         ]
         shown.append(Bar(point.name, 1.0, parts=parts, says=f"{point.executed_rows:.1f}"))
     title = "share of rows by the size of the batch they were executed in"
@@ -88,48 +92,33 @@ def batch_sizes(points: Sequence[Point]) -> svg.Drawing:
 
 def ratios(pairs: Sequence[Pair]) -> svg.Drawing:
     """Every pair's ratio with its interval, around the line where nothing changed."""
-    colours = {"slower": svg.COLOURS[6], "faster": svg.COLOURS[2]}
-    shown = [
-        Bar(
-            pair.name,
-            pair.speed.value,
-            pair.speed.low,
-            pair.speed.high,
-            colours.get(pair.verdict, svg.FAINT),
-            pair.verdict,
-            f"{pair.speed:.3f}",
-        )
-        for pair in pairs
+    colours = {"slower": svg.COLOURS[6], "faster": svg.COLOURS[2], "same": svg.FAINT}
+    ends = [end for pair in pairs for end in vars(pair.speed).values() if end is not None]
+    marks = svg.ticks(min(0.9, *ends), max(1.1, *ends))
+    row, bottom = 36, 10 + 36 * len(pairs)
+    x = svg.Scale(marks[0], marks[-1], 14, chart.WIDTH - 60)
+    shapes = [
+        svg.across(x, marks, 6, bottom, "speed now ÷ before, with 95 % interval"),
+        svg.line(x(1), 6, x(1), bottom, svg.INK, 1.5),
     ]
-    title, counts = "speed of every pair, now over before", "speed now ÷ before, with 95 % interval"
-    return chart.intervals(shown, title, counts, around=1)
+    for place, pair in enumerate(pairs):
+        y, speed, colour = 10 + row * place, pair.speed, colours[pair.verdict]
+        shapes.append(svg.text(x.start + 2, y + 10, pair.name))
+        shapes.append(svg.whisker(x, y + 22, speed.low, speed.high, colour))
+        shapes.append(svg.dot(x(speed.value), y + 22, colour, f"{speed:.3f}", 5))
+        shapes.append(svg.text(x.end + 6, y + 26, pair.verdict, colour=colour))
+    return svg.picture(chart.WIDTH, bottom + 44, "speed of every pair, now over before", shapes)
 
 
-def _grouped(points: Sequence[Point]) -> list[tuple[str, str]]:
-    """For every point, the line it belongs to and what tells it apart there.
+def _lines(points: Sequence[Point]) -> list[str]:
+    """For every point, the line that it belongs to.
 
     Where there are more arms than colours, arms whose names differ in a number alone are one line.
     """
-    plain = [(_series(point), _level(point)) for point in points]
-    if len({series for series, _ in plain}) <= len(svg.COLOURS):
-        return plain
-    return [(_NUMBER.sub("…", series), " ".join(_NUMBER.findall(series)) or level) for series, level in plain]
+    names = [f"{point.arm} {point.demand.how}".strip() for point in points]
+    few = len(set(names)) <= len(svg.COLOURS)
+    return names if few else [_NUMBER.sub("…", name) for name in names]
 
 
-def _series(point: Point) -> str:
-    demand = point.demand
-    parts = [point.arm]
-    parts += [f"b={demand.batch}"] if demand.batch > 1 else []
-    parts += ["gRPC"] if demand.protocol == "grpc" else []
-    parts += ["shared memory"] if demand.shared_memory else []
-    parts += [demand.arrivals] if demand.arrivals != "closed" else []
-    return " ".join(parts)
-
-
-def _by_series(points: Sequence[Point]) -> dict[str, str]:
-    names = list(dict.fromkeys(series for series, _ in _grouped(points)))
-    return {name: svg.COLOURS[place % len(svg.COLOURS)] for place, name in enumerate(names)}
-
-
-def _level(point: Point) -> str:
-    return f"c={point.demand.level:g}" if point.demand.arrivals == "closed" else f"{point.demand.level:g}/s"
+def _colours(lines: Sequence[str]) -> dict[str, str]:
+    return dict(zip(dict.fromkeys(lines), cycle(svg.COLOURS), strict=False))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.measure import charts, tables
-from gourmet.measure.requirement import HEADINGS
 from gourmet.measure.results import Bench
 from gourmet.reports.table import markdown, write_section
 
@@ -28,10 +27,10 @@ def as_markdown(bench: Bench, picture: str) -> str:
     parts = [
         f"`{bench.command}`, {bench.when[:10]}: {machine}.\n",
         f"{bench.about}\n",
-        *([markdown(HEADINGS, (goal.as_row() for goal in bench.goals))] if bench.goals else []),
+        *([markdown(*tables.goals(bench))] if bench.goals else []),
         *(f"- {finding.mark} {finding.says}" for finding in bench.findings),
         *(f"- {refused}" for refused in bench.refused),
         f"\n![Throughput of every point]({picture})\n",
-        markdown(tables.HEADINGS, map(tables.row, bench.points)),
+        markdown(*tables.figures(bench.points)),
     ]
     return "\n".join(parts)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter
 from gourmet.errors import GourmetError
 from gourmet.measure.requirement import Requirement
 
-SCHEMA: Final = "gourmet-bench/1"
+SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
@@ -43,14 +42,22 @@ class LoadSpec:
     shared_memory: bool = False
     through: Literal["triton", "app"] = "triton"
 
-    def __str__(self) -> str:
-        closed = self.arrivals == "closed"
-        parts = [f"c={self.level:g}" if closed else f"{self.level:g}/s {self.arrivals}"]
-        parts += [f"b={self.batch}"] if self.batch > 1 else []
+    @property
+    def at(self) -> str:
+        """How much is asked, as a word."""
+        return f"c={self.level:g}" if self.arrivals == "closed" else f"{self.level:g}/s {self.arrivals}"
+
+    @property
+    def how(self) -> str:
+        """In which way, where it is not the usual one."""
+        parts = [f"b={self.batch}"] if self.batch > 1 else []
         parts += ["through the app"] if self.through == "app" else []
         parts += ["gRPC"] if self.protocol == "grpc" else []
         parts += ["shared memory"] if self.shared_memory else []
         return " ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.at} {self.how}".strip()
 
 
 @dataclass(frozen=True)
@@ -177,6 +184,12 @@ class Point:
         executions = sum(size.executions for size in self.batches)
         return sum(size.rows * size.executions for size in self.batches) / executions if executions else 0.0
 
+    @property
+    def shares(self) -> list[tuple[BatchSize, float]]:
+        """Which share of the rows went through the network in batches of each size."""
+        rows = sum(size.rows * size.executions for size in self.batches)
+        return [(size, size.rows * size.executions / rows) for size in self.batches]
+
 
 @dataclass(frozen=True)
 class Rejection:
@@ -215,7 +228,7 @@ class Bench:
     findings: tuple[Statement, ...] = ()
     goals: tuple[Requirement, ...] = ()
     about: str = ""
-    schema: str = field(default=SCHEMA)
+    schema: Literal["gourmet-bench/1"] = SCHEMA
 
 
 def as_json(bench: Bench) -> str:
@@ -225,21 +238,8 @@ def as_json(bench: Bench) -> str:
 def read(path: Path) -> Bench:
     """A saved benchmark; raises UnreadableResult."""
     try:
-        data = json.loads(path.read_text())
+        return TypeAdapter(Bench).validate_json(path.read_bytes())
     except (OSError, ValueError) as exc:
-        raise UnreadableResult(f"{path} cannot be read as a saved benchmark: {exc}") from exc
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
         raise UnreadableResult(
-            f"{path} has the schema {schema!r} and this gourmet reads {SCHEMA!r}: "
-            "save one with `gourmet bench run … --save FOLDER`"
-        )
-    try:
-        return _adapter().validate_python(data)
-    except ValueError as exc:
-        raise UnreadableResult(f"{path} is not a whole benchmark of {SCHEMA}: {exc}") from exc
-
-
-@cache
-def _adapter() -> TypeAdapter[Bench]:
-    return TypeAdapter(Bench)
+            f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"
+        ) from exc

@@ -1,59 +1,51 @@
-"""A benchmark as rows: for the terminal, for a page, and as CSV in perf_analyzer's own columns."""
+"""A benchmark as tables for a terminal, a page and docs/, and as CSV in perf_analyzer's own columns."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from typing import Final
 
+from gourmet.measure import requirement
 from gourmet.measure.compare import Pair
-from gourmet.measure.results import Bench, Latency, Point
+from gourmet.measure.results import Bench, Latency, Point, Usage
 
-HEADINGS: Final = (
-    "point",
-    "rows/s",
-    "p50 ms",
-    "p90 ms",
-    "p95 ms",
-    "p99 ms",
-    "queue + input + infer + output + network ms",
-    "rows per batch",
-    "server CPU and memory",
-)
+# Headings, and rows under them.
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def row(point: Point) -> tuple[str, ...]:
-    took, split = point.latency_ms, point.split_ms
-    parts = (split.queue, split.input, split.infer, split.output, split.network)
-    return (
-        point.name,
-        f"{point.rows_per_s:.1f}",
-        *(f"{value:.2f}" for value in (took.p50, took.p90, took.p95, took.p99)),
-        " + ".join(f"{part:.2f}" for part in parts),
-        f"{point.executed_rows:.2f}",
-        _server(point),
-    )
+def figures(points: Sequence[Point]) -> Table:
+    split = "queue + input + infer + output + network ms"
+    headings = ("point", "rows/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms", split, "rows per batch")
+    return (*headings, "server CPU and memory"), [
+        (
+            point.name,
+            f"{point.rows_per_s:.1f}",
+            *(f"{ms:.2f}" for ms in (took.p50, took.p90, took.p95, took.p99)),
+            " + ".join(f"{ms:.2f}" for ms in vars(point.split_ms).values()),
+            f"{point.executed_rows:.2f}",
+            _server(point.usage),
+        )
+        for point in points
+        for took in [point.latency_ms]
+    ]
 
 
-def _server(point: Point) -> str:
-    cores, memory = point.usage.server_cores, point.usage.server_memory_mib
-    if cores is None or memory is None:
+def _server(usage: Usage) -> str:
+    if usage.server_cores is None or usage.server_memory_mib is None:
         return "not on this machine"
-    return f"{cores:.2f} cores {memory:.0f} MiB"
+    return f"{usage.server_cores:.2f} cores {usage.server_memory_mib:.0f} MiB"
 
 
-STREAM_HEADINGS: Final = (
-    "point",
-    *("first piece p50 ms", "p95 ms", "p99 ms"),
-    *("between pieces p50 ms", "p95 ms", "p99 ms"),
-    *("pieces/s", "pieces per answer"),
-)
-
-
-def stream_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """The points whose answers came in pieces, under the STREAM_HEADINGS."""
-    return [
+def streamed(points: Sequence[Point]) -> Table:
+    """The points whose answers came in pieces."""
+    headings = (
+        "point",
+        *("first piece p50 ms", "p95 ms", "p99 ms"),
+        *("between pieces p50 ms", "p95 ms", "p99 ms"),
+        *("pieces/s", "pieces per answer"),
+    )
+    return headings, [
         (
             point.name,
             *_percentiles(point.stream.first_ms),
@@ -70,19 +62,39 @@ def _percentiles(took: Latency | None) -> tuple[str, ...]:
     return tuple(f"{value:.2f}" for value in (took.p50, took.p95, took.p99)) if took else ("–",) * 3
 
 
-PAIR_HEADINGS: Final = ("point", "before rows/s", "now rows/s", "throughput ×", "mean latency ×", "p95 ×", "")
+def goals(bench: Bench) -> Table:
+    return requirement.HEADINGS, [goal.as_row() for goal in bench.goals]
 
 
-def pair_row(pair: Pair) -> tuple[str, ...]:
-    return (
-        pair.name,
-        f"{pair.before.rows_per_s:.1f}",
-        f"{pair.now.rows_per_s:.1f}",
-        f"{pair.rate:.3f}",
-        f"{pair.latency:.3f}",
-        f"{pair.p95:.3f}",
-        pair.verdict,
-    )
+def pairs(compared: Sequence[Pair]) -> Table:
+    headings = ("point", "before rows/s", "now rows/s", "throughput ×", "mean latency ×", "p95 ×", "")
+    return headings, [
+        (
+            pair.name,
+            f"{pair.before.rows_per_s:.1f}",
+            f"{pair.now.rows_per_s:.1f}",
+            f"{pair.rate:.3f}",
+            f"{pair.latency:.3f}",
+            f"{pair.p95:.3f}",
+            pair.verdict,
+        )
+        for pair in compared
+    ]
+
+
+def batches(points: Sequence[Point]) -> Table:
+    """How often so many rows went through the network at once."""
+    return ("point", "rows per batch", "executions", "share of rows", "infer ms"), [
+        (point.name, str(size.rows), str(size.executions), f"{share:.1%}", f"{size.infer_ms:.2f}")
+        for point in points
+        for size, share in point.shares
+    ]
+
+
+def checks(points: Sequence[Point]) -> Table:
+    return ("point", "check", "found", "allowed"), [
+        (point.name, check.name, check.found, check.allowed) for point in points for check in point.checks
+    ]
 
 
 def as_csv(bench: Bench) -> str:
@@ -90,48 +102,39 @@ def as_csv(bench: Bench) -> str:
 
     What our client cannot tell from the network is counted as network: its send and receive are empty.
     """
+    rows = [_cells(point) for point in bench.points]
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV)
-    for point in bench.points:
-        demand, split, took = point.demand, point.split_ms, point.latency_ms
-        closed = demand.arrivals == "closed"
-        times = (split.network, split.queue, split.input, split.infer, split.output)
-        writer.writerow(
-            [
-                *(point.arm, demand.model, point.client, demand.protocol, demand.through, demand.batch),
-                *((f"{demand.level:g}", "") if closed else ("", f"{demand.level:g}")),
-                f"{point.rows_per_s.value:.3f}",
-                "",
-                *(round(1000 * ms) for ms in times),
-                "",
-                *(round(1000 * ms) for ms in (took.p50, took.p90, took.p95, took.p99, took.mean)),
-            ]
-        )
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return out.getvalue()
 
 
-_CSV: Final = (
-    *("Arm", "Model", "Client", "Protocol", "Through", "Batch"),
-    *("Concurrency", "Request Rate", "Inferences/Second", "Client Send", "Network+Server Send/Recv"),
-    *("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output", "Client Recv"),
-    *("p50 latency", "p90 latency", "p95 latency", "p99 latency", "Avg latency"),
-)
-
-
-def batch_table(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """Per point and batch size: executions, share of the rows, milliseconds an execution."""
-    rows: list[tuple[str, ...]] = []
-    for point in points:
-        total = sum(size.rows * size.executions for size in point.batches) or 1
-        rows += [
-            (
-                point.name,
-                str(size.rows),
-                str(size.executions),
-                f"{size.rows * size.executions / total:.1%}",
-                f"{size.infer_ms:.2f}",
-            )
-            for size in point.batches
-        ]
-    return rows
+def _cells(point: Point) -> dict[str, object]:
+    demand, split, took = point.demand, point.split_ms, point.latency_ms
+    level = "Concurrency" if demand.arrivals == "closed" else "Request Rate"
+    times = {
+        "Network+Server Send/Recv": split.network,
+        "Server Queue": split.queue,
+        "Server Compute Input": split.input,
+        "Server Compute Infer": split.infer,
+        "Server Compute Output": split.output,
+        "Client Recv": None,
+        "p50 latency": took.p50,
+        "p90 latency": took.p90,
+        "p95 latency": took.p95,
+        "p99 latency": took.p99,
+        "Avg latency": took.mean,
+    }
+    return {
+        "Arm": point.arm,
+        "Model": demand.model,
+        "Client": point.client,
+        "Protocol": demand.protocol,
+        "Through": demand.through,
+        "Batch": demand.batch,
+        **{name: f"{demand.level:g}" if name == level else "" for name in ("Concurrency", "Request Rate")},
+        "Inferences/Second": f"{point.rows_per_s.value:.3f}",
+        "Client Send": "",
+        **{name: "" if ms is None else round(1000 * ms) for name, ms in times.items()},
+    }

@@ -8,8 +8,9 @@ from typing import Final
 
 from gourmet.reports import svg
 
-WIDTH: Final = 880.0
-_ROW: Final = 24.0
+# Two of them stand side by side on a page.
+WIDTH: Final = 570.0
+_ROW: Final = 36.0
 _LEFT: Final = 56.0
 
 Range = tuple[float, float]
@@ -38,43 +39,22 @@ def bars(
     colours: Mapping[str, str] | None = None,
     width: float = WIDTH,
 ) -> svg.Drawing:
-    """A bar a row, from 0; `colours` is the legend above them."""
-    left = room_for(bar.name for bar in shown)
-    named, deep = svg.legend(left, 14, list(colours.items()), width - left) if colours else ("", 0.0)
+    """A bar a row under its name, from 0; `colours` is the legend above them."""
+    named, deep = svg.legend(14, 14, list(colours.items()), width - 14) if colours else ("", 0.0)
     marks = svg.ticks(0, most if most is not None else max(max(bar.value, bar.high or 0) for bar in shown))
-    x = svg.Scale(0, marks[-1], left, width - 60)
+    x = svg.Scale(0, marks[-1], 14, width - 60)
     top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
     shapes = [named, svg.across(x, marks, top - 4, bottom, counts)]
     for place, bar in enumerate(shown):
         y, begun = top + _ROW * place, 0.0
-        shapes.append(svg.text(left - 8, y + 15, bar.name, anchor="end"))
+        shapes.append(svg.text(x.start + 2, y + 11, bar.name))
         for length, colour, hint in bar.parts or [(bar.value, bar.colour, bar.hint)]:
-            shapes.append(svg.box(x(begun), y + 4, x(begun + length) - x(begun), _ROW - 8, colour, hint))
+            shapes.append(svg.box(x(begun), y + 15, x(begun + length) - x(begun), _ROW - 20, colour, hint))
             begun += length
-        shapes.append(svg.whisker(x, y + _ROW / 2, bar.low, bar.high))
+        shapes.append(svg.whisker(x, y + 23, bar.low, bar.high))
         end = min(x(max(bar.value, bar.high or 0.0)), x.end)
-        shapes.append(svg.text(end + 6, y + 16, bar.says or f"{bar.value:.4g}"))
+        shapes.append(svg.text(end + 6, y + 27, bar.says or f"{bar.value:.4g}"))
     return svg.picture(width, bottom + 44, title, shapes)
-
-
-def intervals(shown: Sequence[Bar], title: str, counts: str, around: float) -> svg.Drawing:
-    """A dot a row with its interval, beside the line at `around`; what a row says stands at its end."""
-    left = room_for(bar.name for bar in shown)
-    ends = [end for bar in shown for end in (bar.low, bar.high, bar.value) if end is not None]
-    marks = svg.ticks(min(0.9 * around, *ends), max(1.1 * around, *ends))
-    x = svg.Scale(marks[0], marks[-1], left, WIDTH - 60)
-    bottom = 10 + _ROW * len(shown)
-    shapes = [
-        svg.across(x, marks, 6, bottom, counts),
-        svg.line(x(around), 6, x(around), bottom, svg.INK, 1.5),
-    ]
-    for place, bar in enumerate(shown):
-        y = 10 + _ROW * (place + 0.5)
-        shapes.append(svg.text(left - 8, y + 4, bar.name, anchor="end"))
-        shapes.append(svg.whisker(x, y, bar.low, bar.high, bar.colour))
-        shapes.append(svg.dot(x(bar.value), y, bar.colour, bar.hint, 5))
-        shapes.append(svg.text(WIDTH - 54, y + 4, bar.says, colour=bar.colour))
-    return svg.picture(WIDTH, bottom + 44, title, shapes)
 
 
 @dataclass(frozen=True)
@@ -88,6 +68,7 @@ class Series:
     # Per point; an empty list draws no dots.
     radii: Sequence[float] = ()
     hints: Sequence[str] = ()
+    says: Sequence[str] = ()
 
 
 def lines(
@@ -101,7 +82,7 @@ def lines(
     diagonal: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> svg.Drawing:
-    """Lines and dots over two axes; `counts` says what each counts, across and up.
+    """Lines and dots with words beside them over two axes; `counts` says what each counts, across and up.
 
     `marks` are places across where something begins, with its name.
     """
@@ -127,8 +108,10 @@ def lines(
         if series.joined and len(where) > 1:
             shapes.append(svg.path(where, series.colour))
         hints = series.hints or [""] * len(where)
-        for place, radius in enumerate(series.radii):
-            shapes.append(svg.dot(*where[place], series.colour, hints[place], radius))
+        for at_dot, radius, hint in zip(where, series.radii, hints, strict=False):
+            shapes.append(svg.dot(*at_dot, series.colour, hint, radius))
+        for (left, down), words in zip(where, series.says, strict=False):
+            shapes.append(svg.text(left + 7, down - 7, words, colour=series.colour))
     return svg.picture(width, height, title, shapes)
 
 
@@ -158,12 +141,6 @@ def columns(
             svg.line(x(mark), y.end, x(mark), y.start, svg.COLOURS[6], 1.5, "stroke-dasharray='4 3'")
         )
     return svg.picture(width, height, title, shapes)
-
-
-def room_for(names: Iterable[str]) -> float:
-    """The width of the column that holds `names` to the left of a chart."""
-    longest = max((len(name) for name in names), default=0)
-    return min(360.0, 24 + 6.4 * longest)
 
 
 def _around(values: Iterable[float]) -> Range:

@@ -73,36 +73,35 @@ def stacked(title: str, drawings: Sequence[tuple[str, Drawing]], gap: float = 34
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", colour: str = INK, more: str = "") -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{colour}' {more}>{escape(words)}</text>"
-    )
+    return f"<text {_at(x=x, y=y)} text-anchor='{anchor}' fill='{colour}' {more}>{escape(words)}</text>"
 
 
 def line(
     x1: float, y1: float, x2: float, y2: float, colour: str = GRID, width: float = 1, more: str = ""
 ) -> str:
-    return (
-        f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}' "
-        f"stroke-width='{width}' {more}/>"
-    )
+    return f"<line {_at(x1=x1, y1=y1, x2=x2, y2=y2)} stroke='{colour}' stroke-width='{width}' {more}/>"
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, hint: str = "") -> str:
-    title = f"<title>{escape(hint)}</title>" if hint else ""
-    return (
-        f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(0.0, width):.1f}' height='{max(0.0, height):.1f}' "
-        f"fill='{colour}'>{title}</rect>"
-    )
+    size = _at(x=x, y=y, width=max(0.0, width), height=max(0.0, height))
+    return f"<rect {size} fill='{colour}'>{_hint(hint)}</rect>"
 
 
 def dot(x: float, y: float, colour: str, hint: str = "", radius: float = 4) -> str:
-    title = f"<title>{escape(hint)}</title>" if hint else ""
-    return f"<circle cx='{x:.1f}' cy='{y:.1f}' r='{radius}' fill='{colour}'>{title}</circle>"
+    return f"<circle {_at(cx=x, cy=y, r=radius)} fill='{colour}'>{_hint(hint)}</circle>"
 
 
 def path(points: Sequence[tuple[float, float]], colour: str, width: float = 2) -> str:
     where = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f"<polyline points='{where}' fill='none' stroke='{colour}' stroke-width='{width}'/>"
+
+
+def _at(**places: float) -> str:
+    return " ".join(f"{name}='{value:.1f}'" for name, value in places.items())
+
+
+def _hint(words: str) -> str:
+    return f"<title>{escape(words)}</title>" if words else ""
 
 
 def whisker(x: Scale, y: float, low: float | None, high: float | None, colour: str = INK) -> str:

@@ -104,15 +104,15 @@ def _page(tuning: Tuning) -> str:
         parts += [
             "<h2>The best against the present config, in turns</h2>",
             table(HEADINGS, duel_rows(tuning)),
-            *page.latency_and_batches(bench.points),
+            page.where_time_goes(bench.points),
         ]
     parts += ["<h2>Everything that was tried</h2>", table(HEADINGS, rows(tuning))]
     parts.append("<h2>What was searched</h2>" + bullets(tuning.searched))
     refused = [f"{trial.name}: {trial.refused}" for trial in tuning.trials if trial.refused]
-    parts.append(warning(page.REJECTED, refused))
+    parts.append(warning("Measured and not reported", refused))
     if tuning.recommended:
         parts.append(f"<h2>config.pbtxt</h2><pre>{escape(tuning.pbtxt())}</pre>")
-    parts += [page.batches(bench.points), page.checks(bench.points), page.machine(bench)]
+    parts.append(page.reasons(bench))
     return document(bench.title, parts, when=bench.when, command=bench.command, says=tuning.sentence)
 
 
