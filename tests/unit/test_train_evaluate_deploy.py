@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.training.files import read_about
 
 GOURMET = Path(sys.executable).with_name("gourmet")
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -39,7 +39,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
     _, words = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "--resume goes on from there" in words
-    position = read_about(run / "checkpoint.safetensors")["position"]
+    position = torch.load(run / "checkpoint.pt", weights_only=True)["position"]
     assert position["epoch"] == 0
     assert position["seen"] > 0
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from gourmet.training.files import BadWeights, save_tensors
-from gourmet.training.init_weights import begin_with
-from gourmet.training.run import beginning_of, data_of, write_run
+from gourmet.errors import UsageError
+from gourmet.training.files import BadWeights, begin_with, save_tensors
+from gourmet.training.run import data_of, read_run, write_run
 
 
 class Summing(nn.Module):
@@ -73,7 +73,8 @@ def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, 
 
 
 def test_what_a_run_began_with_is_known_to_those_who_go_on_with_it(tmp_path: Path) -> None:
-    assert beginning_of(tmp_path) is None
+    with pytest.raises(UsageError, match="is not the folder of a run"):
+        read_run(tmp_path)
     write_run(tmp_path, {"data": "photos", "init": "first.safetensors"})
-    assert beginning_of(tmp_path) == "first.safetensors"
+    assert read_run(tmp_path)["init"] == "first.safetensors"
     assert data_of(tmp_path / "last.safetensors") == Path("photos")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -64,11 +64,10 @@ def train(
     import torch
 
     from gourmet.tasks import furniture
-    from gourmet.training.files import read_about
-    from gourmet.training.init_weights import begin_with
+    from gourmet.training.files import begin_with
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.recipe import Recipe
-    from gourmet.training.run import beginning_of, data_of, write_run
+    from gourmet.training.run import read_run, write_run
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
@@ -80,47 +79,24 @@ def train(
     if threads:
         torch.set_num_threads(threads)
     training = furniture.training(system)
+    begun: dict[str, Any] = read_run(out) if resume else {"init": init and str(init)}
     if resume:
-        recipe = Recipe.from_dict(read_about(out / CHECKPOINT)["recipe"], epochs=epochs, peak_rate=rate)
+        recipe = Recipe.from_dict(begun["recipe"], epochs=epochs, peak_rate=rate)
         seed = recipe.seed
     else:
         recipe = training.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
     if data is None:
-        data = data_of(out / CHECKPOINT) if resume else _bundled(system, training)
+        data = Path(begun["data"]) if resume else _bundled(system, training)
     with bar("reading") as tick:
         task = training.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     if init:
         begin_with(task.network, init)
-    out.mkdir(parents=True, exist_ok=True)
     write_run(
-        out,
-        {
-            "system": system,
-            "data": str(data.resolve()),
-            "init": beginning_of(out) if resume else init and str(init),
-            "recipe": recipe.as_dict(),
-        },
+        out, {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
     )
-    (out / "pid").write_text(f"{os.getpgrp()}\n")
-    try:
-        with bar("training") as tick:
-            outcome = fit(
-                task,
-                recipe,
-                out,
-                resume=resume,
-                checkpoint_every_s=checkpoint_every,
-                watch=lambda now: tick(
-                    now.progress,
-                    f"epoch {now.epoch + 1}/{now.epochs} · {now.phase and f'{now.phase} · '}"
-                    f"loss {now.loss:.3f} · {now.examples_per_s:.0f}/s",
-                ),
-            )
-    finally:
-        (out / "pid").unlink(missing_ok=True)
-    if not outcome.finished:
-        raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
-    last = outcome.log[-1]
+    with bar("training") as tick:
+        log = fit(task, recipe, out, resume=resume, tick=tick, checkpoint_every_s=checkpoint_every)
+    last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")
 

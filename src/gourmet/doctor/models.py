@@ -37,9 +37,9 @@ def weights(subject: Examined) -> Iterator[Finding]:
     if subject.weights is None:
         yield ok("no weights to look at; name some with --weights")
         return
-    from gourmet.training.files import read_about
+    from gourmet.training.files import load_tensors
 
-    read_about(subject.weights)
+    load_tensors(subject.weights)
     yield ok(f"{subject.weights} can be opened")
 
 

@@ -5,58 +5,61 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime import malloc
+from gourmet.runtime.files import written_aside
 from gourmet.runtime.signals import first_stop
-from gourmet.training import checkpoint
-from gourmet.training.average import MovingAverage
-from gourmet.training.checkpoint import Position
-from gourmet.training.epoch_log import EpochLog
 from gourmet.training.files import save_tensors
-from gourmet.training.muon import Muon
+from gourmet.training.muon import optimizers
 from gourmet.training.recipe import Recipe
-from gourmet.training.task import TrainingTask
+from gourmet.training.run import read_log, write_log
+from gourmet.training.task import Tick, TrainingTask
 
-CHECKPOINT: Final = "checkpoint.safetensors"
+CHECKPOINT: Final = "checkpoint.pt"
 BEST: Final = "best.safetensors"
 LAST: Final = "last.safetensors"
-
-_CHECKPOINT_EVERY_S: Final = 60.0
 
 
 class Diverged(GourmetError):
     """The loss is not a number any more."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """What a watcher of the run is told after every step."""
-
-    epoch: int
-    epochs: int
-    progress: float  # the share of the work that is done, of which large examples are more
-    loss: float
-    phase: str
-    examples_per_s: float
+class Stopped(GourmetError):
+    """The run was asked to stop, and left a checkpoint to go on from."""
 
 
-Watcher = Callable[[Moment], None]
+@dataclass
+class Position:
+    """Where a run is. Every step draws its random numbers from its own position, so there is no more."""
+
+    epoch: int = 0
+    seen: int = 0  # examples of this epoch that are behind us
+    steps: int = 0
+    loss_sum: float = 0.0  # over the examples of this epoch
+    seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `finished`, or interrupted with a checkpoint to go on from."""
+def moving_average(network: nn.Module, decay: float) -> AveragedModel:
+    """A copy of `network` that follows it at a distance, and closer while there are only a few steps so far.
 
-    finished: bool
-    log: list[dict[str, Any]]
+    Statistics of batch normalisation are copied, not averaged: they are averages already, and
+    `torch.optim.swa_utils.update_bn` measures them again for what is kept.
+    """
+
+    def follow(mine: Any, theirs: Any, steps: torch.Tensor | int) -> None:
+        torch._foreach_lerp_(mine, theirs, 1.0 - min(decay, (1 + int(steps)) / (10 + int(steps))))
+
+    average = AveragedModel(network, multi_avg_fn=follow).eval()
+    average.update_parameters(network)  # the first call only copies
+    return average
 
 
 def fit(
@@ -65,71 +68,67 @@ def fit(
     out: Path,
     *,
     resume: bool = False,
-    watch: Watcher = lambda moment: None,
-    checkpoint_every_s: float = _CHECKPOINT_EVERY_S,
-) -> Outcome:
-    """Run `recipe` into the folder `out`, from its beginning or from where the last run was stopped."""
-    return _Run(task, recipe, out, watch, checkpoint_every_s).go(resume)
+    tick: Tick = lambda share, words="": None,
+    checkpoint_every_s: float = 60.0,
+) -> list[dict[str, Any]]:
+    """Run `recipe` into the folder `out`, from its beginning or from where the last run was stopped.
+
+    Returns the log, a dictionary an epoch.
+    """
+    run = _Run(task, recipe, out, tick, checkpoint_every_s)
+    if resume:
+        run.restore()
+    malloc.use(malloc.TRAINING)
+    with first_stop() as asked_to_stop:
+        while run.position.epoch < recipe.epochs:
+            run.epoch(asked_to_stop)
+    return run.log
 
 
 class _Run:
     def __init__(
-        self, task: TrainingTask, recipe: Recipe, out: Path, watch: Watcher, checkpoint_every_s: float
+        self, task: TrainingTask, recipe: Recipe, out: Path, tick: Tick, checkpoint_every_s: float
     ) -> None:
-        self.task, self.recipe, self.out, self.watch = task, recipe, out, watch
+        self.task, self.recipe, self.out, self.tick = task, recipe, out, tick
         self.checkpoint_every_s = checkpoint_every_s
         self.position = Position()
-        self.optimizer = Muon(task.network, recipe.peak_rate, recipe.momentum, recipe.weight_decay)
-        self.average = MovingAverage(task.network, recipe.ema_decay)
-        self.log = EpochLog(out)
+        self.optimizers = optimizers(task.network, recipe.momentum, recipe.weight_decay)
+        self.average = moving_average(task.network, recipe.ema_decay)
+        self.log: list[dict[str, Any]] = []
         self.phase = recipe.phases[0]
         self.identity = {**task.about, "seed": recipe.seed}
 
-    def go(self, resume: bool) -> Outcome:
-        if resume:
-            self.position = checkpoint.restore(
-                self.out / CHECKPOINT, self.task.network, self.average, self.optimizer, self.identity
-            )
-        malloc.use(malloc.TRAINING)
-        self.log.open(keep=self.position.epoch)
-        with first_stop() as asked_to_stop:
-            while self.position.epoch < self.recipe.epochs:
-                if not self._epoch(asked_to_stop):
-                    self._save()
-                    return Outcome(False, self.log.lines)
-        return Outcome(True, self.log.lines)
-
-    def _epoch(self, asked_to_stop: threading.Event) -> bool:
-        """Run the rest of an epoch; False if asked to stop in the middle."""
+    def epoch(self, asked_to_stop: threading.Event) -> None:
+        """Run the rest of an epoch."""
         position = self.position
         order = self.task.order(self._generator(position.epoch, -1))
         saved_at = time.monotonic()
         while position.seen < len(order):
             self._step(order)
             if asked_to_stop.is_set():
-                return False
+                self._save()
+                raise Stopped(f"stopped; the checkpoint is in {self.out}: --resume goes on from there")
             if time.monotonic() - saved_at > self.checkpoint_every_s:
                 self._save()
                 saved_at = time.monotonic()
         self._close_epoch(len(order))
-        return True
 
     def _step(self, order: torch.Tensor) -> None:
         started = time.monotonic()
         position, recipe = self.position, self.recipe
         progress = self._progress(len(order))
-        phase = recipe.phase_at(progress)
-        self.phase = phase
+        self.phase = phase = recipe.phase_at(progress)
         examples = order[position.seen : position.seen + phase.batch]
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.rate_at(progress)
         generator = self._generator(position.epoch, position.seen)
         torch.manual_seed(generator.initial_seed())  # for dropout, which takes no generator
         self.task.network.train()
         loss = self.task.loss(examples, phase, generator)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.task.network.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate_at(progress) * group["share"]
+            optimizer.step()
         value = loss.item()
         if value != value:
             raise Diverged(
@@ -139,21 +138,24 @@ class _Run:
         position.seen += len(examples)
         position.steps += 1
         position.loss_sum += value * len(examples)
-        self.average.follow(self.task.network, position.steps)
+        self.average.update_parameters(self.task.network)
         seconds = time.monotonic() - started
         position.seconds += seconds
-        done = 1.0 - recipe.work(self._progress(len(order))) / recipe.work(0.0)
-        self.watch(Moment(position.epoch, recipe.epochs, done, value, phase.name, len(examples) / seconds))
+        self.tick(
+            1.0 - recipe.work(self._progress(len(order))) / recipe.work(0.0),
+            f"epoch {position.epoch + 1}/{recipe.epochs} · {phase.name and f'{phase.name} · '}"
+            f"loss {value:.3f} · {len(examples) / seconds:.0f}/s",
+        )
 
     def _close_epoch(self, examples: int) -> None:
         position = self.position
         kept, network, measures = self._better()
-        best = max((line["score"] for line in self.log.lines), default=float("-inf"))
+        best = max((line["score"] for line in self.log), default=float("-inf"))
         about = {**self.task.about, "epoch": position.epoch + 1, "kept": kept, "measures": measures}
         save_tensors(self.out / LAST, network.state_dict(), about)
         if measures["score"] >= best:
             save_tensors(self.out / BEST, network.state_dict(), about)
-        self.log.add(
+        self.log.append(
             {
                 "epoch": position.epoch + 1,
                 "phase": self.phase.name,
@@ -164,6 +166,7 @@ class _Run:
                 **measures,
             }
         )
+        write_log(self.out, self.log)
         self.position = Position(epoch=position.epoch + 1, steps=position.steps, seconds=position.seconds)
         self._save()
 
@@ -174,7 +177,7 @@ class _Run:
         it is behind where they end.
         """
         candidates = {
-            "average": self.average.network,
+            "average": self.average.module,
             "last step": copy.deepcopy(self.task.network).eval(),
         }
         measured = {name: self.task.measure(network) for name, network in candidates.items()}
@@ -189,7 +192,32 @@ class _Run:
         return torch.Generator().manual_seed(hash((self.recipe.seed, epoch, seen)) & (2**63 - 1))
 
     def _save(self) -> None:
-        about = {**self.identity, "recipe": self.recipe.as_dict()}
-        checkpoint.save(
-            self.out / CHECKPOINT, self.task.network, self.average, self.optimizer, self.position, about
-        )
+        """Write everything that the next step depends on."""
+        state = {
+            "identity": self.identity,
+            "position": vars(self.position),
+            "network": self.task.network.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+        with written_aside(self.out / CHECKPOINT) as aside:
+            torch.save(state, aside)
+
+    def restore(self) -> None:
+        """Go back to what was saved, after checking that it is a run of the same network."""
+        path = self.out / CHECKPOINT
+        if not path.exists():
+            raise UsageError(f"{path} does not exist: train without --resume, or name another --out")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        for key, value in self.identity.items():
+            if (was := state["identity"].get(key)) != value:
+                raise UsageError(
+                    f"{path} is a run with {key} {was!r}, not {value!r}: "
+                    "resume with what it was started with, or choose another --out"
+                )
+        self.task.network.load_state_dict(state["network"])
+        self.average.load_state_dict(state["average"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.position = Position(**state["position"])
+        self.log = read_log(self.out, self.position.epoch)

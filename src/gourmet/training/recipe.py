@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -67,12 +66,8 @@ class Recipe:
             total += max(0.0, end - max(since, phase.start)) * phase.work
         return total * self.epochs
 
-    def as_dict(self) -> dict[str, Any]:
-        """For a checkpoint's header and the log."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:
-        """Back from `as_dict`, with other epochs and another rate if they are given."""
+        """Back from `dataclasses.asdict`, with other epochs and another rate if they are given."""
         changed = {"epochs": epochs or fields["epochs"], "peak_rate": peak_rate or fields["peak_rate"]}
         return cls(**{**fields, **changed, "phases": tuple(Phase(**phase) for phase in fields["phases"])})

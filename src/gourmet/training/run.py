@@ -1,40 +1,91 @@
-"""What a run's folder knows about itself, for the verbs that come after training."""
+"""What a run's folder says besides its weights: how it was started, and its log as lines and as a picture."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import UsageError
+from gourmet.reports.chart import Series, lines
+from gourmet.reports.svg import COLOURS, Drawing
 from gourmet.runtime.files import written_aside
 
 RUN: Final = "run.json"
+LOG: Final = "log.jsonl"
+PICTURE: Final = "log.svg"
+
+_NOT_CURVES: Final = ("epoch", "rate", "seconds")
+_SIZE: Final = (720.0, 340.0)
 
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
     """Note how a run was started."""
-    with written_aside(folder / RUN) as aside:
-        aside.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    _write(folder / RUN, json.dumps(facts, indent=2) + "\n")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `write_run` noted."""
+    try:
+        return dict(json.loads((folder / RUN).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"{folder} is not the folder of a run: {exc}") from exc
 
 
 def data_of(weights: Path) -> Path:
-    """Where the photos lie that `weights` were trained on."""
-    path = weights.parent / RUN
+    """Where the examples lie that `weights` were trained on."""
     try:
-        return Path(_facts(path)["data"])
-    except (OSError, ValueError, KeyError) as exc:
-        raise UsageError(f"{path} does not say where the data are: name them with --data") from exc
+        return Path(read_run(weights.parent)["data"])
+    except UsageError as exc:
+        raise UsageError(
+            f"{weights.parent / RUN} does not say where the data are: name them with --data"
+        ) from exc
 
 
-def beginning_of(folder: Path) -> str | None:
-    """The weights that the run in `folder` began with; None where it began with none, or nobody noted it."""
-    try:
-        begun: str | None = _facts(folder / RUN).get("init")
-    except (OSError, ValueError):
-        return None
-    return begun
+def write_log(folder: Path, epochs: Sequence[dict[str, Any]]) -> None:
+    """A line of JSON an epoch, and their curves; rewritten whole, so that no line is ever cut short."""
+    _write(folder / LOG, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    _write(folder / PICTURE, curves(epochs))
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+def read_log(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """The first so many lines of a log."""
+    if not epochs:
+        return []
+    return [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()[:epochs]]
+
+
+def _write(path: Path, text: str) -> None:
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def curves(epochs: Sequence[dict[str, Any]]) -> Drawing:
+    """Draw `epochs`. Shares have the axis 0 to 1, a loss its own range; where a phase begins is marked."""
+    names = [key for key, value in epochs[-1].items() if key not in _NOT_CURVES and isinstance(value, float)]
+    phases = [str(epoch["phase"]) for epoch in epochs]
+    return lines(
+        [_series(name, epochs, COLOURS[place % len(COLOURS)]) for place, name in enumerate(names)],
+        "training curves",
+        ("epoch", "share; a loss over its own range"),
+        y_range=(0, 1),
+        size=_SIZE,
+        marks=[
+            (float(epoch["epoch"]), phase)
+            for epoch, phase, before in zip(epochs, phases, ["", *phases], strict=False)
+            if phase != before
+        ],
+    )
+
+
+def _series(name: str, epochs: Sequence[dict[str, Any]], colour: str) -> Series:
+    values = [float(epoch[name]) for epoch in epochs]
+    low, high = (0.0, 1.0) if max(values) <= 1.0 else (min(values), max(values))
+    return Series(
+        f"{name.replace('_', ' ')}: {values[0]:.3f} → {values[-1]:.3f}",
+        [(float(epoch["epoch"]), (epoch[name] - low) / ((high - low) or 1.0)) for epoch in epochs],
+        colour,
+        radii=[2.5] * len(values),
+        hints=[f"{value:.3f}" for value in values],
+    )

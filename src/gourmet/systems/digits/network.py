@@ -10,7 +10,7 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
-from gourmet.training.files import load_described, put_tensors
+from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE = "five convolutions 1"
 
@@ -65,7 +65,8 @@ def load(path: Path, architecture: str = ARCHITECTURE, /) -> tuple[DigitsNetwork
         raise UsageError(
             f"--architecture {architecture}: the digits network is {ARCHITECTURE!r} and no other"
         )
-    tensors, about = load_described(path, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
+    tensors, about = load_tensors(path)
+    check_about(path, about, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
     network = DigitsNetwork()
     put_tensors(network, tensors, path)
     return network.eval(), about

@@ -16,7 +16,7 @@ from torch import nn
 
 from gourmet.systems.food11 import contract
 from gourmet.tasks.classification import torchvision_network
-from gourmet.training.files import load_described, put_tensors
+from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE = "mobilenet_v2 1.0"
 _BACKBONE = "torchvision:mobilenet_v2"
@@ -66,7 +66,8 @@ def load(path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, An
     """
     if architecture not in ("", ARCHITECTURE):
         return torchvision_network.load(path, contract.SYSTEM, architecture)
-    tensors, about = load_described(path, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
+    tensors, about = load_tensors(path)
+    check_about(path, about, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
     network = Food11Network(about["dishes"], about["dish_classes"])
     put_tensors(network, tensors, path)
     return network.eval(), about

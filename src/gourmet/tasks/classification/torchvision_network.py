@@ -14,7 +14,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.training.files import foreign_tensors, is_ours, load_described, put_tensors
+from gourmet.training.files import check_about, load_tensors, put_tensors
 
 PREFIX: Final = "torchvision:"
 
@@ -82,10 +82,11 @@ def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:
 def load(path: Path, system: PictureClassifier, architecture: str) -> tuple[nn.Module, dict[str, Any]]:
     """The network in `path`, ready to answer, and what is known of it; raise BadWeights."""
     network = build(architecture, len(system.labels))
-    if is_ours(path):
-        tensors, about = load_described(path, system.name, architecture, system.labels)
+    tensors, about = load_tensors(path)
+    if about:
+        check_about(path, about, system.name, architecture, system.labels)
     else:
-        tensors, about = foreign_tensors(path), {**describe(system, architecture), "foreign": True}
+        about = {**describe(system, architecture), "foreign": True}
     put_tensors(network, tensors, path)
     return network.eval(), about
 
