@@ -65,6 +65,8 @@ def test_a_page_says_what_made_it_and_nothing_in_it_is_markup() -> None:
     assert "<h1>m &amp; n</h1>" in html
     assert "<code>gourmet x &lt;y&gt;</code>" in html
     assert "<b>" not in html
+    # What is HTML already stays so, whoever made it.
+    assert "<h2>&amp;</h2><p>a" in page.document("m", ["<h2>&amp;</h2>", page.paragraph("a")])
     assert "<i>" not in html
     assert page.warning("Careful", []) == page.paragraph("") == ""
 
