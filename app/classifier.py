@@ -20,8 +20,8 @@ from app.triton.client import Answer, Deadline, Refused, Triton
 from app.triton.served_models import ServedModels
 from app.triton.server_timing import Inside, Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.probabilities import Floats
 
 TOP: Final = 5
 _log: Final = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ import numpy as np
 
 from app.api.schemas import Progress
 from app.triton.client import Deadline
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.probabilities import Floats
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import onnxruntime as ort
 from gourmet import repository
 from gourmet.config_change import as_json
 from gourmet.measure.validity import WrongAnswers
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.probabilities import Floats
 from gourmet.runtime import openvino_network
 from gourmet.runtime.instances import parameter
 from gourmet.systems.food11 import contract

@@ -13,7 +13,7 @@ import numpy as np
 
 from gourmet.measure.raw_onnx import Layout
 from gourmet.measure.validity import WrongAnswers
-from gourmet.pictures.probabilities import Floats
+from gourmet.pictures.classifier import Floats
 from gourmet.systems.food11 import contract
 from peers import processes
 from peers.expected import DATATYPES, TOLERANCE, Model, open_session

@@ -14,7 +14,7 @@ import numpy as np
 
 from gourmet import repository
 from gourmet.measure.raw_onnx import usual_layouts
-from gourmet.pictures.probabilities import Floats
+from gourmet.pictures.classifier import Floats
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
 from gourmet.systems.food11 import contract

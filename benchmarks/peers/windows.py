@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gourmet.measure.validity import WrongAnswers
-from gourmet.pictures.probabilities import Floats
+from gourmet.pictures.classifier import Floats
 from peers import expected
 from peers.contenders import Contender
 from peers.traffic import ClosedLoop, Recording

@@ -45,7 +45,7 @@ _early: Final = EarlyRefusals(create_app(Settings()), Metrics())
 
 
 def headers(data: bytes) -> bool:
-    """The walks through segments, chunks and blocks before Pillow reads a header."""
+    """The walk through segments before Pillow reads a header, and that through scans."""
     reason = decode_limits.header_excess(data)
     assert reason != ""
     assert 0 <= decode_limits.jpeg_scans(data) <= decode_limits.MAX_SCANS + 1

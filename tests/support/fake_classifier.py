@@ -12,8 +12,8 @@ from app.classifier import Classifier, Prediction, Rows, ServedModel
 from app.core.errors import UnknownModel
 from app.triton.client import Deadline
 from gourmet.contracts import Classification, ModelInfo, TensorSpec
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.probabilities import Floats
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 Outcome = Prediction | Exception

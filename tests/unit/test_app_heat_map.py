@@ -26,8 +26,8 @@ from app.core.events import LINES
 from app.core.settings import Rate, Settings
 from app.features.occlusion import STEPS, HeatMap, Step, covered, heat_maps
 from app.triton.client import Deadline
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.probabilities import Floats
 from gourmet.systems.food11 import contract
 
 EGG = predicted(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.systems.food11 import contract
 
 

@@ -22,7 +22,7 @@ from gourmet.deploying.parameters import set_parameters
 from gourmet.deploying.rollback import rollback
 from gourmet.deploying.staging import staged
 from gourmet.deploying.target import Deployment, ExportRefused
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.food11 import contract, int8

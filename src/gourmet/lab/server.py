@@ -15,7 +15,7 @@ import numpy as np
 
 from gourmet.config_change import Config
 from gourmet.measure.inputs import for_perf_analyzer, rows_for
-from gourmet.pictures.probabilities import Floats
+from gourmet.pictures.classifier import Floats
 from gourmet.runtime.statistics import ModelStatistics, of_all_versions
 from gourmet.serving.client import describe_model, infer, triton
 from gourmet.serving.run_file import found_url

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from typing import Final
 
 _SEQUENCE_HEADER: Final = 1
-# Of the whole file: many short items that all point to one long stream cost half a minute otherwise.
-_MAX_BOXES: Final = 2_000
-_MAX_ITEMS: Final = 2_000
-_MAX_EXTENTS: Final = 2_000
-_MAX_UNITS: Final = 4_000
+# Boxes, items, their pieces and units of the whole file: many short items that all point to one long stream
+# cost half a minute otherwise.
+_MAX_PARTS: Final = 4_000
 _MAX_OVERLAP: Final = 4  # writers store what is alike once
 _MAX_ZEROS: Final = 31  # of a number of variable length; decoders differ on what follows more
 
@@ -28,17 +26,18 @@ class Unreadable(ValueError):
 
 
 class _Bits:
-    """Bits from the most significant on, as AV1 writes them."""
+    """Bits from the most significant on, as AV1 and its container write them."""
 
     def __init__(self, data: bytes) -> None:
-        self._value = int.from_bytes(data, "big")
-        self._left = 8 * len(data)
+        self._data = data
+        self._at = 0
 
     def take(self, count: int) -> int:
-        self._left -= count
-        if self._left < 0:
-            raise Unreadable("a sequence header ends early")
-        return (self._value >> self._left) & ((1 << count) - 1)
+        begin, self._at = self._at, self._at + count
+        if self._at > 8 * len(self._data):
+            raise Unreadable("one of its tables ends early")
+        value = int.from_bytes(self._data[begin // 8 : -(-self._at // 8)], "big")
+        return (value >> (-self._at % 8)) & ((1 << count) - 1)
 
     def skip_uvlc(self) -> None:
         zeros = 0
@@ -49,39 +48,69 @@ class _Bits:
         self.take(zeros)
 
 
+class _Parts:
+    """Those that may still come."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_PARTS
+
+    def count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Unreadable(f"it has more than {_MAX_PARTS} parts")
+
+
 def pixels(data: bytes) -> int:
     """The pixels of all frames that decoding `data` may allocate; raise Unreadable where that is hidden."""
     found = 0
-    units = iter(range(_MAX_UNITS))
-    for stream in _streams(data):
-        found += max(map(_frame_pixels, _sequence_headers(stream, units)), default=0)
+    parts = _Parts()
+    for stream in _streams(data, parts):
+        found += max(map(_frame_pixels, _sequence_headers(stream, parts)), default=0)
     if not found:
         raise Unreadable("it has no sequence header")
     return found
 
 
-def _streams(data: bytes) -> Iterator[bytes]:
-    meta: Box | None = None
-    for kind, begin, end in _boxes(data, 0, len(data)):
-        if kind == b"moov":
-            raise Unreadable("it has the tracks of a film")
-        if kind == b"meta":
-            if meta:
-                raise Unreadable("it has two directories")
-            meta = (kind, begin + 4, end)
-    if meta is None:
-        raise Unreadable("it has no directory")
-    inner = {kind: (begin, end) for kind, begin, end in _boxes(data, meta[1], meta[2])}
-    if b"iloc" not in inner:
-        raise Unreadable("its directory has no places")
-    idat = inner.get(b"idat", (0, 0))
-    yield from _items(data, *inner[b"iloc"], data[idat[0] : idat[1]])
+def _streams(data: bytes, parts: _Parts) -> Iterator[bytes]:
+    """What the item location box points to, item by item."""
+    outer = list(_boxes(data, 0, len(data), parts))
+    if any(kind == b"moov" for kind, _, _ in outer):
+        raise Unreadable("it has the tracks of a film")
+    directories = [(begin + 4, end) for kind, begin, end in outer if kind == b"meta"]
+    if len(directories) != 1:
+        raise Unreadable(f"it has {len(directories)} directories")
+    inner = {kind: data[begin:end] for kind, begin, end in _boxes(data, *directories[0], parts)}
+    places = _Bits(inner.get(b"iloc", b""))
+    version, _ = places.take(8), places.take(24)
+    if version > 2:
+        raise Unreadable(f"its list of places is of version {version}")
+    offset_bits, length_bits, base_bits, index_bits = (8 * places.take(4) for _ in range(4))
+    id_bits = 32 if version == 2 else 16
+    bytes_seen = 0
+    for _ in range(places.take(id_bits)):
+        parts.count()
+        places.take(id_bits)
+        method = places.take(16) & 15 if version else 0
+        if method > 1:
+            raise Unreadable("its pieces lie in an odd way")
+        source = inner.get(b"idat", b"") if method else data
+        places.take(16)
+        base = places.take(base_bits)
+        pieces: list[bytes] = []
+        for _ in range(places.take(16)):
+            parts.count()
+            places.take(index_bits if version else 0)
+            place, length = base + places.take(offset_bits), places.take(length_bits)
+            pieces.append(source[place : place + length if length else len(source)])
+            bytes_seen += len(pieces[-1])
+            if bytes_seen > _MAX_OVERLAP * len(data):
+                raise Unreadable("its pieces overlap")
+        yield b"".join(pieces)
 
 
-def _boxes(data: bytes, begin: int, end: int) -> Iterator[Box]:
-    for _ in range(_MAX_BOXES):
-        if begin + 8 > end:
-            return
+def _boxes(data: bytes, begin: int, end: int, parts: _Parts) -> Iterator[Box]:
+    while begin + 8 <= end:
+        parts.count()
         size, kind, head = int.from_bytes(data[begin : begin + 4], "big"), data[begin + 4 : begin + 8], 8
         if size == 1:
             size, head = int.from_bytes(data[begin + 8 : begin + 16], "big"), 16
@@ -91,58 +120,13 @@ def _boxes(data: bytes, begin: int, end: int) -> Iterator[Box]:
             raise Unreadable("one of its boxes does not fit")
         yield kind, begin + head, begin + size
         begin += size
-    raise Unreadable(f"it has more than {_MAX_BOXES} boxes")
 
 
-def _items(data: bytes, begin: int, end: int, idat: bytes) -> Iterator[bytes]:
-    """What the item location box points to, item by item."""
-    at = begin
-
-    def take(size: int) -> int:
-        nonlocal at
-        at += size
-        if at > end:
-            raise Unreadable("its list of places ends early")
-        return int.from_bytes(data[at - size : at], "big")
-
-    version, _ = take(1), take(3)
-    if version > 2:
-        raise Unreadable(f"its list of places is of version {version}")
-    sizes = take(2)
-    offset_size, length_size, base_size, index_size = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
-    items = take(4 if version == 2 else 2)
-    if items > _MAX_ITEMS:
-        raise Unreadable(f"it has more than {_MAX_ITEMS} items")
-    extents_seen = bytes_seen = 0
-    for _ in range(items):
-        take(4 if version == 2 else 2)
-        method = take(2) & 15 if version else 0
-        take(2)
-        base = take(base_size)
-        pieces: list[bytes] = []
-        for _ in range(take(2)):
-            extents_seen += 1
-            if extents_seen > _MAX_EXTENTS or method > 1:
-                raise Unreadable("its pieces lie in an odd way")
-            take(index_size if version else 0)
-            place, length = base + take(offset_size), take(length_size)
-            source = idat if method else data
-            pieces.append(source[place : place + length if length else len(source)])
-            bytes_seen += len(pieces[-1])
-            if bytes_seen > _MAX_OVERLAP * len(data):
-                raise Unreadable("its pieces overlap")
-        yield b"".join(pieces)
-
-
-def _sequence_headers(stream: bytes, units: Iterator[int]) -> Iterator[bytes]:
-    """The sequence headers among the units of an AV1 stream; what is none (an Exif item) has none.
-
-    Each unit is one of `units`, which are those of all streams.
-    """
+def _sequence_headers(stream: bytes, parts: _Parts) -> Iterator[bytes]:
+    """The sequence headers among the units of an AV1 stream; what is none (an Exif item) has none."""
     at = 0
-    for _ in units:
-        if at >= len(stream):
-            return
+    while at < len(stream):
+        parts.count()
         kind, extended, sized = stream[at] >> 3 & 15, stream[at] & 4, stream[at] & 2
         at += 2 if extended else 1
         size = len(stream) - at
@@ -151,7 +135,6 @@ def _sequence_headers(stream: bytes, units: Iterator[int]) -> Iterator[bytes]:
         if kind == _SEQUENCE_HEADER:
             yield stream[at : min(at + size, at + 64)]
         at += size
-    raise Unreadable(f"it has more than {_MAX_UNITS} units")
 
 
 def _leb128(stream: bytes, at: int) -> tuple[int, int]:

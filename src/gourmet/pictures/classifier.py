@@ -20,12 +20,20 @@ from PIL import Image
 
 from gourmet.contracts import LABELS_PARAMETER, BadAnswer, BadModel, ModelInfo, Task, Tensors
 from gourmet.pictures.decode import PictureInfo, Pixels, identify, square_pixels
-from gourmet.pictures.probabilities import Floats, read_probabilities
 
+Floats = npt.NDArray[np.float32]
 Size = tuple[int, int]
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
+
+
+def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
+    """Probabilities [rows, classes] of `logits`; a temperature above 1 makes them more modest."""
+    shifted = logits / np.float32(temperature)
+    shifted = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    total: Floats = shifted.sum(axis=-1, keepdims=True)
+    return np.asarray(shifted / total, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -172,14 +180,15 @@ class PictureClassifier:
 
     def read(self, outputs: Tensors, temperature: float = 1.0, labels: Sequence[str] = ()) -> Floats:
         """The same for outputs that no server gave; raises ValueError."""
-        return read_probabilities(
-            outputs,
-            self.name,
-            labels or self.labels,
-            temperature,
-            logits=self.logit_outputs,
-            ready=self.probability_outputs,
-        )
+        names = (*self.probability_outputs, *self.logit_outputs)
+        name = next((name for name in names if name in outputs), None)
+        if name is None:
+            raise ValueError(
+                f"outputs {sorted(outputs)} hold none of {', '.join(names)}, "
+                f"by which {self.name} models answer"
+            )
+        rows = np.asarray(outputs[name], dtype=np.float32).reshape(-1, len(labels or self.labels))
+        return rows if name in self.probability_outputs else softmax(rows, temperature)
 
     def takes(self, model: ModelInfo) -> bool:
         return len(model.inputs) == 1 and model.inputs[0].datatype in self.datatypes

@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures.classifier import EXAMPLE_SIZE, PictureClassifier, Size
+from gourmet.pictures.classifier import EXAMPLE_SIZE, Floats, PictureClassifier, Size
 from gourmet.pictures.decode import PictureError, Pixels, whole_pixels
-from gourmet.pictures.probabilities import Floats
 
 INPUT_SIZE: Final = 28
 _INK_SIZE: Final = 20

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from gourmet.pictures.classifier import softmax
 from gourmet.pictures.decode import PictureError, from_base64
-from gourmet.pictures.probabilities import softmax
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
