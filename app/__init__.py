@@ -18,7 +18,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     from flask import Blueprint
 
     from app.admission import queue, rate_limit, uploads
-    from app.api.parallel import THREADS
+    from app.api.photo_calls import THREADS
     from app.classifier import Classifier
     from app.core import (
         auth,

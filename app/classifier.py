@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 
 TOP: Final = 5
+BytesKind = Literal["photo", "pixels", "tensor"]
+_BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}
 _log: Final = logging.getLogger(__name__)
 # How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
 _DECODING_FAILED: Final = re.compile(r"row \d+ of \d+: (?P<reason>.+) \[(?P<code>\w+)\]", re.S)
@@ -94,9 +96,9 @@ class ServedModel:
         return self.info.version
 
     @property
-    def bytes_kind(self) -> str:
+    def bytes_kind(self) -> BytesKind:
         """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
-        return {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}[self.info.inputs[0].datatype]
+        return _BYTES_KINDS[self.info.inputs[0].datatype]
 
 
 @dataclass(frozen=True)

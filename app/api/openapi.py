@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the app, made from its routes, their shapes and its errors.
+"""The OpenAPI 3.1 document of the app, made from its routes, their docstrings, shapes and errors.
 
 Pydantic's types already are the answers, and their JSON Schema is that of OpenAPI 3.1. What remains is
 less than what apispec or flask-smorest want to be told, so a route says it itself, by `documented`.
@@ -7,9 +7,11 @@ less than what apispec or flask-smorest want to be told, so a route says it itse
 from __future__ import annotations
 
 import functools
+import inspect
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -27,6 +29,20 @@ EXAMPLES: Final = Path(__file__).parent / "examples"
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
+_SECURITY_SCHEMES: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key of the setting API_KEYS"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, plainly"},
+}
+_INFO: Final = {
+    "title": "GourmetGram",
+    "version": VERSION,
+    "description": "Tells what is on a photo. Every answer carries an `X-Request-ID`, which is "
+    "the request's own if that has up to 64 letters, digits and any of `. _ : -` only.",
+    "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
+}
+_RETRY_AFTER: Final = {
+    "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
+}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,22 +50,21 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Operation:
-    """What a route's code does not say by itself."""
+    """What a route's code does not say by itself; its docstring has the summary and the description."""
 
-    summary: str
     answer: type[Schema]
-    description: str
     # By content type, what the answer or a part of it may be, where that is not just `answer` as JSON.
     kinds: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
     # Statuses that a photo which failed alone may have too, in the shape of the answer.
     fails_as_answer: tuple[int, ...] = ()
-    example: Schema | None = None
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     # The folder of `EXAMPLES` with a client's code for it.
     examples: str = ""
     guarded: bool = True
+    summary: str = ""
+    description: str = ""
 
 
 def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -58,11 +73,15 @@ def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R
     def mark(view: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(view)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            if request.query_string:
-                _refuse_unknown(operation)
+            for name in request.args if request.query_string else ():
+                if name not in operation.query:
+                    known = ", ".join(operation.query) or "none"
+                    raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
             return view(*args, **kwargs)
 
-        checked.openapi = operation  # type: ignore[attr-defined]
+        summary, _, description = (inspect.getdoc(view) or "").partition("\n")
+        described = replace(operation, summary=summary.rstrip("."), description=" ".join(description.split()))
+        checked.openapi = described  # type: ignore[attr-defined]
         return checked
 
     return mark
@@ -71,13 +90,6 @@ def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R
 def operation_of(view: object) -> Operation | None:
     found: Operation | None = getattr(view, "openapi", None)
     return found
-
-
-def _refuse_unknown(operation: Operation) -> None:
-    for name in request.args:
-        if name not in operation.query:
-            known = ", ".join(operation.query) or "none"
-            raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
 
 
 def form(*, several: bool) -> dict[str, Any]:
@@ -115,16 +127,10 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             paths.setdefault(rule.rule, {})[method.lower()] = described
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "GourmetGram",
-            "version": VERSION,
-            "description": "Tells what is on a photo. Every answer carries an `X-Request-ID`, which is "
-            "the request's own if that has up to 64 letters, digits and any of `. _ : -` only.",
-            "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
-        },
+        "info": _INFO,
         "servers": [{"url": "/"}],
         "paths": dict(sorted(paths.items())),
-        "components": {"schemas": _schemas(shapes), "securitySchemes": _security_schemes()},
+        "components": {"schemas": _schemas(shapes), "securitySchemes": _SECURITY_SCHEMES},
     }
 
 
@@ -139,52 +145,40 @@ def _described(operation: Operation, settings: Settings) -> dict[str, Any]:
         "responses": {"200": _answer(operation)}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
     }
-    if operation.example:
-        described["responses"]["200"]["content"][JSON]["example"] = operation.example.as_dict()
     if operation.query:
         described["parameters"] = [
-            {
-                "name": name,
-                "in": "query",
-                "schema": {"type": "string"},
-                "description": text,
-            }
+            {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
             for name, text in operation.query.items()
         ]
     if operation.bodies:
-        content = {kind: {"schema": _schema(body)} for kind, body in operation.bodies.items()}
+        content = {kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
 
 def _answer(operation: Operation) -> dict[str, Any]:
-    if not operation.kinds:
-        return _response("The answer", [operation.answer])
-    content = {kind: {"schema": _any_of(shapes)} for kind, shapes in operation.kinds.items()}
-    return {"description": "The answer, in parts; each is one of these", "content": content}
+    if operation.kinds:
+        content = {kind: {"schema": _any_of(shapes)} for kind, shapes in operation.kinds.items()}
+        return {"description": "The answer, in parts; each is one of these", "content": content}
+    answer: dict[str, Any] = {"schema": _any_of([operation.answer])}
+    example = EXAMPLES / operation.examples / "answer.json"
+    if operation.examples and example.exists():
+        answer["example"] = json.loads(example.read_text())
+    return {"description": "The answer", "content": {JSON: answer}}
 
 
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
-    shapes: list[type[Schema]] = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
-    refused = _response(", ".join(f"`{code}`" for code in codes()[status]), shapes)
-    if status in (429, 503):
-        refused["headers"] = {
-            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
-        }
-    return refused
+    shapes = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
+    refused = {
+        "description": ", ".join(f"`{code}`" for code in codes()[status]),
+        "content": {JSON: {"schema": _any_of(shapes)}},
+    }
+    return refused | ({"headers": _RETRY_AFTER} if status in (429, 503) else {})
 
 
-def _response(description: str, shapes: Sequence[type[Schema]]) -> dict[str, Any]:
-    return {"description": description, "content": {JSON: {"schema": _any_of(shapes)}}}
-
-
-def _any_of(shapes: Sequence[type[Schema]]) -> dict[str, Any]:
-    schemas = [_schema(shape) for shape in shapes]
+def _any_of(shapes: Sequence[Any]) -> dict[str, Any]:
+    schemas = [{"$ref": _REF + shape.__name__} if isinstance(shape, type) else shape for shape in shapes]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
-def _schema(shape: Any) -> dict[str, Any]:
-    return {"$ref": _REF + shape.__name__} if isinstance(shape, type) else shape
 
 
 def codes() -> dict[int, list[str]]:
@@ -212,9 +206,8 @@ class _Plain(GenerateJsonSchema):
 
 
 def _schemas(shapes: set[type[Schema]]) -> dict[str, Any]:
-    ordered = sorted(shapes, key=lambda shape: shape.__name__)
     _, made = models_json_schema(
-        [(shape, "serialization") for shape in ordered],
+        [(shape, "serialization") for shape in sorted(shapes, key=lambda shape: shape.__name__)],
         ref_template=_REF + "{model}",
         schema_generator=_Plain,
     )
@@ -225,10 +218,3 @@ def _schemas(shapes: set[type[Schema]]) -> dict[str, Any]:
         # Docstrings are wrapped for the reader of the code.
         schema["description"] = re.sub(r"\s+", " ", schema.get("description", "")).strip()
     return dict(sorted(schemas.items()))
-
-
-def _security_schemes() -> dict[str, Any]:
-    return {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "A key of the setting API_KEYS"},
-        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, plainly"},
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from flask import Request
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from app.admission.uploads import (
     photo_too_large,
     receiving,
 )
-from app.api.schemas import Base64Photos
+from app.api.schemas import Base64Photos, Schema
 from app.core.errors import BadPicture, BadRequest, NoFile, ServingError, TooManyPhotos, UploadTooLarge
 from app.core.settings import Settings
 from gourmet.pictures.decode import from_base64
@@ -24,6 +25,7 @@ from gourmet.pictures.decode import from_base64
 MULTIPART = "multipart/form-data"
 JSON = "application/json"
 RAW = "application/octet-stream"
+S = TypeVar("S", bound=Schema)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ def photos_and_model(request: Request, settings: Settings) -> tuple[list[Photo],
     """Read the whole request; raise what makes it useless as a whole."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
-    with receiving(request, settings, _call_too_large(settings)):
+    most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
+    with receiving(request, settings, UploadTooLarge(f"the call is too large: {most}")):
         photos, model = _read(request)
     if not photos:
         raise NoFile(f"no photo found: send it as the field `{FIELD}` of a multipart form")
@@ -59,7 +62,8 @@ def _read(request: Request) -> tuple[list[Photo], str]:
         chosen = [photo for photo in photos if photo.data or photo.filename]
         return chosen, request.form.get("model", "")
     if kind == JSON:
-        return _from_json(request.get_data(cache=False))
+        asked = from_json(Base64Photos, request.get_data(cache=False), '{"images": ["<base64>", …]}')
+        return [_from_text(text) for text in asked.images], asked.model or ""
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)
         return [Photo(data)] if data else [], ""
@@ -69,27 +73,22 @@ def _read(request: Request) -> tuple[list[Photo], str]:
     )
 
 
-def _from_json(body: bytes) -> tuple[list[Photo], str]:
+def from_json(shape: type[S], body: bytes, expected: str) -> S:
+    """What came as JSON; raise BadRequest with the first thing that is wrong, and where."""
     try:
-        asked = Base64Photos.model_validate_json(body)
+        return shape.model_validate_json(body)
     except ValidationError as exc:
-        raise BadRequest(f'{explained(exc)}; expected is {{"images": ["<base64>", …]}}') from None
-    return [_from_text(text) for text in asked.images], asked.model or ""
-
-
-def explained(exc: ValidationError) -> str:
-    """The first thing that is wrong with a body of JSON, and where."""
-    first = exc.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the body"
+        raise BadRequest(f"{place}: {first['msg']}; expected is {expected}") from None
 
 
 def _from_text(text: str) -> Photo:
     encoded = text.encode()
     data = from_base64(encoded)
     if encoded and data is encoded:
-        return Photo(
-            b"", fault=BadPicture("not_a_picture", "this is not valid base64: encode the photo's bytes")
-        )
+        fault = BadPicture("not_a_picture", "this is not valid base64: encode the photo's bytes")
+        return Photo(b"", fault=fault)
     return Photo(data)
 
 
@@ -98,9 +97,3 @@ def _checked(photo: Photo, settings: Settings) -> Photo:
     if len(photo.data) > settings.max_upload_bytes:
         return Photo(b"", photo.filename, photo_too_large(settings))
     return photo
-
-
-def _call_too_large(settings: Settings) -> UploadTooLarge:
-    return UploadTooLarge(
-        f"the call is too large: send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from flask import Response, current_app, g
 
-from app.api.schemas import Classified, Guess, Inside, ModelName, Predicted, Schema, Timings
+from app.api.schemas import Guess, Inside, ModelName, Predicted, Schema, Timings
 from app.classifier import Prediction
 from app.core.http import as_json, request_id
 from app.core.metrics import Metrics
 
 TimingsMs = Mapping[str, float]
+P = TypeVar("P", bound=Predicted)
 
 
 def timings_ms(
@@ -40,30 +41,12 @@ def phases_ms(
     return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": total}
 
 
-def predicted(prediction: Prediction, timings: TimingsMs) -> Predicted:
-    """The answer of `POST /predict`, whose clients were written before there was /api/v1."""
-    return Predicted(**_guess(prediction, timings))
-
-
-def result(
-    prediction: Prediction,
-    timings: TimingsMs,
-    filename: str | None = None,
-    *,
-    with_probabilities: bool = False,
-) -> Classified:
-    every = (
-        dict(zip(prediction.labels, prediction.probabilities, strict=True)) if with_probabilities else None
-    )
-    return Classified(**facts(prediction, timings, filename), probabilities=every)
-
-
-def classified(prediction: Prediction, timings: TimingsMs) -> dict[str, Any]:
-    return result(prediction, timings).as_dict()
-
-
-def _guess(prediction: Prediction, timings: TimingsMs) -> dict[str, Any]:
-    return {
+def told(
+    shape: type[P], prediction: Prediction, timings: TimingsMs, filename: str | None = None, **own: Any
+) -> P:
+    """The answer of `shape`, which says in its `own` way what stands there."""
+    inside = prediction.inside
+    facts = {
         "label": prediction.label,
         "probability": prediction.probability,
         "sure": prediction.sure,
@@ -71,26 +54,18 @@ def _guess(prediction: Prediction, timings: TimingsMs) -> dict[str, Any]:
         "model": ModelName(name=prediction.model, version=prediction.version),
         "timings_ms": Timings(**rounded(timings)),
         "request_id": request_id(),
-    }
-
-
-def facts(prediction: Prediction, timings: TimingsMs, filename: str | None) -> dict[str, Any]:
-    """What every answer of the API says of a photo."""
-    return {
-        **_guess(prediction, timings),
         "filename": filename,
         "class_id": prediction.class_id,
         "threshold": prediction.threshold,
         "bytes_sent": prediction.bytes_sent,
-        "inside": _inside(prediction),
+        "inside": inside
+        and Inside(
+            requests=inside.requests, queue=round(inside.queue_ms, 2), compute=round(inside.compute_ms, 2)
+        ),
+        "probabilities": prediction.probabilities,
+        **own,
     }
-
-
-def _inside(prediction: Prediction) -> Inside | None:
-    found = prediction.inside
-    if found is None:
-        return None
-    return Inside(requests=found.requests, queue=round(found.queue_ms, 2), compute=round(found.compute_ms, 2))
+    return shape(**{name: fact for name, fact in facts.items() if name in shape.model_fields})
 
 
 def rounded(timings: TimingsMs) -> dict[str, float]:

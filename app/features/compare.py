@@ -13,7 +13,8 @@ from flask import Blueprint, Flask, Response, request
 
 from app.admission.uploads import photo
 from app.api.photo_calls import one_of
-from app.api.responses import classified, timings_ms
+from app.api.responses import timings_ms, told
+from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
 from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
 from app.core.http import marked, render, request_id
@@ -93,7 +94,8 @@ def _ask(
         ms = (time.perf_counter() - started) * 1000
     except ServingError as error:
         return error
-    return classified(prediction, {**timings_ms(prediction), "total": ms})
+    timings = {**timings_ms(prediction), "total": ms}
+    return told(Classified, prediction, timings, probabilities=None).as_dict()
 
 
 def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +13,8 @@ from pydantic import Field
 from app.admission.uploads import photo
 from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
-from app.api.responses import TimingsMs, facts
+from app.api.responses import told
 from app.api.schemas import Failed, Photo, Probability, Schema
-from app.classifier import Prediction
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import t
@@ -38,24 +38,6 @@ class Digits(Schema):
     results: list[Digit | Failed]
 
 
-_DIGITS: Final = Operation(
-    "Which digits these pictures show",
-    Digits,
-    "Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or "
-    "dark on light. A picture of one colour is refused as `blank`.",
-    errors=photo_calls.ERRORS,
-    fails_as_answer=photo_calls.PHOTO_ERRORS,
-    bodies=openapi.photos(several=True),
-    query=photo_calls.PARAMETERS,
-    examples="digits",
-)
-
-
-def digit(prediction: Prediction, timings: TimingsMs, filename: str | None = None) -> Digit:
-    every = list(prediction.probabilities)
-    return Digit(**facts(prediction, timings, filename), probabilities=every)
-
-
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings = Blueprint("digits", __name__), services.settings
     readiness = services.readiness[SYSTEM.name]
@@ -76,13 +58,27 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def read() -> Response:
         again = (url_for("digits.page"), t("digits.another"))
         data = photo(request, settings)
-        return photo_calls.form_answer(services, data, SYSTEM.name, digit, digit=True, again=again)
+        return photo_calls.form_answer(services, data, SYSTEM.name, Digit, digit=True, again=again)
 
     @services.api.post("/digits", endpoint="digits")
     @marked(admitted=True)
-    @documented(_DIGITS)
+    @documented(
+        Operation(
+            Digits,
+            errors=photo_calls.ERRORS,
+            fails_as_answer=photo_calls.PHOTO_ERRORS,
+            bodies=openapi.photos(several=True),
+            query=photo_calls.PARAMETERS,
+            examples="digits",
+        )
+    )
     def read_digits() -> Response:
-        return photo_calls.answer(services, digit, SYSTEM.name)
+        """Which digits these pictures show.
+
+        Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or
+        dark on light. A picture of one colour is refused as `blank`.
+        """
+        return photo_calls.answer(services, partial(told, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
     return [

@@ -1,12 +1,20 @@
-"""POST /api/v1/explain: on which regions of a photo the answer rests, line by line as it is found out."""
+"""POST /api/v1/explain: on which regions of a photo the answer rests, line by line as it is found out.
+
+Each region is covered in turn and the model asked again. That needs nothing of a model but its answers, so it
+works for all that are served, whatever they are made of. A region matters by as much as the probability falls
+when it is covered with the picture's mean colour. A coarse grid comes first; a finer one, whose covers
+overlap, follows if there is time for it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from flask import Flask, Response, current_app, request
 
 from app.admission.queue import keep_turn
@@ -15,38 +23,30 @@ from app.api import openapi, schemas
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
 from app.api.request_parsing import photos_and_model
-from app.classifier import Rows
 from app.core.errors import BadRequest, HeatMapsBusy
 from app.core.events import LINES, streamed
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from app.features.feature import NavigationEntry, Services
-from app.features.occlusion import GRIDS, STEPS, HeatMap, heat_maps
 from app.triton.client import Deadline
+from gourmet.pictures.classifier import Floats
+from gourmet.pictures.decode import Pixels
 
 # In one process; each asks Triton for one batch after another, so that others get their share of it.
 AT_ONCE: Final = 1
 # What a client's rate is charged, or all of it where it is less: about as many batches as there are.
 COST_PHOTOS: Final = 16
 
-_EXPLAIN: Final = Operation(
-    "On which regions of this photo the answer rests",
-    schemas.HeatMap,
-    "Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean "
-    "colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it "
-    "is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map "
-    "with `final` true, or the `Error` that ended it. Few are made at a time: beyond that "
-    "the answer is 429 with `heat_maps_busy` and `Retry-After`.",
-    kinds={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
-    errors=(400, 404, 408, 413, 415, 429, 500, 502, 503, 504),
-    bodies=openapi.photos(several=False),
-    query={
-        **MODEL_PARAMETER,
-        "label": "The label to explain; the likeliest unless given",
-        "grid": f"{GRIDS[0]} for the coarse map alone; both are made unless given",
-    },
-    examples="explain",
-)
+
+class Step(NamedTuple):
+    """For each cell of a grid, a cover of so many of its cells a side with that cell in the middle."""
+
+    grid: int
+    cells: int
+
+
+STEPS: Final = (Step(7, 1), Step(14, 3))
+GRIDS: Final = tuple(step.grid for step in STEPS)
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -55,8 +55,29 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/explain")
     @marked(admitted=True)
-    @documented(_EXPLAIN)
+    @documented(
+        Operation(
+            schemas.HeatMap,
+            kinds={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
+            errors=(400, 404, 408, 413, 415, 429, 500, 502, 503, 504),
+            bodies=openapi.photos(several=False),
+            query={
+                **MODEL_PARAMETER,
+                "label": "The label to explain; the likeliest unless given",
+                "grid": f"{GRIDS[0]} for the coarse map alone; both are made unless given",
+            },
+            examples="explain",
+        )
+    )
     def explain() -> Response:
+        """On which regions of this photo the answer rests.
+
+        Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
+        colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it
+        is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map
+        with `final` true, or the `Error` that ended it. Few are made at a time: beyond that the answer is 429
+        with `heat_maps_busy` and `Retry-After`.
+        """
         photos, model = photos_and_model(request, settings)
         grid = int(one_of("grid", [str(grid) for grid in GRIDS]) or GRIDS[-1])
         if len(photos) != 1:
@@ -76,31 +97,66 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
             before = rows.ask(image[None])[0]
             class_id = rows.labels.index(label) if label else int(before.argmax())
-            steps = [step for step in STEPS if step.grid <= grid]
-            ask = carried(rows.ask)
-            found = heat_maps(image, before[class_id], class_id, ask, rows.at_once, steps, deadline)
-            shown = _shown(found, rows, class_id, float(before[class_id]))
+            found = heat_maps(
+                image,
+                carried(rows.ask),
+                rows.at_once,
+                [step for step in STEPS if step.grid <= grid],
+                deadline,
+                label=rows.labels[class_id],
+                class_id=class_id,
+                probability=float(before[class_id]),
+                model=schemas.ModelName(name=rows.model, version=rows.version),
+                request_id=request_id(),
+            )
             ends = held.pop_all()
-        return streamed(shown, ends, LINES)
+        return streamed(found, ends, LINES)
 
     return ()
 
 
-def _shown(
-    found: Iterator[schemas.Progress | HeatMap], rows: Rows, class_id: int, probability: float
-) -> Iterator[schemas.Schema]:
-    for part in found:
-        if isinstance(part, schemas.Progress):
-            yield part
-            continue
-        yield schemas.HeatMap(
-            final=part.final,
-            label=rows.labels[class_id],
-            class_id=class_id,
-            probability=probability,
-            grid=part.step.grid,
-            cover=part.step.share,
-            falls=[[round(float(fall), 4) for fall in row] for row in part.falls],
-            model=schemas.ModelName(name=rows.model, version=rows.version),
-            request_id=request_id(),
-        )
+def heat_maps(
+    image: Pixels,
+    ask: Callable[[Pixels], Floats],
+    at_once: int,
+    steps: Sequence[Step],
+    deadline: Deadline,
+    **about: Any,
+) -> Iterator[schemas.Progress | schemas.HeatMap]:
+    """The maps of `steps`, each followed by the next if that can be done before the deadline.
+
+    `ask` answers at most `at_once` pictures with their probabilities; `about` is what each map says of the
+    whole `image`.
+    """
+    total = sum(step.grid**2 for step in steps)
+    done = 0
+    started = time.monotonic()
+    for step, then in zip(steps, [*steps[1:], None], strict=True):
+        falls: list[float] = []
+        for first in range(0, step.grid**2, at_once):
+            cells = range(first, min(first + at_once, step.grid**2))
+            falls.extend(about["probability"] - ask(covered(image, step, cells))[:, about["class_id"]])
+            done += len(cells)
+            yield schemas.Progress(done=done, total=total)
+        each_s = (time.monotonic() - started) / done
+        final = then is None or then.grid**2 * each_s > deadline.left_s()
+        rows = np.reshape(falls, (step.grid, step.grid)).astype(float).round(4).tolist()
+        yield schemas.HeatMap(**about, final=final, grid=step.grid, cover=step.cells / step.grid, falls=rows)
+        if final:
+            return
+
+
+def covered(image: Pixels, step: Step, cells: Sequence[int]) -> Pixels:
+    """[cells, height, width, 3]: `image` once for each of `cells`, with what lies around that hidden."""
+    variants = np.repeat(image[np.newaxis], len(cells), axis=0)
+    colour = image.mean(axis=(0, 1)).round().astype(np.uint8)
+    for variant, cell in zip(variants, cells, strict=True):
+        row, column = divmod(cell, step.grid)
+        variant[_hidden(row, step, image.shape[0]), _hidden(column, step, image.shape[1])] = colour
+    return variants
+
+
+def _hidden(cell: int, step: Step, size: int) -> slice:
+    beside = (step.cells - 1) / 2
+    first, last = max(0.0, cell - beside), min(float(step.grid), cell + 1 + beside)
+    return slice(round(first * size / step.grid), round(last * size / step.grid))

@@ -18,14 +18,6 @@ from app.features.feature import NavigationEntry, Services
 from gourmet.systems.food11.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name
-_PREDICT: Final = Operation(
-    "What food is on this photo",
-    Predicted,
-    "The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.",
-    errors=ERRORS,
-    bodies=form(several=False),
-    query=MODEL_PARAMETER,
-)
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -37,8 +29,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/predict")
     @marked(admitted=True, charged=True)
-    @documented(_PREDICT)
+    @documented(Operation(Predicted, errors=ERRORS, bodies=form(several=False), query=MODEL_PARAMETER))
     def predict() -> Response:
+        """What food is on this photo.
+
+        The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.
+        """
         return form_answer(services, photo(request, settings), SYSTEM.name)
 
     @routes.get("/test")

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from flask import Flask, Response, current_app, g, request
-from pydantic import ValidationError
 
 from app.admission.queue import keep_turn
 from app.admission.uploads import receiving
 from app.api import schemas
 from app.api.openapi import JSON, Operation, documented
-from app.api.request_parsing import explained
+from app.api.request_parsing import from_json
 from app.api.responses import phases_ms, rounded, unstored
-from app.core.errors import BadRequest, UploadTooLarge
+from app.core.errors import UploadTooLarge
 from app.core.events import EVENTS, Parts, streamed
 from app.core.http import marked, request_id
 from app.core.metrics import Metrics
@@ -29,19 +28,6 @@ from gourmet.contracts import GeneratedText, Tensors
 
 # Several times the longest text, whose characters may be written as \uXXXX.
 _MOST_BYTES: Final = 200_000
-_GENERATE: Final = Operation(
-    "An answer to this text",
-    schemas.Generated,
-    "Send a text as JSON. With `stream`, the answer is server-sent events, each sent as soon as it is there: "
-    "`piece` events, and at the end `done` with the whole answer, or `error`. Who closes the connection ends "
-    "the work on it.",
-    kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (schemas.Generated,)},
-    errors=(400, 404, 408, 413, 500, 502, 503, 504),
-    bodies={"application/json": schemas.TextRequest},
-    query={
-        "model": "A model that is ready and answers texts; needed where there are several systems of them"
-    },
-)
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -51,8 +37,25 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @services.api.post("/generate")
     @marked(admitted=True)
-    @documented(_GENERATE)
+    @documented(
+        Operation(
+            schemas.Generated,
+            kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (schemas.Generated,)},
+            errors=(400, 404, 408, 413, 500, 502, 503, 504),
+            bodies={JSON: schemas.TextRequest},
+            query={
+                "model": "A model that is ready and answers texts; needed where there are several systems"
+                " of them"
+            },
+        )
+    )
     def generate() -> Response:
+        """An answer to this text.
+
+        Send a text as JSON. With `stream`, the answer is server-sent events, each sent as soon as it is
+        there: `piece` events, and at the end `done` with the whole answer, or `error`. Who closes the
+        connection ends the work on it.
+        """
         asked = _asked(settings)
         deadline = Deadline(settings.generate_deadline_s)
         model = generator.find(request.args.get("model") or asked.model or "", deadline)
@@ -126,7 +129,4 @@ def _asked(settings: Settings) -> schemas.TextRequest:
     too_large = UploadTooLarge(f"the text is too long: send at most {_MOST_BYTES // 1000} KB of JSON")
     with receiving(request, settings, too_large):
         body = request.get_data(cache=False)
-    try:
-        return schemas.TextRequest.model_validate_json(body)
-    except ValidationError as exc:
-        raise BadRequest(f'{explained(exc)}; expected is {{"text": "…", "stream": false}}') from None
+    return from_json(schemas.TextRequest, body, '{"text": "…", "stream": false}')

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from app.api.parallel import THREADS
+from app.api.photo_calls import THREADS
 from app.core.errors import ServingError, TritonBusy, TritonTooSlow
 from app.core.settings import Settings
 from app.triton.client import Answer, Deadline, Triton

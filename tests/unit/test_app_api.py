@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from support.fake_classifier import FakeClassifier, predicted, served
 
 from app import create_app
-from app.api.parallel import THREADS
+from app.api.photo_calls import THREADS
 from app.classifier import Prediction
 from app.core import errors
 from app.core.settings import Settings

@@ -19,12 +19,12 @@ from flask.testing import FlaskClient
 from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
-from app.api.schemas import Progress
+from app.api.schemas import HeatMap, ModelName, Progress
 from app.classifier import Rows
 from app.core import errors
 from app.core.events import LINES
 from app.core.settings import Rate, Settings
-from app.features.occlusion import STEPS, HeatMap, Step, covered, heat_maps
+from app.features.explain import STEPS, Step, covered, heat_maps
 from app.triton.client import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
@@ -39,6 +39,12 @@ EGG = predicted(
 PHOTO = contract.SYSTEM.sample()
 EXPLAIN = "/api/v1/explain"
 COARSE, FINE = STEPS
+
+
+def about(class_id: int) -> dict[str, Any]:
+    """What each map says of an image whose label is certain."""
+    model = ModelName(name="m", version="1")
+    return {"label": "x", "class_id": class_id, "probability": 1.0, "model": model, "request_id": "r"}
 
 
 # What is covered, and what is found
@@ -71,15 +77,16 @@ def test_a_planted_thing_is_found_where_it_is_and_nowhere_else() -> None:
         red = (images[..., 0] > 200).mean(axis=(1, 2)) / (20 * 20 / 224**2)
         return np.stack([1 - red, red], axis=1).astype(np.float32)
 
-    parts = list(heat_maps(image, 1.0, 1, redness, 16, STEPS, Deadline(60)))
+    parts = list(heat_maps(image, redness, 16, STEPS, Deadline(60), **about(1)))
     coarse, fine = (part for part in parts if isinstance(part, HeatMap))
     assert (coarse.final, fine.final) == (False, True)
-    assert np.unravel_index(coarse.falls.argmax(), coarse.falls.shape) == (1, 4)
-    row, column = np.unravel_index(fine.falls.argmax(), fine.falls.shape)
+    first, falls = np.array(coarse.falls), np.array(fine.falls)
+    assert np.unravel_index(first.argmax(), first.shape) == (1, 4)
+    row, column = np.unravel_index(falls.argmax(), falls.shape)
     assert (row, column) in [(2, 9), (3, 9), (2, 10), (3, 10)]
-    assert fine.falls.max() == pytest.approx(1.0)
-    assert (fine.falls[6:] == 0).all()
-    assert (fine.falls[:, :7] == 0).all()
+    assert falls.max() == pytest.approx(1.0)
+    assert (falls[6:] == 0).all()
+    assert (falls[:, :7] == 0).all()
     steps = [part for part in parts if isinstance(part, Progress)]
     assert [step.done for step in steps] == sorted(step.done for step in steps)
     assert steps[-1] == Progress(done=49 + 196, total=49 + 196)
@@ -91,9 +98,9 @@ def test_the_finer_map_is_left_out_where_there_is_no_time_for_it() -> None:
         return np.ones((len(images), 1), np.float32)
 
     image = np.zeros((224, 224, 3), np.uint8)
-    *_, last = heat_maps(image, 1.0, 0, slow, 16, STEPS, Deadline(0.2))
+    *_, last = heat_maps(image, slow, 16, STEPS, Deadline(0.2), **about(0))
     assert isinstance(last, HeatMap)
-    assert (last.step, last.final) == (COARSE, True)
+    assert (last.grid, last.final) == (COARSE.grid, True)
 
 
 # The address

@@ -55,6 +55,8 @@ def test_the_document_is_valid(settings: Any) -> None:
     made = document(**settings)
     validate(made)
     assert made["openapi"].startswith("3.1")
+    answer = made["paths"][CLASSIFY]["post"]["responses"]["200"]["content"]["application/json"]
+    Results.model_validate(answer["example"])
 
 
 def test_every_address_of_the_api_is_in_it_with_every_method() -> None:
