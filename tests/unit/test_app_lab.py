@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,9 @@ from app import create_app
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
 from app.core.ttl_cache import TtlCache
-from app.features.lab import live_stats, reports
-from app.features.lab.live_stats import Figures
+from app.features.lab import reports, routes
 from app.features.lab.reports import Report, Reports
-from app.triton.client import Deadline
+from app.triton.client import Deadline, Triton
 from gourmet.reports.page import document
 from gourmet.runtime.statistics import ModelStatistics
 
@@ -84,17 +84,26 @@ def test_many_who_want_to_know_ask_once_and_nobody_waits_for_who_asks() -> None:
     assert [fresh.get() for _ in range(5)] == [5] * 5
 
 
-def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_stats, "_AGE_S", 60)
-    answers: list[Any] = [[COUNTED, NEVER_ASKED]]
+def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
+    """The app whose Triton counted each of `answers` in turn, and nothing after the last."""
+    left = list(answers)
 
-    def ask(deadline: Deadline) -> list[ModelStatistics]:
+    def ask(_: Triton, deadline: Deadline) -> list[ModelStatistics]:
         assert deadline.seconds <= 2
-        return answers.pop()
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found  # type: ignore[no-any-return]
 
-    seen = Figures(ask)
-    told = seen.look().as_dict()
-    assert seen.look().as_dict() == told
+    monkeypatch.setattr(routes, "_AGE_S", 60)
+    monkeypatch.setattr(Triton, "model_statistics", ask)
+    return client()
+
+
+def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = counting(monkeypatch, [COUNTED, NEVER_ASKED])
+    told = browser.get("/lab/figures").get_json()
+    assert browser.get("/lab/figures").get_json() == told
     assert [model["name"] for model in told["models"]] == ["idle", "m"]
     assert told["models"][1] == {
         **{"name": "m", "version": "2", "requests": 30, "failures": 1, "rows": 60, "executions": 20},
@@ -104,24 +113,17 @@ def test_a_look_has_all_models_by_name_and_is_kept_for_a_moment(monkeypatch: pyt
 
 
 def test_that_triton_is_away_is_kept_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_stats, "_AGE_S", 60)
-    asked = []
-
-    def ask(_: Deadline) -> list[ModelStatistics]:
-        asked.append(1)
-        raise TritonUnavailable("away")
-
-    seen = Figures(ask)
+    browser = counting(monkeypatch, TritonUnavailable("away"))
     for _ in range(3):
-        with pytest.raises(TritonUnavailable):
-            seen.look()
-    assert len(asked) == 1
+        assert browser.get("/lab/figures").status_code == 503
 
 
-def test_the_table_has_means_and_says_where_there_are_none() -> None:
-    assert live_stats.totals(COUNTED) == ["30", "1", "60", "20", "3.00", "0.20", "2.00"]
-    assert live_stats.totals(NEVER_ASKED) == ["0", "0", "0", "0", "–", "–", "–"]
-    assert [live_stats.figure(value) for value in (0, 1.234, 12.34, 123.4, 1257.4)] == [
+def test_the_table_has_means_and_says_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = counting(monkeypatch, [COUNTED, NEVER_ASKED]).get("/lab").text
+    idle, counted = re.findall(r'<tr><th scope="row">.*?</tr>', text, re.S)
+    assert re.findall("<td>(.*?)</td>", counted) == ["30", "1", "60", "20", "3.00", "0.20", "2.00"]
+    assert re.findall("<td>(.*?)</td>", idle) == ["0", "0", "0", "0", "–", "–", "–"]
+    assert [routes.figure(value) for value in (0, 1.234, 12.34, 123.4, 1257.4)] == [
         *("0", "1.23", "12.3", "123", "1257")
     ]
 

@@ -11,7 +11,7 @@ import hashlib
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -52,8 +52,6 @@ class Reports:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
-        # Each with the time and size of its file, at which it is read again.
-        self._known: dict[str, tuple[object, Report]] = {}
         self._listed = TtlCache(self._list, _AGE_S)
 
     def latest(self) -> list[Report]:
@@ -68,18 +66,16 @@ class Reports:
             return None
 
     def _list(self) -> list[Report]:
-        known, self._known = self._known, {}
+        found: list[Report] = []
         for path in islice(self._paths(), _MOST_FILES):
-            place = str(path.relative_to(self._folder))
-            try:
-                found = path.stat()
-                state = found.st_mtime_ns, found.st_size
-                before = known.get(place)
-                self._known[place] = before if before and before[0] == state else (state, _read(path, place))
-            except OSError:  # removed since, or not to be read by us
-                continue
-        reports = _distinct(report for _, report in self._known.values())
-        return sorted(reports, key=lambda report: report.when, reverse=True)
+            with contextlib.suppress(OSError):  # removed since, or not to be read by us
+                found.append(_read(path, str(path.relative_to(self._folder))))
+        times = Counter(report.title for report in found)
+        distinct = [
+            replace(report, title=f"{report.title} ({report.place})") if times[report.title] > 1 else report
+            for report in found
+        ]
+        return sorted(distinct, key=lambda report: report.when, reverse=True)
 
     def _paths(self) -> Iterator[Path]:
         for pattern in _PATTERNS:
@@ -96,16 +92,6 @@ def framed(data: bytes, title: str, bar: str) -> bytes:
     begins = _BODY.search(data) or _DOCTYPE.match(data)
     at = begins.end() if begins else 0
     return b"".join([data[:at], b"" if replaced else named, bar.encode(), data[at:]])
-
-
-def _distinct(reports: Iterable[Report]) -> list[Report]:
-    """The reports, those that share a title with their folder's name behind it."""
-    found = list(reports)
-    times = Counter(report.title for report in found)
-    return [
-        replace(report, title=f"{report.title} ({report.place})") if times[report.title] > 1 else report
-        for report in found
-    ]
 
 
 def _read(path: Path, place: str) -> Report:

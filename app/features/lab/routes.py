@@ -1,7 +1,11 @@
-"""The lab's routes: its page, the figures and the list of reports that the page polls, and the reports."""
+"""The lab's routes: its page, the figures and the list of reports that the page polls, and the reports.
+
+The figures are what Triton counted: sums, of which a page that asks again and again makes rates itself.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,10 +14,16 @@ from flask import Blueprint, Flask, Response, abort, jsonify, render_template
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
+from app.core.ttl_cache import TtlCache
 from app.features.feature import NavigationEntry, Services
-from app.features.lab.live_stats import COLUMNS, Figures, Look, totals
 from app.features.lab.reports import Reports, framed
+from app.triton.client import Deadline
+from gourmet.runtime.statistics import ModelStatistics
 
+_DEADLINE_S: Final = 2.0
+# However many look, each process asks Triton twice a second at most.
+_AGE_S: Final = 0.5
+_NS_PER_MS: Final = 1e6
 _MOST_REPORTS: Final = 20
 # A report is a whole page with its styles and pictures in it: it may run no script and load nothing.
 _REPORT_POLICY: Final = (
@@ -27,17 +37,20 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings = services.settings
     if settings.lab_page == "off":
         return ()
-    app.jinja_env.filters["totals"] = totals
+    app.jinja_env.filters["figure"] = figure
     reports = Reports(settings.lab_reports) if settings.lab_reports else None
-    figures = Figures(services.triton.model_statistics)
     routes = Blueprint("lab", __name__)
 
-    def looked() -> tuple[Look | None, ServingError | None]:
-        """For the page's main part: what is above it may ask a model, which is no news to show."""
+    def look() -> dict[str, Any] | ServingError:
+        """All models; `at` is the time of day in seconds, which other processes tell too."""
         try:
-            return figures.look(), None
+            found = services.triton.model_statistics(Deadline(_DEADLINE_S))
         except ServingError as error:
-            return None, error
+            return error
+        ordered = sorted(found, key=lambda each: (each.name, each.version))
+        return {"at": round(time.time(), 3), "models": [_model(each) for each in ordered]}
+
+    figures = TtlCache(look, _AGE_S)
 
     def listed() -> dict[str, Any]:
         latest = reports.latest()[:_MOST_REPORTS] if reports else []
@@ -46,28 +59,22 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/lab")
     def page() -> str:
-        return render_template(
-            "lab.html",
-            looked=looked,
-            columns=COLUMNS,
-            own_texts=starting_with("lab.js."),
-            **listed(),
-        )
+        # Looked for the page's main part: what is above it may ask a model, which is no news to show.
+        return render_template("lab.html", look=figures.get, own_texts=starting_with("lab.js."), **listed())
 
     @routes.get("/lab/figures")
     @marked(probe=True)
     def now() -> Response:
-        response = jsonify(figures.look().as_dict())
-        response.headers["Cache-Control"] = "no-store"
-        return response
+        found = figures.get()
+        if isinstance(found, ServingError):
+            raise found
+        return _unstored(jsonify(found))
 
     @routes.get("/lab/reports")
     @marked(probe=True)
     def report_list() -> Response:
         """The list as it stands on the page; a new report shows there within seconds."""
-        response = Response(render_template("lab_reports.html", **listed()))
-        response.headers["Cache-Control"] = "no-store"
-        return response
+        return _unstored(Response(render_template("lab_reports.html", **listed())))
 
     @routes.get("/lab/reports/<report_id>")
     def report(report_id: str) -> Response:
@@ -82,3 +89,29 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     app.register_blueprint(routes)
     return [NavigationEntry("lab.page", t("nav.lab"))]
+
+
+def figure(value: float) -> str:
+    """With three digits or all that are before the point, as the page's script writes it too."""
+    return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+
+
+def _unstored(response: Response) -> Response:
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _model(counted: ModelStatistics) -> dict[str, Any]:
+    """Milliseconds are sums over the requests, as the counts are sums since the model was loaded."""
+    batches = sorted(counted.executions_by_batch.items())
+    return {
+        "name": counted.name,
+        "version": counted.version,
+        "requests": counted.requests,
+        "failures": counted.failures,
+        "rows": counted.rows,
+        "executions": counted.executions,
+        "queue_ms": counted.queue_ns / _NS_PER_MS,
+        "compute_ms": (counted.input_ns + counted.infer_ns + counted.output_ns) / _NS_PER_MS,
+        "batches": [{"rows": rows, "executions": executions} for rows, executions in batches],
+    }
