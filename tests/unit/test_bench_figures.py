@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gourmet.measure import (
+    claims,
     compare,
     generator,
     labs_page,
@@ -192,7 +193,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
     (pair,) = compare.compare(before, now)
     assert pair.verdict == verdict
-    assert page.comparison(before, now, [pair], compare.NOISE).count("<circle") == 1
+    assert page.comparison(before, now, [pair], claims.NOISE).count("<circle") == 1
     if verdict == "slower":
         with pytest.raises(compare.Slower, match=r"1 of 1 points .* throughput × 0.8"):
             compare.refuse_slower([pair])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from gourmet.errors import GourmetError
-from gourmet.measure.claims import times_the_latency, times_the_throughput
+from gourmet.measure.claims import NOISE, above, below, times_the_latency, times_the_throughput
 from gourmet.measure.results import Bench, Estimate, Point
-
-# Windows of one run agree better than two runs do: the machine warms, memory lies elsewhere.
-NOISE: Final = 0.05
 
 Verdict = Literal["faster", "slower", "same"]
 
@@ -73,23 +70,12 @@ def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
 
 def _pair(before: Point, now: Point, noise: float) -> Pair:
     rate, latency = times_the_throughput(now, before), times_the_latency(now, before)
-    speed = _speed(now, rate, latency)
-    return Pair(now.name, before, now, rate, latency, speed, _verdict(speed, noise))
-
-
-def _speed(point: Point, rate: Estimate, latency: Estimate) -> Estimate:
-    """The throughput, or the latency turned over where the rate of requests was given."""
-    if point.demand.arrivals == "closed":
-        return rate
-    return Estimate(1 / latency.value, latency.high and 1 / latency.high, latency.low and 1 / latency.low)
-
-
-def _verdict(speed: Estimate, noise: float) -> Verdict:
-    low = speed.value if speed.low is None else speed.low
-    high = speed.value if speed.high is None else speed.high
-    if high < 1 - noise:
-        return "slower"
-    return "faster" if low > 1 + noise else "same"
+    # Where the rate of requests was given, the latency is what counts.
+    speed = rate if now.demand.arrivals == "closed" else times_the_latency(before, now)
+    verdict: Verdict = (
+        "slower" if below(speed, 1 - noise) else "faster" if above(speed, 1 + noise) else "same"
+    )
+    return Pair(now.name, before, now, rate, latency, speed, verdict)
 
 
 def _names(bench: Bench) -> str:

@@ -10,14 +10,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gourmet.config_change import Change, Config, changed
 from gourmet.measure import config_guard, stats, sweep
+from gourmet.measure.claims import NotMeasured
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.requirement import Requirement
 from gourmet.measure.results import (
     BatchSize,
     Bench,
+    Estimate,
     Latency,
     LoadSpec,
     Point,
@@ -49,6 +52,11 @@ class Arm:
         return self.demands[0].model
 
 
+def loads(model: str, *levels: float, batch: int = 1) -> tuple[LoadSpec, ...]:
+    """So many requests at a time, one load after another."""
+    return tuple(LoadSpec(model, level, batch=batch) for level in levels)
+
+
 class Points:
     """The points of a scenario, and every turn of them; one that was rejected is missing."""
 
@@ -63,13 +71,16 @@ class Points:
         """What was measured of an arm under a load, turn by turn."""
         return self._turns.get(f"{arm} {demand}", [])
 
-    def get(self, arm: str, level: float, batch: int = 1) -> Point | None:
-        found = self.turns(arm, LoadSpec("", level, batch=batch))
-        return merge(found) if found else None
+    def get(self, arm: str, level: float, batch: int = 1) -> Point:
+        """What was measured of an arm in all turns; raises NotMeasured."""
+        if found := self.of(arm, level=level, batch=batch):
+            return found[0]
+        raise NotMeasured
 
     def of(self, *arms: str, level: float, batch: int = 1) -> list[Point]:
-        found = (self.get(arm, level, batch) for arm in arms)
-        return [point for point in found if point is not None]
+        """Those of the arms that were measured."""
+        names = [f"{arm} {LoadSpec('', level, batch=batch)}" for arm in arms]
+        return [point for name in names for point in self.merged if point.name == name]
 
 
 @dataclass(frozen=True)
@@ -169,19 +180,17 @@ def merge(turns: Sequence[Point]) -> Point:
     """
     if len(turns) == 1:
         return turns[0]
-    executions: dict[int, list[BatchSize]] = {}
+    sizes: dict[int, list[BatchSize]] = {}
     for size in (size for point in turns for size in point.batches):
-        executions.setdefault(size.rows, []).append(size)
-    split = {
-        name: statistics.fmean(getattr(p.split_ms, name) for p in turns) for name in vars(turns[0].split_ms)
-    }
-    rates = [point.rows_per_s.value for point in turns]
+        sizes.setdefault(size.rows, []).append(size)
+    streams = [point.stream for point in turns if point.stream]
+    pieces = stats.interval([each.pieces_per_s.value for each in streams]) if streams else None
     return replace(
         turns[0],
-        rows_per_s=stats.interval(rates),
-        latency_ms=_means([point.latency_ms for point in turns]),
-        split_ms=Split(**split),
-        batches=tuple(_sum(rows, sizes) for rows, sizes in sorted(executions.items())),
+        rows_per_s=stats.interval([point.rows_per_s.value for point in turns]),
+        latency_ms=_mean([point.latency_ms for point in turns]),
+        split_ms=_mean([point.split_ms for point in turns]),
+        batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
         windows=tuple(
             Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
         ),
@@ -189,26 +198,18 @@ def merge(turns: Sequence[Point]) -> Point:
         checks=tuple(check for point in turns for check in point.checks),
         attempts=max(point.attempts for point in turns),
         turns=len(turns),
-        stream=_stream([point.stream for point in turns if point.stream]),
+        stream=replace(_mean(streams), pieces_per_s=pieces) if pieces else None,
     )
 
 
-def _stream(turns: Sequence[Stream]) -> Stream | None:
-    if not turns:
+def _mean(turns: Sequence[Any]) -> Any:
+    """The mean of each figure; None where a turn has none."""
+    if None in turns:
         return None
-    between = [each.between_ms for each in turns if each.between_ms]
-    return Stream(
-        _means([each.first_ms for each in turns]),
-        _means(between) if between else None,
-        stats.interval([each.pieces_per_s.value for each in turns]),
-        statistics.fmean(each.pieces_per_answer for each in turns),
-    )
-
-
-def _means(turns: Sequence[Latency]) -> Latency:
-    return Latency(
-        **{name: statistics.fmean(getattr(each, name) for each in turns) for name in vars(turns[0])}
-    )
+    first = turns[0]
+    if isinstance(first, Latency | Split | Stream | Estimate):
+        return replace(first, **{name: _mean([vars(each)[name] for each in turns]) for name in vars(first)})
+    return statistics.fmean(turns)
 
 
 def _sum(rows: int, sizes: Sequence[BatchSize]) -> BatchSize:

@@ -7,17 +7,18 @@ from typing import Final
 
 from gourmet.config_change import Change
 from gourmet.measure.claims import (
+    NOISE,
+    Found,
+    NotMeasured,
     above,
     all_of,
     below,
     claim,
-    not_measured,
     over,
     times_the_throughput,
 )
-from gourmet.measure.compare import NOISE
-from gourmet.measure.results import LoadSpec, Point, Statement
-from gourmet.measure.scenario import Arm, Points, Scenario
+from gourmet.measure.results import Point, Statement
+from gourmet.measure.scenario import Arm, Points, Scenario, loads
 
 _COUNTS: Final = (24, 12, 4, 5)
 _DELAYS_US: Final = (100, 500, 1000, 2000, 4000)
@@ -38,7 +39,7 @@ def queue_delay(name: str, model: str) -> Scenario:
         Arm(
             arm_name(us),
             Change(instances=2, dynamic_batching=True, delay_us=us),
-            tuple(LoadSpec(model, level) for level in _ALONE_LEVELS),
+            loads(model, *_ALONE_LEVELS),
         )
         for us in _ALONE_US
     )
@@ -48,7 +49,7 @@ def queue_delay(name: str, model: str) -> Scenario:
         return [
             said
             for level in _ALONE_LEVELS
-            for said in batches_and_waits(points.of(*names, level=level), model)
+            for said in batches_and_waits(points.of(*names, level=level), f"{model} at c={level}")
         ]
 
     return Scenario(name, f"The queue-delay lab on {model}", _ABOUT_ALONE, arms, read)
@@ -57,15 +58,12 @@ def queue_delay(name: str, model: str) -> Scenario:
 def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scenario:
     """`lone` takes one row a request, `batched` has a batch dimension."""
 
-    def asked(model: str) -> tuple[LoadSpec, ...]:
-        return (LoadSpec(model, _LEVEL),)
-
     def waits(model: str) -> list[str]:
         return [f"{model} {arm_name(us)}" for us in _DELAYS_US]
 
-    counts = tuple(Arm(_count(count), Change(instances=count), asked(lone)) for count in _COUNTS)
+    counts = tuple(Arm(_count(count), Change(instances=count), loads(lone, _LEVEL)) for count in _COUNTS)
     delayed = tuple(
-        Arm(arm, Change(instances=2), asked(model), delay_us=us)
+        Arm(arm, Change(instances=2), loads(model, _LEVEL), delay_us=us)
         for model in (lone, batched)
         for arm, us in zip(waits(model), _DELAYS_US, strict=True)
     )
@@ -78,24 +76,22 @@ def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scen
     def read(points: Points) -> list[Statement]:
         """What the lab teaches, held against these figures."""
         alone, together = (points.of(*waits(model), level=_LEVEL) for model in (lone, batched))
+        few = "with more instances than cores, a few do as well as many"
         return [
-            _counts(points),
+            claim(few, lambda: _few_do(points)),
             only_noise(alone, lone),
-            *batches_and_waits(together, batched),
+            *batches_and_waits(together, f"{batched} at c={_LEVEL}"),
         ]
 
     return Scenario(name, title, about, counts + delayed, read)
 
 
-def _counts(points: Points) -> Statement:
-    words = "with more instances than cores, a few do as well as many"
-    found = points.of(*(_count(count) for count in _COUNTS), level=_LEVEL)
-    if len(found) < len(_COUNTS):
-        return not_measured(words)
+def _few_do(points: Points) -> Found:
+    found = [points.get(_count(count), _LEVEL) for count in _COUNTS]
     most, few = found[0], found[2]
     gained = times_the_throughput(few, most)
     figures = over(found, lambda p: f"{p.rows_per_s.value:.0f} rows/s", lambda p: p.arm)
-    return claim(above(gained, 1 - NOISE), words, f"{figures}; {few.arm} {gained:.2f} times {most.arm}")
+    return above(gained, 1 - NOISE), f"{figures}; {few.arm} {gained:.2f} times {most.arm}"
 
 
 def _count(count: int) -> str:
@@ -108,38 +104,44 @@ def arm_name(delay_us: int) -> str:
 
 def only_noise(points: Sequence[Point], model: str) -> Statement:
     """Where nothing can be batched, the delays must make no difference."""
-    words = f"delays change nothing on {model}, which cannot batch (max_batch_size 0)"
-    if len(points) < 2:
-        return not_measured(words)
-    longest = times_the_throughput(points[-1], points[0])
-    rows = max(point.executed_rows for point in points)
-    figures = (
-        f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(points[-1])} "
-        f"instead of {_delay(points[0])}; the dynamic batcher sends a lone row on at once"
-    )
-    same = all_of(above(longest, 1 - _NOISE), below(longest, 1 + _NOISE))
-    return claim(all_of(rows <= 1.0, same), words, figures)
+
+    def look() -> Found:
+        first, last = _first_and_last(points)
+        longest = times_the_throughput(last, first)
+        rows = max(point.executed_rows for point in points)
+        figures = (
+            f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(last)} "
+            f"instead of {_delay(first)}; the dynamic batcher sends a lone row on at once"
+        )
+        return all_of(rows <= 1.0, above(longest, 1 - _NOISE), below(longest, 1 + _NOISE)), figures
+
+    return claim(f"delays change nothing on {model}, which cannot batch (max_batch_size 0)", look)
 
 
-def batches_and_waits(points: Sequence[Point], model: str) -> list[Statement]:
+def batches_and_waits(points: Sequence[Point], at: str) -> list[Statement]:
     """Where rows can be batched: does waiting fill the batches, and what does it cost?"""
-    if len(points) < 2:
-        return [not_measured(f"delays on {model}")]
-    first, last = points[0], points[-1]
-    at = f"{model} at c={first.demand.level:g}"
+
+    def waits() -> Found:
+        first, last = _first_and_last(points)
+        figures = over(points, lambda p: f"{p.split_ms.queue:.2f} ms", _delay)
+        return last.split_ms.queue > first.split_ms.queue, figures
+
+    def fills() -> Found:
+        first, last = _first_and_last(points)
+        figures = over(points, lambda p: f"{p.executed_rows:.2f} rows", _delay)
+        return last.executed_rows > first.executed_rows * 1.2, figures
+
     return [
-        claim(
-            last.split_ms.queue > first.split_ms.queue,
-            f"{at}: a longer delay is time in the queue",
-            over(points, lambda p: f"{p.split_ms.queue:.2f} ms", _delay),
-        ),
-        claim(
-            last.executed_rows > first.executed_rows * 1.2,
-            f"{at}: a longer delay fills the batches",
-            over(points, lambda p: f"{p.executed_rows:.2f} rows", _delay),
-        ),
-        Statement(f"{at}: {_best(points)}."),
+        claim(f"{at}: a longer delay is time in the queue", waits),
+        claim(f"{at}: a longer delay fills the batches", fills),
+        *([Statement(f"{at}: {_best(points)}.")] if points else []),
     ]
+
+
+def _first_and_last(points: Sequence[Point]) -> tuple[Point, Point]:
+    if len(points) < 2:
+        raise NotMeasured
+    return points[0], points[-1]
 
 
 def _best(points: Sequence[Point]) -> str:

@@ -10,6 +10,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import truediv
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +20,11 @@ import numpy as np
 from gourmet import repository
 from gourmet.config_change import Change
 from gourmet.measure import raw_onnx
-from gourmet.measure.claims import not_measured
 from gourmet.measure.inputs import Array, InputRows
 from gourmet.measure.raw_onnx import LayoutResult
-from gourmet.measure.requirement import Requirement, median_and_range, ratios
+from gourmet.measure.requirement import Requirement, median_and_range
 from gourmet.measure.results import LoadSpec, Point, Statement
-from gourmet.measure.scenario import Arm, Points, Scenario
+from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
@@ -51,27 +52,24 @@ _ABOUT: Final = (
 
 def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
     """`python` and `onnx` serve the same weights; `lab` is a model of BASELINES that gets them too."""
-
-    def asked(model: str, *levels: int) -> tuple[LoadSpec, ...]:
-        return tuple(LoadSpec(model, level) for level in levels)
-
+    grpc = LoadSpec(onnx, protocol="grpc", shared_memory=True)
+    alone = (LoadSpec(onnx), grpc)
     several = (
-        *asked(onnx, 2, 4, 8),
+        *loads(onnx, 2, 4, 8),
         LoadSpec(onnx, 4, protocol="grpc"),
-        LoadSpec(onnx, 4, protocol="grpc", shared_memory=True),
-        LoadSpec(onnx, 4, batch=4, protocol="grpc", shared_memory=True),
+        replace(grpc, level=4),
+        replace(grpc, level=4, batch=4),
     )
-    alone = (LoadSpec(onnx, 1), LoadSpec(onnx, 1, protocol="grpc", shared_memory=True))
     # What our backend adds shows only beside the same engine.
     one = Change(instances=1, threads=1, engine=ONNX_RUNTIME)
     dynamic = Change(dynamic_batching=True, delay_us=0, engine=ONNX_RUNTIME)
     arms = (
         Arm(ONE, one, alone),
         Arm(ONNX, None, several),
-        Arm(DYNAMIC, dynamic, asked(onnx, 2, 8)),
-        Arm(OURS, None, asked(python, 1, 2, 8)),
-        Arm(LAB, None, asked(lab, 1, 2, 8)),
-        Arm(ALONE, Change(), asked(python, 1, 2, 8)),
+        Arm(DYNAMIC, dynamic, loads(onnx, 2, 8)),
+        Arm(OURS, None, loads(python, 1, 2, 8)),
+        Arm(LAB, None, loads(lab, 1, 2, 8)),
+        Arm(ALONE, Change(), loads(python, 1, 2, 8)),
     )
     return Scenario(
         name,
@@ -89,8 +87,6 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
 
 def _raw_runs(points: Points) -> list[Statement]:
     """The runs without a server, for the reader to hold the rest against."""
-    if not points.beside:
-        return [not_measured("ONNX Runtime without a server")]
     found = []
     for same in zip(*points.beside, strict=True):
         rate, p50 = ([getattr(each, name) for each in same] for name in ("runs_per_s", "p50_ms"))
@@ -103,40 +99,35 @@ def _goals(
     points: Points, alone: tuple[LoadSpec, LoadSpec], several: tuple[LoadSpec, ...]
 ) -> list[Requirement]:
     """As far as every turn was measured: one in which a point was rejected has nothing to be held against."""
+
+    def whole(arm: str, demand: LoadSpec) -> list[Point]:
+        turns = points.turns(arm, demand)
+        return turns if len(turns) == len(points.beside) else []
+
     raw = [layouts[0] for layouts in points.beside]
-
-    def whole(turns: list[Point]) -> list[Point]:
-        return turns if len(turns) == len(raw) else []
-
-    http, memory = (whole(points.turns(ONE, each)) for each in alone)
-    added = {
-        "added inside Triton, mean": [p.split_ms.server - r.mean_ms for p, r in zip(http, raw, strict=False)],
-        "added for gRPC with shared memory, p50": _added(memory, raw),
-        "added for HTTP, p50": _added(http, raw),
-    }
-    served = [whole(points.turns(ONNX, each)) for each in several]
-    best = [max(p.rows_per_s.value for p in turn) for turn in zip(*filter(None, served), strict=True)]
     raw_best = [max(each.runs_per_s for each in layouts) for layouts in points.beside]
-    ours, lab = (
-        [p.rows_per_s.value for p in whole(points.turns(arm, LoadSpec("", 8)))] for arm in (OURS, LAB)
-    )
+    http, memory = (whole(ONE, each) for each in alone)
+    served = filter(None, (whole(ONNX, each) for each in several))
+    best = [max(point.rows_per_s.value for point in turn) for turn in zip(*served, strict=True)]
+    ours, lab = ([p.rows_per_s.value for p in whole(arm, LoadSpec("", 8))] for arm in (OURS, LAB))
+    added = {
+        "added inside Triton, mean": map(lambda p, r: p.split_ms.server - r.mean_ms, http, raw),
+        "added for gRPC with shared memory, p50": map(_added, memory, raw),
+        "added for HTTP, p50": map(_added, http, raw),
+    }
     goals = [
         *(
             Requirement(f"one instance, concurrency 1: {where}", tuple(ms), 1.5, at_most=True, unit="ms")
             for where, ms in added.items()
         ),
-        Requirement("best through Triton ÷ best raw", _ratios(best, raw_best), 0.88),
-        Requirement("ours ÷ reference lab, concurrency 8", _ratios(ours, lab), 3.0),
+        Requirement("best through Triton ÷ best raw", tuple(map(truediv, best, raw_best)), 0.88),
+        Requirement("ours ÷ reference lab, concurrency 8", tuple(map(truediv, ours, lab)), 3.0),
     ]
     return [goal for goal in goals if goal.per_turn]
 
 
-def _added(served: list[Point], raw: list[LayoutResult]) -> list[float]:
-    return [point.latency_ms.p50 - by_itself.p50_ms for point, by_itself in zip(served, raw, strict=False)]
-
-
-def _ratios(ours: list[float], theirs: list[float]) -> tuple[float, ...]:
-    return ratios(ours, theirs) if ours and theirs else ()
+def _added(served: Point, raw: LayoutResult) -> float:
+    return served.latency_ms.p50 - raw.p50_ms
 
 
 def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
