@@ -15,9 +15,8 @@ import onnx
 import pytest
 import tritonclient.http as triton_http
 
-from gourmet.deploying.reload import load, load_or_roll_back
-from gourmet.deploying.rollback import rollback
-from gourmet.deploying.staging import staged
+from gourmet.deploying.deploy import staged
+from gourmet.deploying.versions import load, load_or_roll_back, rollback
 from gourmet.doctor.findings import Examined
 from gourmet.doctor.server import answers, readiness
 from gourmet.repository import versions

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from gourmet.deploying import reload
-from gourmet.deploying.rollback import rollback
+from gourmet.deploying.versions import rollback
 from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, model_index
 from gourmet.serving.client import triton as connect

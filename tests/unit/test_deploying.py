@@ -17,11 +17,9 @@ from PIL import Image
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from gourmet.deploying.deploy import deploy
-from gourmet.deploying.parameters import set_parameters
-from gourmet.deploying.rollback import rollback
-from gourmet.deploying.staging import staged
+from gourmet.deploying.deploy import deploy, staged
 from gourmet.deploying.target import Deployment, ExportRefused
+from gourmet.deploying.versions import rollback, set_parameters
 from gourmet.pictures.classifier import softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256
@@ -108,9 +106,9 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     form: str, deployment: Deployment, repository: Path
 ) -> None:
     target = deployment.targets[form]
-    deployed = deploy(deployment, form, repository)
+    folder, _ = deploy(deployment, form, repository)
     model = repository / target.model
-    assert deployed.folder == model / "2"
+    assert folder == model / "2"
     assert (model / "2" / "model.py").read_text() == "code"
     assert (model / "1" / "model.onnx").read_text() == "old weights"
     manifest = json.loads((model / "2" / "manifest.json").read_text())
@@ -126,9 +124,9 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
 
 
 def test_onnx_is_one_file_with_a_free_batch(deployment: Deployment, repository: Path) -> None:
-    deployed = deploy(deployment, "onnx", repository, number=1)
-    assert sorted(p.name for p in deployed.folder.iterdir()) == ["manifest.json", "model.onnx", "model.py"]
-    model = onnx.load(deployed.folder / "model.onnx")
+    folder, _ = deploy(deployment, "onnx", repository, number=1)
+    assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "model.onnx", "model.py"]
+    model = onnx.load(folder / "model.onnx")
     (given,) = model.graph.input
     assert given.name == "input"
     assert given.type.tensor_type.shape.dim[0].dim_param == "batch"
@@ -225,8 +223,8 @@ def test_a_new_model_is_a_folder_with_its_config_or_not_there_at_all(
     with pytest.raises(ExportRefused):
         deploy(written_by(deployment, swapped_channels), "onnx", tmp_path)
     assert not any(tmp_path.iterdir())
-    deployed = deploy(deployment, "onnx", tmp_path)
-    assert deployed.folder == tmp_path / "food_classifier_onnx" / "1"
+    folder, _ = deploy(deployment, "onnx", tmp_path)
+    assert folder == tmp_path / "food_classifier_onnx" / "1"
     config = read_config(tmp_path / "food_classifier_onnx")
     assert json.loads(config.parameters["labels"].string_value) == list(contract.SYSTEM.labels)
     assert (config.max_batch_size, list(config.input[0].dims)) == (16, [3, 224, 224])
@@ -244,8 +242,8 @@ def test_weights_that_were_not_evaluated_are_not_deployed(weights: Path, data: P
 def test_fewer_pictures_than_a_full_batch_are_enough(deployment: Deployment, repository: Path) -> None:
     source = source_of(deployment)
     few = Onnx("food_classifier_onnx")(dataclasses.replace(source, held_out=source.held_out[:5]))
-    deployed = deploy(dataclasses.replace(deployment, targets={"onnx": few}), "onnx", repository)
-    assert [check.allowed for check in deployed.checks if "top-1" in check.what] == ["1", "2", "5"]
+    _, checks = deploy(dataclasses.replace(deployment, targets={"onnx": few}), "onnx", repository)
+    assert [check.allowed for check in checks if "top-1" in check.what] == ["1", "2", "5"]
 
 
 def test_no_picture_at_all_is_not_enough(deployment: Deployment, repository: Path) -> None:
@@ -321,12 +319,14 @@ def test_parameters_are_set_without_touching_comments(tmp_path: Path) -> None:
     assert parameters["system"].string_value == "food11"
 
 
-def test_a_config_that_triton_cannot_read_is_left_alone(tmp_path: Path) -> None:
-    config = tmp_path / "config.pbtxt"
-    config.write_text('name: "x" broken {')
-    with pytest.raises(RepositoryError, match="cannot take the parameters"):
-        set_parameters(config, {"temperature": "1.5"})
-    assert config.read_text() == 'name: "x" broken {'
+def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
+    deployment: Deployment, repository: Path
+) -> None:
+    (repository / "food_classifier_onnx" / "config.pbtxt").write_text('name: "x" broken {')
+    before = tree(repository)
+    with pytest.raises(RepositoryError, match="is not a config that Triton can read"):
+        deploy(deployment, "onnx", repository)
+    assert tree(repository) == before
 
 
 def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:

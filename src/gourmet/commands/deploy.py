@@ -46,9 +46,9 @@ def deploy(
     url: str | None,
 ) -> None:
     """Export SYSTEM's weights into the model repository, unless the result answers differently."""
-    from gourmet.deploying import reload
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.target import table
+    from gourmet.deploying.versions import load_or_roll_back
     from gourmet.tasks import furniture
     from gourmet.training.run import data_of
 
@@ -63,7 +63,7 @@ def deploy(
         deployment = export.open(chosen, data, tick, architecture=architecture)
     for name in export.formats if form == "all" else (form,):
         with bar(f"exporting {name}"):
-            deployed = put(deployment, name, repository, number)
+            folder, checks = put(deployment, name, repository, number)
         if url := url or serving_url(repository):
-            reload.load_or_roll_back(url, deployed.folder.parent)
-        click.echo(f"{deployed.folder}\n{table(deployed.checks)}")
+            load_or_roll_back(url, folder.parent)
+        click.echo(f"{folder}\n{table(checks)}")

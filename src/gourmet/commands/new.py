@@ -100,13 +100,13 @@ def new(
                 deployment = deployment_of(described.at(aside), weights, data, tick)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
-                deployed = deploy(deployment, "onnx", models)
+                version, checks = deploy(deployment, "onnx", models)
         aside.rename(folder)
         undo.callback(shutil.rmtree, folder)
         test = _write_test(described, folder)
         undo.callback(test.unlink)
         if weights:
-            click.echo(f"{deployed.folder}\n{table(deployed.checks)}")
+            click.echo(f"{version}\n{table(checks)}")
             stack = _load(system, models)
         undo.pop_all()
     click.echo(f"{folder}: its contract, its model card and what trains it\n{test}: its test\n\nNext:")
@@ -191,13 +191,13 @@ def _load(system: PictureClassifier, models: Path) -> Stack | None:
 
     None where no stack serves `models`.
     """
-    from gourmet.deploying import reload
+    from gourmet.deploying.versions import load
 
     url, stack = serving_url(models), running_stack()
     if not url or not stack:
         return None
     with bar("loading into the running stack"):
-        reload.load(url, system.default_model)
+        load(url, system.default_model)
         answer = ask_sample(url, system.name, system.default_model)
     click.echo(f"{system.default_model} answers: {answer}")
     if stack.web_url:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gourmet.commands.stack_options import serving_url, url_option
-from gourmet.deploying.reload import load
-from gourmet.deploying.rollback import rollback as withdraw
+from gourmet.deploying.versions import load
+from gourmet.deploying.versions import rollback as withdraw
 from gourmet.repository import DEFAULT, read_config
 
 
