@@ -7,29 +7,27 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from gourmet import repository
+from gourmet.commands.bench_output import table
 from gourmet.commands.progress import bar
+from gourmet.commands.values import Written
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import Placed, Roofline
 from gourmet.roofline.analysis import roofline as analyse
 from gourmet.roofline.chart import draw
-from gourmet.roofline.counting import Counted, count
+from gourmet.roofline.counting import count
 
 _NAME: Final = 44
+_HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
 
-def _dims(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
-    found = {}
-    for value in values:
-        name, _, number = value.partition("=")
-        if not number.isdigit() or not int(number):
-            raise click.BadParameter(f"{value!r} is not a valid size: write it like sequence=32")
-        found[name] = int(number)
-    return found
+def _dim(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not number.isdigit() or not int(number):
+        raise ValueError(f"{text!r} is not a valid size: write it like sequence=32")
+    return name, int(number)
 
 
 @click.command()
@@ -39,11 +37,16 @@ def _dims(_context: click.Context, _option: click.Parameter, values: tuple[str, 
     "--gpu",
     "gpus",
     multiple=True,
-    help=f"Also against this GPU's published figures: {', '.join(machines.GPUS)}.",
+    type=click.Choice(list(machines.GPUS), case_sensitive=False),
+    help="Also against this GPU's published figures.",
 )
 @click.option("--no-machine", is_flag=True, help="Leave this machine out, and so the measuring; with --gpu.")
 @click.option(
-    "--dim", "dims", multiple=True, callback=_dims, help="Size of a free dimension, like sequence=32."
+    "--dim",
+    "dims",
+    multiple=True,
+    type=Written("NAME=N", _dim),
+    help="Size of a free dimension, like sequence=32.",
 )
 @click.option("--top", default=12, show_default=True, type=click.IntRange(1), help="Layers to list.")
 @click.option(
@@ -62,7 +65,7 @@ def roofline(
     batch: int,
     gpus: tuple[str, ...],
     no_machine: bool,
-    dims: dict[str, int],
+    dims: tuple[tuple[str, int], ...],
     top: int,
     picture: Path | None,
     as_json: bool,
@@ -79,8 +82,8 @@ def roofline(
     """
     if no_machine and not gpus:
         raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
-    others = [machines.gpu(name) for name in gpus]
-    counted = count(onnx_file(model, folder), dims)
+    others = [machines.GPUS[name] for name in gpus]
+    counted = count(onnx_file(model, folder), dict(dims))
     if batch > 1 and not counted.batches:
         raise UsageError(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
@@ -89,26 +92,22 @@ def roofline(
         with bar("measuring this machine") as tick:
             others.insert(0, machines.measure(tick))
     found = [analyse(counted, machine, batch) for machine in others]
-    name = Path(model).name
+    name, totals = Path(model).name, counted.totals
     if picture:
         picture.write_text(draw(name, found), encoding="utf-8")
     if as_json:
-        totals = {
-            key: getattr(counted, key) for key in ("operations", "weight_bytes", "moved_bytes", "unknown")
-        }
-        click.echo(
-            json.dumps({"model": name, **totals, "rooflines": [one.as_dict() for one in found]}, indent=2)
-        )
+        data = {"model": name, **totals, "unknown": counted.unknown}
+        click.echo(json.dumps({**data, "rooflines": [one.as_dict() for one in found]}, indent=2))
         return
     click.echo(
-        f"{name}: {counted.operations / 1e6:.4g} million operations a row, "
-        f"{counted.weight_bytes / 1e6:.3g} MB of weights, "
-        f"{counted.moved_bytes / 1e6:.3g} MB read and written a row"
+        f"{name}: {totals['operations'] / 1e6:.4g} million operations a row, "
+        f"{totals['weight_bytes'] / 1e6:.3g} MB of weights, "
+        f"{totals['moved_bytes'] / 1e6:.3g} MB read and written a row"
     )
     if counted.unknown:
         click.echo(f"counted as no operations, since not known here: {', '.join(counted.unknown)}")
     for one in found:
-        _print(one, top, counted)
+        _print(one, top, counted.batches)
     if picture:
         click.echo(f"drawn in {picture}")
 
@@ -132,7 +131,7 @@ def onnx_file(model: str, folder: Path) -> Path:
     return file / "model.onnx" if file.is_dir() else file
 
 
-def _print(found: Roofline, top: int, counted: Counted) -> None:
+def _print(found: Roofline, top: int, batches: bool) -> None:
     machine = found.machine
     click.echo(
         f"\n{machine.name}: {machine.fp32 / 1e9:,.1f} G operations/s in fp32, "
@@ -140,18 +139,8 @@ def _print(found: Roofline, top: int, counted: Counted) -> None:
         f"memory-bound below {machine.ridge():.3g} operations a byte in fp32, "
         f"{machine.ridge(quantized=True):.3g} in int8"
     )
-    table = Table(box=None, header_style="", pad_edge=False)
-    table.add_column("layer", max_width=_NAME, no_wrap=True)
-    table.add_column("op", no_wrap=True)
-    for column in ("Mop", "MB", "op/byte"):
-        table.add_column(column, justify="right")
-    table.add_column("bound")
-    for column in ("µs", "share", "from batch"):
-        table.add_column(column, justify="right")
     slowest = sorted(found.layers, key=lambda placed: -placed.seconds)
-    for one in slowest[:top]:
-        table.add_row(*_row(one, found, counted.batches))
-    Console(width=130).print(table)
+    table(_HEADINGS, [_row(one, found, batches) for one in slowest[:top]])
     if rest := slowest[top:]:
         share = sum(one.seconds for one in rest) / found.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
@@ -165,10 +154,10 @@ def _print(found: Roofline, top: int, counted: Counted) -> None:
 
 def _row(one: Placed, found: Roofline, batches: bool) -> tuple[str, ...]:
     # The end of a name tells layers apart; that it is a Conv stands beside it.
-    name = one.layer.name.removesuffix(f"/{one.layer.op.split()[0]}")
+    name = one.name.removesuffix(f"/{one.op.split()[0]}")
     return (
         name if len(name) <= _NAME else "…" + name[1 - _NAME :],
-        one.layer.op + (" int8" if one.layer.quantized else ""),
+        one.kind,
         f"{one.operations / 1e6:.3g}",
         f"{one.bytes / 1e6:.3g}",
         f"{one.intensity:.3g}",

@@ -14,7 +14,9 @@ from gourmet.roofline.machines import Machine
 class Placed:
     """A layer on a machine, at a batch size."""
 
-    layer: Layer
+    name: str
+    op: str
+    quantized: bool
     operations: float
     bytes: float
     intensity: float  # operations a byte
@@ -22,9 +24,9 @@ class Placed:
     seconds: float  # no less than this
     from_batch: int | None  # the smallest batch at which it is not memory-bound; None: at none
 
-    def as_dict(self) -> dict[str, Any]:
-        mine = {name: value for name, value in vars(self).items() if name != "layer"}
-        return {"name": self.layer.name, "op": self.layer.op, "quantized": self.layer.quantized, **mine}
+    @property
+    def kind(self) -> str:
+        return self.op + (" int8" if self.quantized else "")
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,12 @@ class Roofline:
         return sum(one.seconds for one in self.layers if one.bound == "memory") / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
+        figures = ("batch", "seconds", "rows_per_s", "memory_share")
+        layers = [vars(placed) for placed in self.layers]
         return {
             "machine": vars(self.machine),
-            "batch": self.batch,
-            "seconds": self.seconds,
-            "rows_per_s": self.rows_per_s,
-            "memory_share": self.memory_share,
-            "layers": [placed.as_dict() for placed in self.layers],
+            **{name: getattr(self, name) for name in figures},
+            "layers": layers,
         }
 
 
@@ -65,12 +66,13 @@ def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
 
 
 def place(layer: Layer, machine: Machine, batch: int, batches: bool = True) -> Placed:
-    peak = machine.peak(quantized=layer.quantized)
     operations = layer.operations * batch
     moved = layer.weight_bytes + layer.moved_bytes * batch
-    computing, moving = operations / peak, moved / machine.bandwidth
+    computing, moving = operations / machine.peak(layer.quantized), moved / machine.bandwidth
     return Placed(
-        layer,
+        layer.name,
+        layer.op,
+        layer.quantized,
         operations,
         moved,
         operations / moved if moved else math.inf,
@@ -86,7 +88,6 @@ def from_batch(layer: Layer, machine: Machine) -> int | None:
     A batch of b does b × operations on weights + b × moved bytes, so that weights weigh less and less;
     what each row moves stays, and where that alone is below the ridge no batch helps.
     """
-    left = layer.operations - machine.ridge(quantized=layer.quantized) * layer.moved_bytes
-    if left <= 0:
-        return None
-    return max(1, math.ceil(machine.ridge(quantized=layer.quantized) * layer.weight_bytes / left))
+    ridge = machine.ridge(layer.quantized)
+    left = layer.operations - ridge * layer.moved_bytes
+    return max(1, math.ceil(ridge * layer.weight_bytes / left)) if left > 0 else None

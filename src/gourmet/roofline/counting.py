@@ -8,13 +8,13 @@ element type. All is counted for one row; weights do not grow with the batch, th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import shape_inference
 
 from gourmet.errors import GourmetError
 from gourmet.roofline import operations as ops
@@ -46,52 +46,22 @@ class Counted:
     batches: bool
 
     @property
-    def operations(self) -> float:
-        return sum(layer.operations for layer in self.layers)
-
-    @property
-    def weight_bytes(self) -> float:
-        return sum(layer.weight_bytes for layer in self.layers)
-
-    @property
-    def moved_bytes(self) -> float:
-        return sum(layer.moved_bytes for layer in self.layers)
-
-
-@dataclass
-class _Graph:
-    """A graph with the shape and element size of every tensor that is known."""
-
-    nodes: list[Any]
-    shapes: dict[str, Shape]
-    sizes: dict[str, float]
-    constants: set[str]
-    outputs: set[str]
-    users: dict[str, list[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for node in self.nodes:
-            for name in node.input:
-                self.users.setdefault(name, []).append(node)
-
-    def bytes_of(self, name: str) -> float:
-        return math.prod(self.shapes[name]) * self.sizes[name]
-
-    def only_user(self, name: str) -> Any:
-        users = self.users.get(name, [])
-        return users[0] if len(users) == 1 and name not in self.outputs else None
+    def totals(self) -> dict[str, float]:
+        """Operations and bytes of all layers, for one row."""
+        kinds = ("operations", "weight_bytes", "moved_bytes")
+        return {kind: sum(getattr(layer, kind) for layer in self.layers) for kind in kinds}
 
 
 def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     """Count the model in `path`; `dims` gives sizes to free dimensions other than the batch."""
-    graph, batches = _read(path, dims or {})
-    unknown: dict[str, int] = {}
-    layers = tuple(_layers(graph, unknown))
-    named = tuple(f"{op} ({number}×)" for op, number in sorted(unknown.items()))
-    return Counted(layers, named, batches)
+    model = _load(path)
+    batches = _fix_sizes(model.graph, dims or {}, path)
+    graph = _Graph(_with_shapes(model, path))
+    layers = tuple(graph.layers())
+    return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
 
 
-def _read(path: Path, dims: Mapping[str, int]) -> tuple[_Graph, bool]:
+def _load(path: Path) -> Any:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as exc:
@@ -100,33 +70,13 @@ def _read(path: Path, dims: Mapping[str, int]) -> tuple[_Graph, bool]:
         raise CannotCount(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
     if not model.graph.node:
         raise CannotCount(f"{path} is not a valid ONNX model: it holds no nodes")
-    weights = {one.name: one for one in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in weights]
-    batches = _fix(inputs, dims, path)
-    # What was inferred before belongs to the free sizes.
-    del model.graph.value_info[:]
-    for output in model.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    try:
-        # Strict is about contradictions; what cannot be inferred stays open either way.
-        inferred = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
-    except Exception as exc:
-        raise CannotCount(
-            f"the shapes of {path} contradict each other: {str(exc).splitlines()[0]} (are --dim right?)"
-        ) from exc
-    graph = _Graph(list(inferred.node), {}, {}, set(weights), {one.name for one in inferred.output})
-    for name, one in weights.items():
-        graph.shapes[name], graph.sizes[name] = tuple(one.dims), _size(one.data_type)
-    for one in (*inferred.input, *inferred.value_info, *inferred.output):
-        tensor = one.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            graph.shapes.setdefault(one.name, tuple(dim.dim_value for dim in tensor.shape.dim))
-            graph.sizes.setdefault(one.name, _size(tensor.elem_type))
-    return graph, batches
+    return model
 
 
-def _fix(inputs: list[Any], dims: Mapping[str, int], path: Path) -> bool:
+def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:
     """Give every free size of the inputs a number: 1 to the batch, the others from `dims`."""
+    weights = {one.name for one in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in weights]
     free, batches = [], bool(inputs)
     for one in inputs:
         for place, dim in enumerate(one.type.tensor_type.shape.dim):
@@ -140,112 +90,129 @@ def _fix(inputs: list[Any], dims: Mapping[str, int], path: Path) -> bool:
                 free.append(dim.dim_param or f"number {place} of {one.name}")
     if free:
         names = ", ".join(dict.fromkeys(free))
-        raise CannotCount(
-            f"{path} leaves sizes open ({names}): say them with --dim {free[0].replace(' ', '_')}=NUMBER"
-        )
+        raise CannotCount(f"{path} leaves sizes open ({names}): say them with --dim {free[0]}=NUMBER")
     return batches
 
 
-def _size(element_type: int) -> float:
-    """Bytes of an element; text has no size of its own."""
-    if element_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        return 0.0
-    if element_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
-        return 0.5
-    return float(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
+def _with_shapes(model: Any, path: Path) -> Any:
+    """The graph with the shapes that follow from those of its inputs."""
+    # What was inferred before belongs to the free sizes.
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    try:
+        # Strict is about contradictions; what cannot be inferred stays open either way.
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    except Exception as exc:
+        raise CannotCount(
+            f"the shapes of {path} contradict each other: {str(exc).splitlines()[0]} (are --dim right?)"
+        ) from exc
 
 
-def _layers(graph: _Graph, unknown: dict[str, int]) -> Iterator[Layer]:
-    absorbed: set[int] = set()
-    sources: dict[str, str] = {}  # a tensor -> the one whose bytes are really there
-    for node in graph.nodes:
-        if id(node) in absorbed:
-            continue
-        if all(name in graph.constants or not name for name in node.input) and node.op_type != "Constant":
-            # Computed once, when the model is loaded: a weight, in the form in which it is stored.
-            for name in node.output:
-                graph.constants.add(name)
-                if node.op_type == ops.DEQUANTIZE:
-                    sources[name] = node.input[0]
-            continue
-        if node.op_type == "Constant":
-            graph.constants.update(node.output)
-            continue
-        if node.op_type in ops.FREE:
-            continue
-        if node.op_type == ops.DEQUANTIZE and all(
-            user.op_type in ops.COUNTS and user.op_type not in ops.FREE
-            for user in graph.users.get(node.output[0], ())
-        ):
-            sources[node.output[0]] = node.input[0]
-            continue
-        chain = [node, *_on_the_way_out(graph, node)]
-        absorbed.update(id(one) for one in chain)
-        yield _layer(graph, chain, sources, unknown)
+class _Graph:
+    """A graph with the shape and the bytes of every tensor that is known."""
 
+    def __init__(self, graph: Any) -> None:
+        self.nodes = list(graph.node)
+        self.constants = {one.name for one in graph.initializer}
+        self.outputs = {one.name for one in graph.output}
+        self.shapes: dict[str, Shape] = {}
+        self.bytes: dict[str, float] = {}
+        self.users: dict[str, list[Any]] = {}
+        self.sources: dict[str, str] = {}  # a tensor -> the one whose bytes are really there
+        self.unknown: Counter[str] = Counter()
+        for one in graph.initializer:
+            self._size(one.name, tuple(one.dims), one.data_type)
+        for one in (*graph.input, *graph.value_info, *graph.output):
+            tensor = one.type.tensor_type
+            if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+                self._size(one.name, tuple(dim.dim_value for dim in tensor.shape.dim), tensor.elem_type)
+        for node in self.nodes:
+            for name in node.input:
+                self.users.setdefault(name, []).append(node)
 
-def _on_the_way_out(graph: _Graph, node: Any) -> Iterator[Any]:
-    """The nodes that a runtime computes together with `node`, one after another."""
-    while len(node.output) == 1:
-        user = graph.only_user(node.output[0])
-        if user is None or user.input[0] != node.output[0] or user.op_type not in _joins(node):
-            return
-        yield user
-        node = user
-
-
-def _joins(node: Any) -> frozenset[str]:
-    if node.op_type == ops.QUANTIZE:
-        return frozenset()
-    # Whatever is computed is stored quantized where that is all it is used for.
-    quantized = frozenset({ops.QUANTIZE})
-    return quantized | ops.ON_THE_WAY_OUT if node.op_type in ops.LAYERS | ops.ON_THE_WAY_OUT else quantized
-
-
-def _layer(graph: _Graph, chain: list[Any], sources: Mapping[str, str], unknown: dict[str, int]) -> Layer:
-    first, last = chain[0], chain[-1]
-    operations = 0.0
-    for node in chain:
-        if (known := _operations(graph, node)) is None:
-            named = node.op_type if node.op_type not in ops.COUNTS else f"{node.op_type} of unknown size"
-            unknown[named] = unknown.get(named, 0) + 1
+    def _size(self, name: str, shape: Shape, element_type: int) -> None:
+        types = onnx.TensorProto
+        self.shapes[name] = shape
+        if element_type in (types.UNDEFINED, types.STRING):  # text has no size of its own
+            self.bytes[name] = 0.0
         else:
-            operations += known
-    inside = {name for node in chain[:-1] for name in node.output}
-    weights = moved = 0.0
-    quantized = False
-    for node in chain:
-        for place, name in enumerate(node.input):
-            stored = sources.get(name, name)
-            if not name or name in inside or stored not in graph.shapes:
+            small = element_type in (types.INT4, types.UINT4)
+            size = 0.5 if small else onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
+            self.bytes[name] = math.prod(shape) * size
+
+    def layers(self) -> Iterator[Layer]:
+        absorbed: set[int] = set()
+        for node in self.nodes:
+            if id(node) in absorbed:
                 continue
-            if name in graph.constants:
-                weights += graph.bytes_of(stored)
-            elif node.op_type in ops.PARTIAL_READS and place == 0:
-                moved += sum(graph.bytes_of(out) for out in node.output if out in graph.shapes)
-            else:
-                moved += graph.bytes_of(stored)
-            quantized = quantized or (node is first and stored != name)
-    moved += sum(graph.bytes_of(name) for name in last.output if name in graph.shapes)
-    name = (first.name or next(iter(first.output), "")).strip("/")
-    quantized = first.op_type in ops.INTEGER or (quantized and first.op_type in ops.LAYERS)
-    return Layer(name, _described(graph, first), operations, weights, moved, quantized)
+            if all(name in self.constants or not name for name in node.input):
+                # Computed once, when the model is loaded: a weight, in the form in which it is stored.
+                self.constants.update(node.output)
+                if node.op_type == ops.DEQUANTIZE:
+                    self.sources[node.output[0]] = node.input[0]
+            elif node.op_type == ops.DEQUANTIZE and all(
+                user.op_type in ops.COUNTS and user.op_type not in ops.FREE
+                for user in self.users.get(node.output[0], ())
+            ):
+                self.sources[node.output[0]] = node.input[0]
+            elif node.op_type not in ops.FREE:
+                chain = [node, *self._on_the_way_out(node)]
+                absorbed.update(map(id, chain))
+                yield self._layer(chain)
 
+    def _on_the_way_out(self, node: Any) -> Iterator[Any]:
+        """The nodes that a runtime computes together with `node`, one after another."""
+        while node.op_type != ops.QUANTIZE and len(node.output) == 1:
+            # Whatever is computed is stored quantized where that is all it is used for.
+            works = node.op_type in ops.LAYERS | ops.ON_THE_WAY_OUT
+            joins = {ops.QUANTIZE} | (ops.ON_THE_WAY_OUT if works else set())
+            output, users = node.output[0], self.users.get(node.output[0], [])
+            if len(users) != 1 or output in self.outputs or users[0].input[0] != output:
+                return
+            node = users[0]
+            if node.op_type not in joins:
+                return
+            yield node
 
-def _described(graph: _Graph, node: Any) -> str:
-    """The type, and of a convolution its kernel: one by channel moves as much and computes far less."""
-    weight = graph.shapes.get(node.input[1]) if node.op_type == "Conv" else None
-    if not weight:
-        return str(node.op_type)
-    kernel = "×".join(str(size) for size in weight[2:])
-    by_channel = weight[1] == 1 and ops.attribute(node, "group", 1) > 1
-    return f"Conv {kernel}" + (" by channel" if by_channel else "")
+    def _layer(self, chain: list[Any]) -> Layer:
+        first = chain[0]
+        inside = {name for node in chain[:-1] for name in node.output}
+        weights = moved = 0.0
+        quantized = first.op_type in ops.INTEGER
+        for node in chain:
+            for place, name in enumerate(node.input):
+                stored = self.sources.get(name, name)
+                if not name or name in inside or stored not in self.shapes:
+                    continue
+                if name in self.constants:
+                    weights += self.bytes[stored]
+                elif node.op_type in ops.PARTIAL_READS and place == 0:
+                    moved += sum(self.bytes.get(out, 0.0) for out in node.output)
+                else:
+                    moved += self.bytes[stored]
+                quantized |= node is first and stored != name and first.op_type in ops.LAYERS
+        moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
+        name = (first.name or first.output[0]).strip("/")
+        operations = sum(map(self._operations, chain))
+        return Layer(name, self._described(first), operations, weights, moved, quantized)
 
+    def _described(self, node: Any) -> str:
+        """The type, and of a convolution its kernel: one by channel moves as much and computes far less."""
+        weight = self.shapes.get(node.input[1]) if node.op_type == "Conv" else None
+        if not weight:
+            return str(node.op_type)
+        kernel = "×".join(str(size) for size in weight[2:])
+        by_channel = weight[1] == 1 and any(one.name == "group" and one.i > 1 for one in node.attribute)
+        return f"Conv {kernel}" + (" by channel" if by_channel else "")
 
-def _operations(graph: _Graph, node: Any) -> float | None:
-    """None for a type that is not counted here, or where a shape could not be inferred."""
-    names = [name for name in (*node.input, *node.output) if name]
-    if node.op_type not in ops.COUNTS or not all(name in graph.shapes for name in names):
-        return None
-    ins = [graph.shapes[name] if name else None for name in node.input]
-    return float(ops.COUNTS[node.op_type](node, ins, [graph.shapes[name] for name in node.output if name]))
+    def _operations(self, node: Any) -> float:
+        """None of them, with a note, where the type is not counted here or a shape could not be inferred."""
+        if node.op_type not in ops.COUNTS:
+            self.unknown[node.op_type] += 1
+            return 0.0
+        if not all(name in self.shapes for name in (*node.input, *node.output) if name):
+            self.unknown[f"{node.op_type} of unknown size"] += 1
+            return 0.0
+        ins = [self.shapes[name] if name else () for name in node.input]
+        return float(ops.COUNTS[node.op_type](node, ins, [self.shapes[name] for name in node.output if name]))

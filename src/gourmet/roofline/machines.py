@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from gourmet.errors import UsageError
 from gourmet.runtime.instances import available_cpus
 
 # Large enough that a product is not about its memory, small enough to be repeated a few times a second.
@@ -31,12 +30,12 @@ class Machine:
     bandwidth: float
     source: str
 
-    def peak(self, *, quantized: bool) -> float:
+    def peak(self, quantized: bool) -> float:
         return self.int8 if quantized else self.fp32
 
-    def ridge(self, *, quantized: bool = False) -> float:
+    def ridge(self, quantized: bool = False) -> float:
         """Operations a byte from which on the computing, not the memory, is the limit."""
-        return self.peak(quantized=quantized) / self.bandwidth
+        return self.peak(quantized) / self.bandwidth
 
 
 def _gpu(name: str, fp32: float, int8: float | None, gigabytes: float, sheet: str) -> Machine:
@@ -61,23 +60,15 @@ GPUS: Final[dict[str, Machine]] = {
 }
 
 
-def gpu(name: str) -> Machine:
-    """A GPU of the table, by its name in any writing."""
-    key = name.lower().replace(" ", "").replace("-", "").removeprefix("nvidia").removeprefix("tesla")
-    if key not in GPUS:
-        raise UsageError(f"no figures of a GPU {name!r} here: there are {', '.join(GPUS)}")
-    return GPUS[key]
-
-
-def measure(tick: Callable[[float, str], None], *, seconds: float = _SECONDS) -> Machine:
+def measure(tick: Callable[[float, str], None]) -> Machine:
     """This machine: products of matrices in ONNX Runtime, which serves here, and a copy by all CPUs."""
     cpus = available_cpus()
     tick(0.0, "products of float32")
-    fp32 = _best(_product("float", "MatMul", cpus), seconds)
+    fp32 = _best(_product("float", "float", "float", cpus))
     tick(0.4, "products of int8")
-    int8 = _best(_product("int8", "MatMulInteger", cpus), seconds)
+    int8 = _best(_product("uint8", "int8", "int32", cpus))
     tick(0.8, "a copy through memory")
-    bandwidth = _copy(cpus, seconds)
+    bandwidth = _copy(cpus)
     tick(1.0, "")
     work = 2 * _EDGE**3
     return Machine(
@@ -89,43 +80,40 @@ def measure(tick: Callable[[float, str], None], *, seconds: float = _SECONDS) ->
     )
 
 
-def _product(element: str, op: str, threads: int) -> Callable[[], Any]:
+def _product(left: str, right: str, result: str, threads: int) -> Callable[[], Any]:
+    """A run of a product of two matrices of these types, as ONNX writes them."""
     import onnxruntime as ort
 
-    result = "int32" if element == "int8" else element
-    left = "uint8" if element == "int8" else element
     size = f"[{_EDGE}, {_EDGE}]"
+    op = "MatMul" if result == "float" else "MatMulInteger"
     model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> product ({left}{size} a, {element}{size} b) '
+        f'<ir_version: 8, opset_import: ["": 17]> product ({left}{size} a, {right}{size} b) '
         f"=> ({result}{size} c) {{ c = {op}(a, b) }}"
     )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    random = np.random.default_rng(0)
+    values = np.random.default_rng(0).integers(0, 100, (_EDGE, _EDGE))
     types = {"float": np.float32, "int8": np.int8, "uint8": np.uint8}
-    feeds = {
-        name: random.integers(0, 100, (_EDGE, _EDGE)).astype(types[kind])
-        for name, kind in (("a", left), ("b", element))
-    }
+    feeds = {"a": values.astype(types[left]), "b": values.astype(types[right])}
     return lambda: session.run(None, feeds)
 
 
-def _copy(cpus: int, seconds: float) -> float:
+def _copy(cpus: int) -> float:
     """Bytes read and written a second; each CPU copies a part of its own."""
     source = np.ones(_COPY_MB << 20, np.uint8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(target, cpus), np.array_split(source, cpus), strict=True))
     with ThreadPoolExecutor(cpus) as pool:
-        best = _best(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), seconds)
+        best = _best(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
     return 2 * source.nbytes / best
 
 
-def _best(run: Callable[[], Any], seconds: float) -> float:
+def _best(run: Callable[[], Any]) -> float:
     """The seconds of the fastest run: others had to share the machine."""
     run()
-    best, end = float("inf"), time.perf_counter() + seconds
+    best, end = float("inf"), time.perf_counter() + _SECONDS
     while time.perf_counter() < end:
         started = time.perf_counter()
         run()
