@@ -128,7 +128,7 @@ def _change_batching(config: Config, change: Change) -> None:
     batching = config.setdefault("dynamic_batching", {"default_queue_policy": dict(QUEUE_POLICY)})
     if change.delay_us is not None:
         batching["max_queue_delay_microseconds"] = change.delay_us
-    if change.preferred_batches:
+    if change.preferred_batches is not None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
             raise ImpossibleChange(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)

@@ -11,11 +11,12 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.cli import main
+from gourmet.config_change import Change, changed
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
-from gourmet.tuning import chart, explanation
-from gourmet.tuning.goal import Goal
+from gourmet.tuning import explanation, report
+from gourmet.tuning.goal import Goal, TuneRequest
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning
-from gourmet.tuning.space import Batching, Bounds, Candidate, NotTunable, Space, space
+from gourmet.tuning.space import NotTunable, Space, name_of
 
 RUNNING: dict[str, Any] = {
     "name": "m",
@@ -28,8 +29,16 @@ RUNNING: dict[str, Any] = {
 QUEUED = {**RUNNING, "dynamic_batching": {"default_queue_policy": {"max_queue_size": 9}}}
 
 
-def around(running: dict[str, Any] = RUNNING, bounds: Bounds | None = None, **more: Any) -> Space:
-    return space(running, bounds or Bounds(), **{"cpus": 2, "in_flight": 16, **more})
+def around(running: dict[str, Any] = RUNNING, **wish: Any) -> Space:
+    return Space(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **wish}))
+
+
+def candidate(instances: int, threads: int | None, max_batch: int) -> Change:
+    return Change(instances, threads, max_batch, dynamic_batching=False)
+
+
+def batching(instances: int, threads: int, delay_us: int, *preferred: int) -> Change:
+    return Change(instances, threads, 16, True, delay_us, preferred)
 
 
 def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float = 8, **more: Any) -> Point:
@@ -62,55 +71,62 @@ def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     assert {(each.instances, each.threads) for each in grid} == {(1, 2), (1, 1), (2, 1), (4, 1)}
     # The present config, one instance of two threads without batching, is measured as itself.
     assert len(grid) == 7
-    assert Candidate(1, 2, 16) not in grid
+    assert candidate(1, 2, 16) not in grid
 
 
 def test_a_model_that_cannot_batch_is_tried_by_layout_alone_and_says_why() -> None:
     single = around({**RUNNING, "max_batch_size": 0})
-    assert {each.batching for each in single.coarse()} == {None}
+    assert {each.dynamic_batching for each in single.coarse()} == {False}
     assert single.fine(single.coarse(), []) == []
     assert "max_batch_size is 0" in single.notes()[0]
 
 
 def test_a_lone_request_has_no_company_to_wait_for() -> None:
-    alone = around(in_flight=1)
+    alone = around(levels=(1,))
     assert alone.fine([alone.present], []) == []
     assert "no two requests" in alone.notes()[0]
 
 
 def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
-    found = around(p95_ms=5).fine([Candidate(2, 1, 16)], [])
-    waits = {each.batching.delay_us for each in found if each.batching and not each.batching.preferred}
+    found = around(p95_ms=5).fine([candidate(2, 1, 16)], [])
+    waits = {each.delay_us for each in found if not each.preferred_batches}
     assert waits == {100, 1000, 0}  # 5 ms of waiting keeps no goal of 5 ms
-    assert {each.batching.preferred for each in found if each.batching} == {(), (8,), (4,)}
+    assert {each.preferred_batches for each in found} == {(), (8,), (4,)}
     assert {each.max_batch for each in found} == {16, 8, 4}
+
+
+def test_a_candidate_is_named_by_all_that_it_sets() -> None:
+    assert name_of(batching(2, 1, 1000, 8)) == "2 × 1 thread, max 16, batching 1 ms, prefers 8"
+    assert name_of(candidate(1, 2, 0)) == "1 × 2 threads"
+    assert name_of(candidate(2, None, 0)) == "2 instances"
 
 
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
-    assert all(each.batching for each in queued.coarse())
+    assert all(each.dynamic_batching for each in queued.coarse())
     assert any("queue policy" in words for words in queued.notes())
-    config = Candidate(2, 1, 16, Batching(100, (4,))).config(QUEUED)
+    config = changed(QUEUED, batching(2, 1, 100, 4))
     assert config["dynamic_batching"] == {
         "default_queue_policy": {"max_queue_size": 9},
         "max_queue_delay_microseconds": 100,
         "preferred_batch_size": [4],
     }
-    assert "preferred_batch_size" not in Candidate(2, 1, 16, Batching()).config(config)["dynamic_batching"]
+    assert not changed(config, batching(2, 1, 0))["dynamic_batching"]["preferred_batch_size"]
 
 
 def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so() -> None:
-    careful = around(bounds=Bounds(may_take_less=False))
+    careful = around(apply=True)
     assert {each.max_batch for each in careful.fine([careful.present], [])} == {16}
     assert any("--max-batches" in words for words in careful.notes())
-    told = around(bounds=Bounds(may_take_less=False, max_batches=(4,)))
+    told = around(apply=True, max_batches=(4,))
     assert 4 in {each.max_batch for each in told.fine([told.present], [])}
 
 
 def test_on_a_gpu_there_are_no_threads_to_try() -> None:
     gpu = around({**RUNNING, "instance_group": [{"kind": "KIND_GPU", "gpus": [0], "count": 1}]})
     assert {each.threads for each in gpu.coarse()} == {None}
-    assert {each.config(gpu.running)["instance_group"][0]["kind"] for each in gpu.coarse()} == {"KIND_GPU"}
+    configs = [changed(gpu.running, each) for each in gpu.coarse()]
+    assert {config["instance_group"][0]["kind"] for config in configs} == {"KIND_GPU"}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +160,7 @@ def test_the_gain_is_of_what_is_wanted(kind: Any, gain: float) -> None:
 
 def test_the_front_is_what_nothing_beats_in_both() -> None:
     kept = [point(100, 10), point(200, 30)]
-    assert chart.front([*kept, point(150, 40), point(90, 10)]) == kept
+    assert report.front([*kept, point(150, 40), point(90, 10)]) == kept
 
 
 def duel(ours: Point, theirs: Point, **more: Any) -> Confirmation:
@@ -155,7 +171,9 @@ def duel(ours: Point, theirs: Point, **more: Any) -> Confirmation:
 
 def test_the_reason_is_that_more_ran_at_a_time() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    said = explanation.sentence(Goal("throughput", 50, 8), Trial("two", {}, "long"), duel(ours, point()), 2)
+    said = explanation.sentence(
+        Goal("throughput", 50, 8), "better", Trial("two", {}, "long"), duel(ours, point()), 2
+    )
     assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
     assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0, all that" in said
     assert said.count(".  ") == 0
@@ -176,7 +194,7 @@ def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
 def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
     tie = duel(point(101, 10, "other"), point())
     assert not tie.won
-    said = explanation.sentence(Goal("throughput", 50, 8), Trial("other", {}, "long"), tie, 2)
+    said = explanation.sentence(Goal("throughput", 50, 8), "better", Trial("other", {}, "long"), tie, 2)
     assert said.startswith("The present config stays: ")
     assert said.endswith("which may be noise.")
     assert not duel(point(200, 90, "other"), point(), keeps=False).won
@@ -185,7 +203,9 @@ def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
 
 def test_what_the_interval_excludes_is_not_called_noise() -> None:
     worse = duel(point(80, 10, "other"), point())
-    said = explanation.sentence(Goal("throughput", None, 8), Trial("other", {}, "long"), worse, 2)
+    said = explanation.sentence(
+        Goal("throughput", None, 8), "no better", Trial("other", {}, "long"), worse, 2
+    )
     assert worse.gain.high is not None
     assert worse.gain.high < 1
     assert said.endswith("which is worse.")
@@ -195,7 +215,7 @@ def tuning(verdict: Any, **more: Any) -> Tuning:
     ours = point(200, 10, "other")
     trials = (
         Trial(PRESENT, RUNNING, "long", (point(),)),
-        Trial("other", Candidate(2, 1, 16, Batching(100)).config(RUNNING), "long", (ours,)),
+        Trial("other", changed(RUNNING, batching(2, 1, 100)), "long", (ours,)),
         Trial("broken", RUNNING, "coarse", refused="it would not load"),
     )
     goal = Goal("throughput", 50, 8)
@@ -222,11 +242,11 @@ def test_where_the_best_did_not_win_the_present_config_is_recommended() -> None:
 
 
 def test_the_picture_shows_goal_front_and_both_sides() -> None:
-    drawn = chart.pareto(tuning("better"))
+    drawn = report.pareto(tuning("better"))
     for words in ("goal: p95 of at most 50 ms", "other c=8: 200 rows/s", "present c=8: 100 rows/s"):
         assert words in drawn
     lone = replace(tuning("out of reach"), duel=None, best=PRESENT)
-    assert "<svg" in chart.pareto(lone)
+    assert "<svg" in report.pareto(lone)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,15 @@ from gourmet.commands.bench_options import measure_options, output_options, targ
 from gourmet.commands.bench_output import command_line, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
+from gourmet.errors import GourmetError
 from gourmet.measure.sweep import DataSource
 from gourmet.tuning import report, results
-from gourmet.tuning.space import Bounds
-from gourmet.tuning.tune import OutOfReach, TuneRequest, Undecided
-from gourmet.tuning.tune import tune as search
+from gourmet.tuning.goal import TuneRequest
+from gourmet.tuning.search import tune as search
+
+
+class NothingFound(GourmetError):
+    """No config keeps the goal, or too little of the last comparison could be believed."""
 
 
 @click.command()
@@ -56,7 +60,6 @@ from gourmet.tuning.tune import tune as search
 def tune(
     model: str,
     p95_us: int | None,
-    apply: bool,
     data: Path | None,
     count: int,
     target: Any,
@@ -75,9 +78,7 @@ def tune(
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    tried = ("instances", "threads", "max_batches", "delays_us", "preferred")
-    bounds = Bounds(**{name: wished.pop(name) for name in tried}, may_take_less=not apply)
-    wish = TuneRequest(model, p95_ms=p95_us and p95_us / 1000, bounds=bounds, apply=apply, **wished)
+    wish = TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **wished)
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
         found = search(wish, target, effort, rows, command=command_line(), on_step=tick)
@@ -94,7 +95,5 @@ def tune(
         click.echo(found.sentence)
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")
-    if found.recommended is None:
-        raise OutOfReach(found.sentence)
-    if found.verdict == "undecided":
-        raise Undecided(found.sentence)
+    if found.verdict in ("out of reach", "undecided"):
+        raise NothingFound(found.sentence)

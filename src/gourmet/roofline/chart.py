@@ -62,7 +62,7 @@ def _panel(found: Roofline) -> svg.Drawing:
         shapes.append(
             svg.path([(x(at), y(min(roof, at * machine.bandwidth))) for at in corners], svg.INK, 1.5)
         )
-        label = f"{name}: {roof / 1e9:,.4g} G operations/s"
+        label = f"{name}: {roof / 1e9:,.0f} G operations/s"
         shapes.append(svg.text(_RIGHT - 4, y(roof) - _LARGEST - 5, label, anchor="end"))
     seconds: dict[str, float] = {}
     for one in shown:

@@ -1,15 +1,51 @@
-"""What a config is wanted for: a limit on the latency, and what counts under it."""
+"""What a config is wanted for: the load, what counts under it, and what may be tried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gourmet.measure import stats
-from gourmet.measure.results import Estimate, Point
+from gourmet.measure.results import Estimate, LoadSpec, Point, Protocol
+from gourmet.runtime.instances import available_cpus
 
 Kind = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What somebody asks for; None leaves it to the machine and the model."""
+
+    model: str
+    kind: Kind = "throughput"
+    p95_ms: float | None = None
+    levels: tuple[float, ...] | None = None
+    batch: int = 1
+    protocol: Protocol = "http"
+    instances: tuple[int, ...] | None = None
+    threads: tuple[int, ...] | None = None
+    max_batches: tuple[int, ...] | None = None
+    delays_us: tuple[int, ...] | None = None
+    preferred: tuple[int, ...] | None = None
+    turns: int = 5
+    apply: bool = False
+    cpus: int = field(default_factory=available_cpus)
+
+    @property
+    def demands(self) -> tuple[LoadSpec, ...]:
+        """Few requests in flight, as many as keep the CPUs busy, and so many that they wait in line."""
+        busy = 2.0 * self.cpus
+        levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
+        return tuple(LoadSpec(self.model, each, batch=self.batch, protocol=self.protocol) for each in levels)
+
+    @property
+    def heaviest(self) -> float:
+        return max(demand.level for demand in self.demands)
+
+    @property
+    def goal(self) -> Goal:
+        return Goal(self.kind, self.p95_ms, self.heaviest)
 
 
 @dataclass(frozen=True)

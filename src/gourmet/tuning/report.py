@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,33 +10,29 @@ from gourmet.config_change import summary
 from gourmet.measure import page
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name
-from gourmet.reports.page import bullets, document, figure, paragraph, table, warning
-from gourmet.tuning import chart
-from gourmet.tuning.results import PRESENT, Trial, Tuning, as_json
+from gourmet.reports import svg
+from gourmet.reports.chart import Series, lines
+from gourmet.reports.page import render
+from gourmet.tuning.goal import nearest
+from gourmet.tuning.results import PRESENT, Tuning, as_json
 
-DEFAULT: Final = Path("runs") / "tune"
 HEADINGS: Final = (
-    "config",
-    "best at",
-    "rows/s",
-    "p95 ms",
-    "queue ms",
-    "rows per batch",
-    "cores",
-    "measured",
-    "",
+    *("config", "best at", "rows/s", "p95 ms", "queue ms", "rows per batch", "cores", "measured", ""),
 )
+# What waits far above the front would press it flat against the bottom of the picture.
+_SHOWN: Final = 2.5
+_OTHER, _LIMIT = "#9aa0a6", "#b3261e"
 
 
 def save(tuning: Tuning, folder: Path | None = None) -> Path:
     """Write page, picture, JSON and, where there is one to recommend, the config.pbtxt."""
-    folder = folder or DEFAULT / folder_name(tuning.bench.when, tuning.model)
+    folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.model))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(as_json(tuning))
-    (folder / "pareto.svg").write_text(chart.pareto(tuning))
+    (folder / "pareto.svg").write_text(pareto(tuning))
     (folder / "index.html").write_text(_page(tuning))
-    if tuning.recommended:
-        (folder / "config.pbtxt").write_text(tuning.pbtxt())
+    if pbtxt := tuning.pbtxt():
+        (folder / "config.pbtxt").write_text(pbtxt)
     else:
         (folder / "config.pbtxt").unlink(missing_ok=True)
     return folder
@@ -47,34 +42,19 @@ def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
     """Every config at the load that it would be run at, the best first."""
     goal = tuning.goal
     for trial in sorted(tuning.trials, key=lambda each: goal.rank(each.points), reverse=True):
-        if not trial.points:
+        if trial.points:
+            marks = ["recommended"] if tuning.recommended is trial else []
+            yield _row(tuning, goal.best(trial.points) or nearest(trial.points), trial.stage, marks)
+        else:
             yield (trial.name, *("",) * 6, trial.stage, "Rejected")
-            continue
-        point = goal.best(trial.points)
-        kept = point is not None
-        yield _row(trial, point or min(trial.points, key=lambda each: each.latency_ms.p95), kept, tuning)
 
 
 def duel_rows(tuning: Tuning) -> list[tuple[str, ...]]:
-    if tuning.duel is None:
-        return []
-    return [
-        (
-            *_figures(point),
-            f"{point.turns} turns",
-            "" if tuning.goal.keeps(point) else "misses the goal",
-        )
-        for point in (tuning.duel.ours, tuning.duel.theirs)
-    ]
+    sides = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
+    return [_row(tuning, point, f"{point.turns} turns") for point in sides]
 
 
-def _row(trial: Trial, point: Point, kept: bool, tuning: Tuning) -> tuple[str, ...]:
-    marks = ["recommended"] if tuning.recommended is trial else []
-    marks += [] if kept else ["misses the goal"]
-    return (*_figures(point), trial.stage, ", ".join(marks))
-
-
-def _figures(point: Point) -> tuple[str, ...]:
+def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ()) -> tuple[str, ...]:
     cores = point.usage.server_cores
     return (
         point.arm,
@@ -84,36 +64,79 @@ def _figures(point: Point) -> tuple[str, ...]:
         f"{point.split_ms.queue:.3g}",
         f"{point.executed_rows:.2f}",
         "" if cores is None else f"{cores:.2f}",
+        measured,
+        ", ".join([*marks, *([] if tuning.goal.keeps(point) else ["misses the goal"])]),
     )
+
+
+def front(points: Iterable[Point]) -> list[Point]:
+    """The points for which no other has both more rows a second and a lower p95, by throughput."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda each: (-each.rows_per_s.value, each.latency_ms.p95)):
+        if not found or point.latency_ms.p95 < found[-1].latency_ms.p95:
+            found.append(point)
+    return found[::-1]
+
+
+def pareto(tuning: Tuning) -> svg.Drawing:
+    """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
+    points = [point for trial in tuning.trials for point in trial.points]
+    duel = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
+    best, limit = front(points), tuning.goal.p95_ms
+    highest = _SHOWN * max([*(point.latency_ms.p95 for point in (*best, *duel)), limit or 0])
+    shown = [point for point in points if point.latency_ms.p95 <= highest]
+    fastest = max(point.rows_per_s.value for point in (*points, *duel))
+    top = max([*(point.latency_ms.p95 for point in (*shown, *duel)), limit or 0])
+
+    def dots(name: str, which: Iterable[Point], colour: str, radius: float) -> Series:
+        seen = list(which)
+        return Series(
+            name,
+            [(point.rows_per_s.value, point.latency_ms.p95) for point in seen],
+            colour,
+            joined=False,
+            radii=[radius] * len(seen),
+            says=[f"c={point.demand.level:g}" for point in seen if name in (PRESENT, tuning.best)],
+            hints=[
+                f"{point.name}: {point.rows_per_s.value:.4g} rows/s, p95 {point.latency_ms.p95:.3g} ms"
+                for point in seen
+            ],
+        )
+
+    drawn = [
+        Series("", [(point.rows_per_s.value, point.latency_ms.p95) for point in best], svg.INK),
+        dots("tried", (point for point in shown if point.arm not in (PRESENT, tuning.best)), _OTHER, 3),
+    ]
+    for name, colour in dict.fromkeys([(PRESENT, svg.COLOURS[1]), (tuning.best, svg.COLOURS[2])]):
+        if name == PRESENT or tuning.best != PRESENT:
+            drawn.append(dots(name, (point for point in shown if point.arm == name), colour, 4.5))
+            drawn.append(dots("", (point for point in duel if point.arm == name), colour, 8))
+    if limit is not None:
+        ends = [(0.0, limit), (fastest, limit)]
+        drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
+    title = f"p95 against throughput of every config of {tuning.model}"
+    counts = ("rows per second", "p95, ms")
+    return lines(drawn, title, counts, x_range=(0, fastest), y_range=(0, top), size=(880.0, 420.0))
 
 
 def _page(tuning: Tuning) -> str:
     bench = tuning.bench
-    parts = [
-        paragraph(bench.about),
-        f"<p><strong>{escape(tuning.sentence)}</strong></p>",
-        paragraph(served(tuning)),
-        figure(
-            "p95 against throughput",
-            "A dot a config and load; the closer to the bottom right, the better. The line is the front that "
-            "nothing beats in both. Rings: the turns against each other, with the throughput's interval.",
-            chart.pareto(tuning),
-        ),
-    ]
-    if tuning.duel:
-        parts += [
-            "<h2>The best against the present config, in turns</h2>",
-            table(HEADINGS, duel_rows(tuning)),
-            page.where_time_goes(bench.points),
-        ]
-    parts += ["<h2>Everything that was tried</h2>", table(HEADINGS, rows(tuning))]
-    parts.append("<h2>What was searched</h2>" + bullets(tuning.searched))
-    refused = [f"{trial.name}: {trial.refused}" for trial in tuning.trials if trial.refused]
-    parts.append(warning("Measured and not reported", refused))
-    if tuning.recommended:
-        parts.append(f"<h2>config.pbtxt</h2><pre>{escape(tuning.pbtxt())}</pre>")
-    parts.append(page.reasons(bench))
-    return document(bench.title, parts, when=bench.when, command=bench.command, says=tuning.sentence)
+    return render(
+        "tuning/report.html",
+        title=bench.title,
+        when=bench.when,
+        command=bench.command,
+        says=tuning.sentence,
+        tuning=tuning,
+        served=served(tuning),
+        picture=pareto(tuning),
+        headings=HEADINGS,
+        duel=duel_rows(tuning),
+        where_time_goes=page.where_time_goes(bench.points),
+        rows=list(rows(tuning)),
+        refused=[f"{trial.name}: {trial.refused}" for trial in tuning.trials if trial.refused],
+        reasons=page.reasons(bench),
+    )
 
 
 def served(tuning: Tuning) -> str:

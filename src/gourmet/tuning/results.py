@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
@@ -76,34 +75,23 @@ class Tuning:
         return self.trial(self.best if self.verdict == "better" else PRESENT)
 
     def pbtxt(self) -> str:
-        """The recommended config as a file, with the reason over it."""
-        chosen = self.recommended
-        if chosen is None:
-            raise ValueError("no config keeps the goal, so none is written")
+        """The recommended config as a file, with the reason over it; nothing where there is none."""
+        if not (chosen := self.recommended):
+            return ""
         said = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))
         found = f"# Found by: {self.bench.command}, {self.bench.when}\n"
-        return said + found + as_pbtxt(_for_a_file(chosen.config))
+        # A server's answer less what it filled in itself and another Triton would fill in otherwise.
+        filled_in = {"runtime", *(["platform"] if chosen.config.get("backend") else [])}
+        config = {name: value for name, value in chosen.config.items() if name not in filled_in}
+        groups = config.get("instance_group", [])
+        config["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
+        return said + found + as_pbtxt(config)
 
 
 def as_json(tuning: Tuning) -> str:
     """The saved form, the points of the search once, under its trials."""
     data: dict[str, Any] = asdict(tuning)
-    about: Mapping[str, Any] = data.pop("bench")
-    kept = {name: about[name] for name in ("command", "when", "machine", "data")}
-    chosen = tuning.recommended
-    return (
-        json.dumps(
-            {**data, **kept, "recommended": chosen.name if chosen else None}, indent=1, ensure_ascii=False
-        )
-        + "\n"
-    )
-
-
-def _for_a_file(config: Config) -> Config:
-    """A server's answer less what it filled in itself and another Triton would fill in otherwise."""
-    kept = {name: value for name, value in config.items() if name != "runtime"}
-    if config.get("backend"):
-        kept.pop("platform", None)
-    groups = config.get("instance_group", [])
-    kept["instance_group"] = [{key: group[key] for key in group if key != "name"} for group in groups]
-    return kept
+    about = data.pop("bench")
+    data |= {name: about[name] for name in ("command", "when", "machine", "data")}
+    data["recommended"] = tuning.recommended.name if tuning.recommended else None
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
