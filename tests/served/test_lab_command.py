@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.lab import launcher
+from gourmet.commands import lab as lab_command
 from gourmet.serving.ports import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 
@@ -115,7 +115,7 @@ def test_a_triton_that_was_named_and_is_not_there_is_not_replaced(monkeypatch: p
 
 
 def test_without_jupyterlab_it_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "find_spec", lambda name: None)
+    monkeypatch.setattr(lab_command, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["lab"])
     assert result.exit_code == 1
     assert "`make lab` installs it" in result.output

@@ -140,7 +140,7 @@ def test_turns_that_cannot_be_believed_leave_the_search_and_the_present_config(
 ) -> None:
     before = config()
     # A real server cannot be made to be disturbed in every turn and in nothing before them.
-    monkeypatch.setattr(Search, "_turn", lambda *_: None)
+    monkeypatch.setattr(Search, "_turn", lambda *_: [])
     options = ["--instances", "1", "--window", "0.2", "--apply", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *options])
     assert result.exit_code == 1, result.output

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from gourmet.lab.claims import Grades, NotRight, check
-from gourmet.lab.reports import take
-from gourmet.lab.server import Executions
+from gourmet.lab.claims import Claim, Grades, NotRight
+from gourmet.lab.server import Executions, take
 from gourmet.measure.perf_analyzer import PerfAnalyzerError
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -33,8 +32,8 @@ def test_a_report_is_read_once_so_that_an_old_one_cannot_pass_for_a_new_one(tmp_
         take(report)
 
 
-HELD = check("Water is wet", True, "100 %", "Then it is ice.")
-FAILED = check("Pigs fly", False, "0 of 9", "They lack wings.")
+HELD = Claim("Water is wet", True, "100 %", "Then it is ice.")
+FAILED = Claim("Pigs fly", False, "0 of 9", "They lack wings.")
 
 
 def test_a_claim_that_fails_says_what_to_make_of_it_and_the_end_counts_it() -> None:

@@ -1,12 +1,39 @@
-"""`gourmet lab`: the notebook in JupyterLab, against a running stack."""
+"""`gourmet lab`: the notebook in JupyterLab, beside a running stack, which is started where none runs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import sys
+import sysconfig
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
 import click
 
-from gourmet.commands.stack_options import port_options
-from gourmet.lab.launcher import OpenLab
+from gourmet.commands.stack_options import as_options, port_options
+from gourmet.errors import GourmetError
+from gourmet.runtime.signals import stops_set
+from gourmet.serving.client import TritonUnreachable, triton
+from gourmet.serving.processes import Child, DiedWhileStarting
 from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.waiting import http_ok
+
+_NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ipynb"
+_POLL_S: Final = 0.1
+_ADDRESS: Final = re.compile(r"http://127\S+")
+# What Jupyter says before it heard which level to say, and around its address.
+_TELLS_NOTHING: Final = re.compile(r"\[[IC] |To access|Or copy and paste|file://|\[W .* is not trusted$")
+# `gourmet up` takes less than ten seconds to end, and Jupyter little to end its kernels.
+_JUPYTER_TIMEOUT_S: Final = 5.0
+_STACK_TIMEOUT_S: Final = 10.0
+
+
+class NoLab(GourmetError):
+    """JupyterLab, or the notebook for it, is not here."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -22,6 +49,72 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     there, Triton and the web app are started too, and end with the lab. JupyterLab listens on loopback
     and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
     """
-    log = LogPrinter()
-    OpenLab(ports, log, click.echo).run(lab_port, arguments)
+    if find_spec("jupyterlab") is None:
+        raise NoLab("JupyterLab is not installed here: `make lab` installs it, and opens the notebook")
+    if not _NOTEBOOK.is_file():
+        raise NoLab(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
+    log, ending, running = LogPrinter(), threading.Event(), {}
+    chosen = os.environ.get("TRITON_SERVER_URL")
+    url = chosen or f"127.0.0.1:{ports['http_port']}"
+    # What was started last ends first: Jupyter, whose kernels use the other.
+    with stops_set(ending), contextlib.ExitStack() as started:
+        if _triton_answers(url, required=bool(chosen)):
+            log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
+        else:
+            log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
+            stack = running["gourmet up"] = _start_stack(ports)
+            started.callback(stack.stop, _STACK_TIMEOUT_S)
+            while not ending.wait(_POLL_S) and not http_ok(f"http://127.0.0.1:{ports['port']}/readyz"):
+                if (status := stack.exit_status()) is not None:
+                    raise DiedWhileStarting("gourmet up", status)
+        if not ending.is_set():
+            jupyter = running["JupyterLab"] = _start_jupyter(url, lab_port, arguments, log)
+            started.callback(jupyter.stop, _JUPYTER_TIMEOUT_S)
+        ended: list[str] = []
+        while not ended and not ending.wait(_POLL_S):
+            ended = [name for name, child in running.items() if child.exit_status() is not None]
+        for name in ended:
+            log.say("gourmet", f"{name} ended with status {running[name].exit_status()}")
     log.say("gourmet", "stopped")
+
+
+def _triton_answers(url: str, *, required: bool) -> bool:
+    try:
+        with triton(url) as client:
+            client.get_server_metadata()
+    except TritonUnreachable:
+        if required:
+            raise
+        return False
+    return True
+
+
+def _start_stack(ports: dict[str, int]) -> Child:
+    options = [f"{option}={port}" for option, port in as_options(ports).items()]
+    command = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
+    return Child(command, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
+
+
+def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:
+    # For the cells that call `gourmet`, and the terminals of the lab.
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    command = [
+        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={_NOTEBOOK.parent}"),
+        *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
+        *(f"--LabApp.default_url=/lab/tree/{_NOTEBOOK.name}", "--log-level=WARN"),
+        # It would ask PyPI for news of itself.
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        # Jupyter refuses root unless told; here it is on loopback, behind its token.
+        *(("--allow-root",) if os.geteuid() == 0 else ()),
+        *arguments,
+    ]
+
+    def on_line(line: str) -> None:
+        if address := _ADDRESS.search(line):
+            log.say("gourmet", f"the notebook {address[0]}", "green")
+            log.say("gourmet", "Ctrl-C ends the lab", "green")
+        elif line.strip() and not _TELLS_NOTHING.match(line.strip()):
+            log.say("jupyter", line.strip())
+
+    env = {**os.environ, "TRITON_SERVER_URL": url, "PATH": path}
+    return Child(command, env=env, cwd=_NOTEBOOK.parent, on_line=on_line)

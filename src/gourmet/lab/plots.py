@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from IPython.display import Image as Picture
@@ -23,8 +24,7 @@ from gourmet.measure.perf_analyzer import Measurement
 
 _WIDTH_PX: Final = 900
 _DPI: Final = 100
-# As far from white as from black.
-_INK: Final = "#7a7a7a"
+_STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _RATE: Final = "#3f8fd2"
 _SECOND: Final = "#e07b39"
 # What a request's time is made of, in the order in which it passes; the way to the server and back last.
@@ -34,18 +34,6 @@ _PARTS: Final = {
     "model": (_RATE, ("compute_infer_ms",)),
     "output": ("#3fa66b", ("compute_output_ms",)),
     "network and client": ("#9a7bc8", ("network_ms", "client_send_ms", "client_receive_ms")),
-}
-_STYLE: Final[Any] = {
-    "font.size": 10,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "grid.color"), _INK),
-    **dict.fromkeys(("axes.titlecolor", "xtick.color", "ytick.color"), _INK),
 }
 
 
@@ -109,13 +97,10 @@ def ladder(steps: Mapping[str, Measurement], title: str) -> Picture:
         left.set(title=title, xlabel="rows per second")
         left.margins(x=0.15)
         left.invert_yaxis()
-        p50, p99 = ([getattr(run, name) for run in runs] for name in ("p50_ms", "p99_ms"))
-        right.hlines(range(len(runs)), p50, p99, color=_SECOND, lw=3)
-        right.plot(p50, range(len(runs)), "o", color=_SECOND, label="p50")
-        right.plot(p99, range(len(runs)), "|", ms=12, mew=3, color=_SECOND, label="p99")
-        right.set(title="latency of a request", xlabel="ms", xlim=(0, None))
+        spread = [run.p99_ms - run.p50_ms for run in runs]
+        right.barh(list(steps), spread, 0.3, left=[run.p50_ms for run in runs], color=_SECOND)
+        right.set(title="latency of a request: p50 to p99", xlabel="ms", xlim=(0, None))
         right.tick_params(left=False)
-        right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         for axis in (left, right):
             axis.grid(axis="x")
     return _shown(out)
@@ -126,11 +111,9 @@ def _stack(axis: Axes, runs: Mapping[Any, Measurement]) -> None:
     floor = [0.0] * len(names)
     for part, (colour, fields) in _PARTS.items():
         heights = [sum(getattr(run, field) for field in fields) for run in runs.values()]
-        axis.bar(names, heights, 0.6, bottom=floor, color=colour, label=part)
+        drawn = axis.bar(names, heights, 0.6, bottom=floor, color=colour, label=part)
         floor = [low + high for low, high in zip(floor, heights, strict=True)]
-    for name, total in zip(names, floor, strict=True):
-        digits = 0 if total >= 10 else 1
-        axis.annotate(f"{total:.{digits}f}", (name, total), (0, 3), textcoords="offset points", ha="center")
+    axis.bar_label(drawn, [f"{total:.{0 if total >= 10 else 1}f}" for total in floor], padding=3)
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
 
 
@@ -138,7 +121,7 @@ def _stack(axis: Axes, runs: Mapping[Any, Measurement]) -> None:
 def _canvas(height: float) -> Iterator[tuple[Figure, io.BytesIO]]:
     """An empty figure, and the file that it is in after the block."""
     out = io.BytesIO()
-    with rc_context(_STYLE):
+    with rc_context(fname=_STYLE):
         figure = Figure(figsize=(_WIDTH_PX / _DPI, height), layout="constrained")
         yield figure, out
         # Twice as fine as it is shown, for screens that can.

@@ -1,4 +1,4 @@
-"""The running Triton, as the notebook asks it: configs, answers, and what it counted meanwhile."""
+"""The running Triton, as the notebook asks it: configs, answers, what it counted and was measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from gourmet.config_change import Config
 from gourmet.measure.inputs import for_perf_analyzer, rows_for
+from gourmet.measure.perf_analyzer import Measurement, PerfAnalyzerError, parse
 from gourmet.pictures.classifier import Floats
 from gourmet.runtime.statistics import ModelStatistics, of_all_versions
 from gourmet.serving.client import describe_model, infer, triton
@@ -50,6 +52,23 @@ class RequestTally:
 
     answered: int = 0
     failed: list[str] = field(default_factory=list)
+
+
+def take(path: Path | str, *, batch: int = 1) -> Measurement:
+    """The measurement in a perf_analyzer's report of one concurrency; the file is removed.
+
+    So that the report of an earlier run cannot pass for that of a run that failed.
+    """
+    report = Path(path)
+    if not report.exists():
+        raise PerfAnalyzerError(
+            f"no {report.name} found: the perf_analyzer above gave up, for the reason above. Run its cell "
+            "again; if its windows differ too much, end what else uses this machine, or set "
+            "GOURMET_LAB_WINDOWS to longer ones and restart the kernel"
+        )
+    text = report.read_text()
+    report.unlink()
+    return parse(text, batch)
 
 
 @dataclass(frozen=True)
@@ -112,25 +131,22 @@ class Lab:
     @contextmanager
     def asking(self, model: str, picture: bytes) -> Iterator[RequestTally]:
         """Sends the picture again and again, two requests at a time, until the block ends."""
-        asked, enough, lock = RequestTally(), threading.Event(), threading.Lock()
+        asked, enough = RequestTally(), threading.Event()
 
-        def ask() -> None:
+        def ask() -> int:
+            answered = 0
             while not enough.is_set():
                 try:
                     self.probabilities(model, [picture])
+                    answered += 1
                 except Exception as exc:
-                    with lock:
-                        asked.failed.append(str(exc))
-                else:
-                    with lock:
-                        asked.answered += 1
+                    asked.failed.append(str(exc))
+            return answered
 
-        threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield asked
-        finally:
-            enough.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            clients = [pool.submit(ask) for _ in range(2)]
+            try:
+                yield asked
+            finally:
+                enough.set()
+                asked.answered = sum(client.result() for client in clients)
