@@ -116,7 +116,7 @@ def pareto(tuning: Tuning) -> svg.Drawing:
         drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
     title = f"p95 against throughput of every config of {tuning.model}"
     counts = ("rows per second", "p95, ms")
-    return lines(drawn, title, counts, x_range=(0, fastest), y_range=(0, top), size=(880.0, 420.0))
+    return lines(drawn, title, counts, x_range=(0, 1.05 * fastest), y_range=(0, top), size=(880.0, 420.0))
 
 
 def _page(tuning: Tuning) -> str:
@@ -132,7 +132,7 @@ def _page(tuning: Tuning) -> str:
         picture=pareto(tuning),
         headings=HEADINGS,
         duel=duel_rows(tuning),
-        where_time_goes=page.where_time_goes(bench.points),
+        where_time_goes=page.where_time_goes(bench.points) if tuning.duel else "",
         rows=list(rows(tuning)),
         refused=[f"{trial.name}: {trial.refused}" for trial in tuning.trials if trial.refused],
         reasons=page.reasons(bench),
