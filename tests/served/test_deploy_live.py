@@ -18,7 +18,7 @@ import tritonclient.http as triton_http
 from gourmet.deploying.deploy import staged
 from gourmet.deploying.versions import load, load_or_roll_back, rollback
 from gourmet.doctor.findings import Examined
-from gourmet.doctor.server import answers, readiness
+from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, triton
@@ -117,7 +117,7 @@ def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, mod
     assert describe(url, MODEL).info.version == "1"
     assert "the sample is" in ask_sample(url, "food11", MODEL)
     subject = Examined((lab_triton.repository,), "127.0.0.1", {}, url, True, {"FOOD11_MODEL_NAME": MODEL})
-    found = [finding for check in (readiness, answers) for finding in check(subject)]
+    found = [finding for check in (served, answers) for finding in check(subject)]
     about_it = [str(finding) for finding in found if MODEL in str(finding) and finding.level != "ok"]
     assert about_it == []
     assert any(f"{MODEL} answers: the sample is" in str(finding) for finding in found)

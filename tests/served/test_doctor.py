@@ -92,7 +92,7 @@ def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
 def test_a_shape_is_held_against_what_is_served_now(broken_lab: Any) -> None:
     subject = subject_of(broken_lab)
     right = replace(subject, model="doctor_newer", shapes={"image": (224, 224, 3)})
-    assert lines("inputs", right) == ["ok doctor_newer takes 'image' [224, 224, 3]"]
+    assert lines("inputs", right) == ["ok doctor_newer takes --shape image:224,224,3"]
     (line,) = lines("inputs", replace(right, shapes={"input": (3, 224, 224)}))
     assert line.startswith("fail --shape input:3,224,224 is for an input that doctor_newer does not have")
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from unit.doctoring import said
 
 from gourmet.cli import main
-from gourmet.doctor import checks, software
+from gourmet.doctor import checks, machine
 from gourmet.doctor.findings import Examined
 from gourmet.runtime import manifest
 from gourmet.serving import wheel
@@ -31,8 +31,7 @@ def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callab
     found = list(checks.examine(subject))
     assert {name for name, _ in found} == set(checks.CHECKS)
     assert [(name, str(finding)) for name, finding in found if finding.level == "fail"] == []
-    # An environment that was not made by `make setup`, or not recently, may lack its guard of torch.
-    known = {"server", "packages", "files", "torch"}
+    known = {"server", "packages", "files"}
     assert {name for name, finding in found if finding.level == "warn"} <= known
 
 
@@ -41,8 +40,12 @@ def test_an_old_c_library(subject: Examined, monkeypatch: pytest.MonkeyPatch) ->
     assert "glibc 2.31; Triton needs glibc 2.35 or newer: use Debian 12" in said("wheel", subject, "fail")
 
 
-def test_packages_of_other_versions(subject: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "pinned", lambda: {"onnxruntime": "1.0.0", "pillow": version("pillow")})
+def test_packages_of_other_versions(
+    subject: Examined, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pins = tmp_path / "constraints.txt"
+    pins.write_text(f"# tested\nonnxruntime==1.0.0\npillow=={version('pillow')}\nnot-installed==1\n")
+    monkeypatch.setattr(machine, "_PINS", pins)
     assert f"other versions: onnxruntime {version('onnxruntime')} instead of 1.0.0: run" in said(
         "packages", subject, "warn"
     )
@@ -61,8 +64,8 @@ def test_shared_memory_that_is_too_small(size: str, level: str) -> None:
     if not shutil.which("unshare") or subprocess.run([*unshare, mount], capture_output=True).returncode:
         pytest.skip("this machine allows no mount namespaces")
     ask = (
-        f"{mount} && {sys.executable} -c 'from gourmet.doctor import machine, findings as f; "
-        'print(*map(repr, machine.shared_memory(f.Examined((), "", {}, "", False, {}))))\''
+        f"{mount} && {sys.executable} -c 'from gourmet.doctor import machine; "
+        "print(*map(repr, machine.shared_memory(None)))'"
     )
     ran = subprocess.run([*unshare, ask], capture_output=True, text=True, check=True)
     assert f"level='{level}'" in ran.stdout
@@ -153,10 +156,3 @@ def test_a_shape_that_makes_no_sense_is_refused(words: list[str], says: str) -> 
     ran = CliRunner().invoke(main, ["doctor", *words])
     assert ran.exit_code == 2
     assert says in ran.output
-
-
-def test_a_folder_that_passes_for_torch_s_compiler(
-    subject: Examined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # one without our guard
-    assert "takes its folder triton/ for torch's compiler" in said("torch", subject, "warn")

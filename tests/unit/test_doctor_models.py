@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from unit.doctoring import said
 
+from gourmet.contracts import ModelInfo, TensorSpec
+from gourmet.doctor import stack
 from gourmet.doctor.findings import Examined
 from gourmet.runtime import manifest
 
@@ -53,25 +54,12 @@ def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str
     assert re.search(says, line), line
 
 
-def test_weights_of_a_run_that_are_broken(subject: Examined, tmp_path: Path) -> None:
-    weights = tmp_path / "last.safetensors"
-    weights.write_bytes(b"\x10\x00\x00")
-    assert "cannot be read as safetensors" in said("weights", replace(subject, weights=weights), "fail")
-    weights.unlink()
-    assert "does not exist: train first" in said("weights", replace(subject, weights=weights), "fail")
-
-
-@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
-def test_an_instance_on_a_gpu_that_is_not_there(
-    subject: Examined, models_copy: Path, program: Callable[[str, str], None]
-) -> None:
-    here = replace(subject, repositories=(models_copy,))
-    config_of(models_copy, "food_classifier_onnx", "kind: KIND_AUTO count: 2", "kind: KIND_GPU gpus: [ 1 ]")
-    assert "food_classifier_onnx wants a GPU (KIND_GPU), and this machine has none: " in said(
-        "devices", here, "fail"
-    )
-    program("nvidia-smi", "echo '0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0'")
-    assert "food_classifier_onnx wants GPU 1, and this machine has 1: " in said("devices", here, "fail")
+CHARS = ModelInfo(
+    "chars",
+    (TensorSpec("input", "FP32", (-1, 3, 224, 224)), TensorSpec("lengths", "INT64", (-1, -1))),
+    (),
+    max_batch_size=16,
+)
 
 
 @pytest.mark.parametrize(
@@ -79,25 +67,19 @@ def test_an_instance_on_a_gpu_that_is_not_there(
     [
         (
             {"inputs": (3, 224, 224)},
-            "--shape inputs:3,224,224 is for an input that food_classifier_onnx does not have, which "
-            "perf_analyzer ignores silently; it has 'input' [3, 224, 224]: give --shape input:3,224,224",
+            "--shape inputs:3,224,224 is for an input that chars does not have, which perf_analyzer ignores "
+            "silently: give --shape input:3,224,224 --shape lengths:-1",
         ),
-        ({"input": (224, 224, 3)}, "does not fit: 'input' of food_classifier_onnx is [3, 224, 224]: give"),
-        ({"input": (16, 3, 224, 224)}, "a shape is that of one row: give --shape input:3,224,224 and -b 16"),
+        ({"input": (224, 224, 3)}, "--shape input:224,224,3 does not fit chars"),
+        ({"input": (16, 3, 224, 224)}, "whose shapes are those of one row"),
     ],
     ids=["no such input", "other dims", "with the batch"],
 )
-def test_shapes_that_do_not_fit_the_model(
-    subject: Examined, shapes: dict[str, tuple[int, ...]], says: str
-) -> None:
-    asked = replace(subject, model="food_classifier_onnx", shapes=shapes)
-    assert says in said("inputs", asked, "fail")
+def test_shapes_that_do_not_fit_the_model(shapes: dict[str, tuple[int, ...]], says: str) -> None:
+    (found,) = stack.misfits(CHARS, shapes)
+    assert found.level == "fail"
+    assert says in str(found)
 
 
-def test_inputs_for_which_perf_analyzer_needs_more(subject: Examined, models_copy: Path) -> None:
-    here = replace(subject, repositories=(models_copy,), model="food_classifier")
-    assert "takes bytes, and perf_analyzer makes up random text: give it real" in said("inputs", here, "warn")
-    config_of(models_copy, "food_classifier_onnx", "[ 3, 224, 224 ]", "[ 3, -1, 224 ]")
-    free = replace(here, model="food_classifier_onnx")
-    assert "perf_analyzer needs one: --shape input:3,-1,224 with numbers" in said("inputs", free, "warn")
-    assert "no model 'soup' found: name one of " in said("inputs", replace(here, model="soup"), "fail")
+def test_shapes_that_fit_the_model() -> None:
+    assert not list(stack.misfits(CHARS, {"input": (3, 224, 224), "lengths": (7,)}))

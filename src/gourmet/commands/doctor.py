@@ -21,9 +21,6 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 @click.command()
 @click.option("-m", "--model", help="Look at this model's inputs, as perf_analyzer would.")
 @click.option("--shape", "shapes", multiple=True, type=SHAPE, help="As meant for perf_analyzer, with -m.")
-@click.option(
-    "--weights", type=click.Path(path_type=Path), help="Also look at these weights of a training run."
-)
 @repositories_option(found=True)
 @url_option("Triton's HTTP address; given, it must answer.  [default: the running stack's]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address whose ports are looked at.")
@@ -32,7 +29,6 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(
     model: str | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    weights: Path | None,
     repositories: tuple[Path, ...],
     url: str | None,
     host: str,
@@ -58,7 +54,6 @@ def doctor(
         environment=os.environ,
         model=model,
         shapes=dict(shapes),
-        weights=weights,
     )
     width = max(len(name) for name in CHECKS)
     found = []

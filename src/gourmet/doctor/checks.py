@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from gourmet.doctor import containers, gpus, inputs, machine, models, server, software
-from gourmet.doctor.findings import Check, Examined, Finding, refused
+from gourmet.doctor import gpus, machine, stack
+from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError
 
-CHECKS: Final[dict[str, Check]] = {
-    "wheel": software.triton_wheel,
-    "packages": software.packages,
-    "torch": software.torch_is_whole,
+CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
+    "wheel": machine.triton_wheel,
+    "packages": machine.packages,
     "memory": machine.shared_memory,
     "ports": machine.ports,
     "gpu": gpus.visible,
     "kernels": gpus.kernels,
-    "docker": containers.docker,
+    "docker": gpus.docker,
     "files": machine.files,
-    "models": models.configs,
-    "weights": models.weights,
-    "manifests": models.manifests,
-    "devices": models.devices,
-    "server": server.version,
-    "served": server.readiness,
-    "answers": server.answers,
-    "web": server.web,
-    "inputs": inputs.inputs,
+    "models": stack.configs,
+    "manifests": stack.manifests,
+    "server": stack.server,
+    "served": stack.served,
+    "answers": stack.answers,
+    "web": stack.web,
+    "inputs": stack.inputs,
 }
 
 

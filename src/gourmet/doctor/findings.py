@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gourmet.errors import GourmetError
 
-Level = Literal["ok", "warn", "fail"]
-
 
 @dataclass(frozen=True)
 class Finding:
     """One line: what was found and, unless all is well, what to do about it."""
 
-    level: Level
+    level: Literal["ok", "warn", "fail"]
     cause: str
     fix: str = ""
 
@@ -38,11 +36,6 @@ class Examined:
     environment: Mapping[str, str]
     model: str | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    weights: Path | None = None
-    shared_memory: Path = Path("/dev/shm")
-
-
-Check = Callable[[Examined], Iterable[Finding]]
 
 
 def ok(cause: str) -> Finding:
@@ -55,13 +48,6 @@ def warn(cause: str, fix: str) -> Finding:
 
 def fail(cause: str, fix: str) -> Finding:
     return Finding("fail", cause, fix)
-
-
-def unless_any(problems: Iterable[Finding], cause: str) -> Iterator[Finding]:
-    """The problems, or one line that there are none."""
-    remaining = iter(problems)
-    yield next(remaining, ok(cause))
-    yield from remaining
 
 
 def refused(exc: GourmetError) -> Finding:

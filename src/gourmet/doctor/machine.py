@@ -1,19 +1,26 @@
-"""Shared memory, ports and the rights of files."""
+"""What the stack stands on: Python, its packages, shared memory, ports and the rights of files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Final
 
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
-from gourmet.serving import preflight
+from gourmet.import_guard import CHECKOUT
+from gourmet.serving import preflight, wheel
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
+# It lies beside src/ in a checkout; an installed image has none, and nothing to compare.
+_PINS: Final = CHECKOUT / "requirements" / "constraints.txt"
 # Each instance of a Python model holds its region there, which grows with its largest batch: 16 rows of
 # food_classifier_onnx are 10 MB in and out. Docker gives 64 MB by default (compose sets 1 GB).
+_SHARED_MEMORY: Final = Path("/dev/shm")
 _WANTED_MB: Final = 256
 _NEEDED_MB: Final = 32
 # The user that the containers run as.
@@ -21,14 +28,32 @@ _CONTAINER_USER: Final = 1000
 _ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
 
 
-def shared_memory(subject: Examined) -> Iterator[Finding]:
-    found = os.statvfs(subject.shared_memory)
-    free_mb = found.f_bavail * found.f_frsize // 2**20
-    says = f"{free_mb} MB are free in {subject.shared_memory}"
-    larger = (
-        f"remove what lies there, or give it more (Docker: --shm-size=1g; `mount -o remount,size=1g "
-        f"{subject.shared_memory}`)"
+def triton_wheel(_: Examined) -> Iterator[Finding]:
+    """What `gourmet up` asks before it starts: Python, its library, the C library, numpy, Triton's files."""
+    wheel.find_wheel()
+    yield ok(
+        f"nvidia-pytriton {version('nvidia-pytriton')} is whole, with Python {platform.python_version()}, "
+        f"numpy {version('numpy')} and {' '.join(platform.libc_ver())}"
     )
+
+
+def packages(_: Examined) -> Iterator[Finding]:
+    """The installed packages against the versions that this was tested with."""
+    pins = re.findall(r"^([\w.-]+)==(\S+)", _PINS.read_text(), re.MULTILINE) if _PINS.is_file() else []
+    found = {package.name.lower(): package.version for package in distributions()}
+    installed = [(name, found[name.lower()], wanted) for name, wanted in pins if name.lower() in found]
+    others = [f"{name} {has} instead of {wanted}" for name, has, wanted in installed if has != wanted]
+    if others:
+        yield warn(f"tested with other versions: {', '.join(others)}", "run `make setup`")
+    else:
+        yield ok(f"{len(installed)} pinned packages are as tested")
+
+
+def shared_memory(_: Examined) -> Iterator[Finding]:
+    found = os.statvfs(_SHARED_MEMORY)
+    free_mb = found.f_bavail * found.f_frsize // 2**20
+    says = f"{free_mb} MB are free in {_SHARED_MEMORY}"
+    larger = f"remove what lies there, or `mount -o remount,size=1g {_SHARED_MEMORY}` (Docker: --shm-size=1g)"
     if free_mb < _NEEDED_MB:
         yield fail(f"{says}, and Python models hand their tensors over there", larger)
     elif free_mb < _WANTED_MB:
@@ -39,31 +64,20 @@ def shared_memory(subject: Examined) -> Iterator[Finding]:
 
 def ports(subject: Examined) -> Iterator[Finding]:
     """Free, or held by the stack itself."""
-    held = []
+    states: dict[str, list[str]] = {"free": [], "held by the running stack": []}
     for option, port in subject.ports.items():
         try:
             preflight.check_ports(subject.host, {option: port})
         except preflight.NotReadyToStart as exc:
-            if not _is_ours(option, subject.host, subject.ports):
+            # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
+            asked = option if option in _ASKS else "--http-port"
+            if http_ok(f"http://{reachable(subject.host)}:{subject.ports[asked]}{_ASKS[asked]}"):
+                states["held by the running stack"].append(str(port))
+            else:
                 yield refused(exc)
-                continue
-            held.append(port)
-    if len(set(subject.ports.values())) < len(subject.ports):
-        preflight.check_ports(subject.host, subject.ports)
-    free = [port for port in subject.ports.values() if port not in held]
-    says = [f"{_listed(free)} free"] if free else []
-    says += [f"{_listed(held)} held by the running stack"] if held else []
-    yield ok(", ".join(says))
-
-
-def _is_ours(option: str, host: str, all_ports: Mapping[str, int]) -> bool:
-    # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
-    asked = option if option in _ASKS else "--http-port"
-    return http_ok(f"http://{reachable(host)}:{all_ports[asked]}{_ASKS[asked]}")
-
-
-def _listed(numbers: list[int]) -> str:
-    return " ".join(str(number) for number in numbers)
+        else:
+            states["free"].append(str(port))
+    yield ok(", ".join(f"{' '.join(numbers)} {state}" for state, numbers in states.items() if numbers))
 
 
 def files(subject: Examined) -> Iterator[Finding]:
@@ -71,10 +85,10 @@ def files(subject: Examined) -> Iterator[Finding]:
     for repository in subject.repositories:
         paths = [repository, *sorted(repository.rglob("*"))]
         if mine := [path for path in paths if not os.access(path, _needs(path), effective_ids=True)]:
-            yield fail(f"{_first(mine)} cannot be read by this user", f"chmod -R u+rX {repository}")
+            yield fail(f"{mine[0]} cannot be read by this user", f"chmod -R u+rX {repository}")
         elif theirs := [path for path in paths if not _readable_in_containers(path)]:
             yield warn(
-                f"{_first(theirs)} cannot be read by user {_CONTAINER_USER}, who serves in the containers",
+                f"{theirs[0]} cannot be read by user {_CONTAINER_USER}, who serves in the containers",
                 f"chmod -R a+rX {repository}",
             )
         else:
@@ -87,9 +101,4 @@ def _needs(path: Path) -> int:
 
 def _readable_in_containers(path: Path) -> bool:
     found, bits = path.stat(), _needs(path)  # os.R_OK and os.X_OK are the bits of a file's mode
-    owns = found.st_uid == _CONTAINER_USER
-    return found.st_mode & bits == bits or (owns and found.st_mode >> 6 & bits == bits)
-
-
-def _first(paths: list[Path]) -> str:
-    return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+    return found.st_uid == _CONTAINER_USER or found.st_mode & bits == bits

@@ -1,0 +1,191 @@
+"""The models on disk, Triton, the models that it serves, and what the web app says of itself."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet import repository
+from gourmet.config_change import as_json
+from gourmet.contracts import ModelInfo
+from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
+from gourmet.errors import GourmetError
+from gourmet.runtime import manifest
+from gourmet.serving import preflight
+from gourmet.serving.client import TritonUnreachable, ask_sample, describe_model, model_index, triton
+from gourmet.serving.triton_server import reachable
+from gourmet.serving.waiting import http_ok
+
+# The app itself waits for its model before it answers.
+_READY_WITHIN_S: Final = 30.0
+
+
+def configs(subject: Examined) -> Iterator[Finding]:
+    """Every config can be read; whether a model is what its config says, Triton tells when it loads it."""
+    names = preflight.check_repositories(subject.repositories)
+    unreadable = [found for _, found in _models(subject) if isinstance(found, repository.RepositoryError)]
+    yield from map(refused, unreadable)
+    if not unreadable:
+        yield ok(f"{len(names)} models: {', '.join(names)}")
+
+
+def manifests(subject: Examined) -> Iterator[Finding]:
+    """The files that were deployed are the files that lie there."""
+    same: list[str] = []
+    without: list[str] = []
+    for model, config in _models(subject):
+        if isinstance(config, repository.RepositoryError):  # which has its line above
+            continue
+        for number in repository.versions(model):
+            version = model / str(number)
+            try:
+                checked = manifest.check(_weights_file(version, config), config, version)
+            except GourmetError as exc:
+                yield refused(exc)
+            else:
+                (same if checked else without).append(model.name)
+    if without:
+        yield ok(f"no manifest, and none asked for: {', '.join(dict.fromkeys(without))}")
+    yield ok(f"{', '.join(dict.fromkeys(same)) or 'no model'} as deployed")
+
+
+def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
+    """The file that the version's backend hands to the manifest."""
+    usual = "model.pt" if config.get("backend") == "python" else "model.onnx"
+    file = version / (config.get("default_model_filename") or usual)
+    return file / "model.onnx" if file.is_dir() else file
+
+
+def _models(subject: Examined) -> Iterator[tuple[Path, Mapping[str, Any] | repository.RepositoryError]]:
+    """Every model on disk with its config, or with what is wrong with that."""
+    for folder in subject.repositories:
+        for name in repository.model_names(folder):
+            try:
+                yield folder / name, as_json(repository.read_config(folder / name))
+            except repository.RepositoryError as exc:
+                yield folder / name, exc
+
+
+def server(subject: Examined) -> Iterator[Finding]:
+    try:
+        with triton(subject.url) as client:
+            answered = client.get_server_metadata()["version"]
+    except TritonUnreachable as exc:
+        if subject.must_run:
+            raise
+        cause, _, fix = str(exc).partition(": ")
+        yield warn(f"{cause}, so what it serves was not looked at", fix)
+    else:
+        yield ok(f"client {installed('tritonclient')}, server {answered}")
+
+
+def served(subject: Examined) -> Iterator[Finding]:
+    """Every model that Triton knows of serves, and serves what lies on disk."""
+    if not _runs(subject):
+        yield ok("no server to ask")
+        return
+    with triton(subject.url) as client:
+        index = client.get_model_repository_index()
+    ready: dict[str, int] = {}
+    for entry in index:
+        if entry.get("state") == "READY":
+            ready[entry["name"]] = max(int(entry["version"]), ready.get(entry["name"], 0))
+    for entry in index:
+        name, state, reason = entry["name"], entry.get("state", ""), entry.get("reason", "")
+        if state == "UNAVAILABLE" and reason != "unloaded":
+            words = next(iter(reason.splitlines()), "no reason given")  # below it, a Python model's own lines
+            yield fail(f"{name} did not load ({words})", f"correct it, then {_load(name)}")
+        elif name not in ready:
+            yield warn(f"{name} is not loaded ({reason or state or 'never asked for'})", _load(name))
+    for name, version in ready.items():
+        folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
+        newest = max((number for folder in folders for number in repository.versions(folder)), default=0)
+        if newest > version:
+            yield warn(f"{name} serves version {version}, version {newest} lies on disk", _load(name))
+    yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
+
+
+def answers(subject: Examined) -> Iterator[Finding]:
+    """Every configured model really answers its sample, beyond being ready."""
+    if not _runs(subject):
+        yield ok("no server to ask")
+        return
+    with triton(subject.url) as client:
+        names = sorted(model_index(client))
+    for system, name in preflight.configured_models(subject.environment, dict.fromkeys(names, "")).items():
+        try:
+            yield ok(f"{name} answers: {ask_sample(subject.url, system, name)}")
+        except GourmetError as exc:
+            yield refused(exc)
+
+
+def web(subject: Examined) -> Iterator[Finding]:
+    """What the web app says of itself, which may ask another Triton than this one."""
+    url = f"http://{reachable(subject.host)}:{subject.ports.get('--port')}"
+    if "--port" not in subject.ports or not http_ok(f"{url}/healthz"):
+        yield ok("no web app to ask")
+        return
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_READY_WITHIN_S):
+            yield ok(f"{url} is ready")
+    except urllib.error.HTTPError as exc:
+        yield fail(
+            f"the web app at {url} runs and is not ready ({exc.read().decode(errors='replace').strip()})",
+            "see the lines above; it asks the Triton of its TRITON_SERVER_URL",
+        )
+    except OSError as exc:
+        yield fail(f"the web app at {url} runs and does not answer /readyz ({exc})", "look at its log")
+
+
+def inputs(subject: Examined) -> Iterator[Finding]:
+    """The --shape arguments meant for perf_analyzer, against the inputs of the model as it is served.
+
+    perf_analyzer 2.50 measures as if it had not been given a shape that does not fit (tried).
+    """
+    if subject.model is None:
+        yield ok("no model to look at; name one with -m to have perf_analyzer's --shape checked")
+        return
+    with triton(subject.url) as client:
+        info = describe_model(client, subject.model)
+    wrong = list(misfits(info, subject.shapes))
+    yield from wrong or [ok(f"{subject.model} takes {_shapes(takes(info))}")]
+
+
+def takes(info: ModelInfo) -> dict[str, tuple[int, ...]]:
+    """The shape of a row of every input."""
+    return {spec.name: spec.shape[1:] if info.max_batch_size else spec.shape for spec in info.inputs}
+
+
+def misfits(info: ModelInfo, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Finding]:
+    """The shapes that perf_analyzer would ignore."""
+    known = takes(info)
+    for name, given in shapes.items():
+        dims = known.get(name, ())
+        if name not in known:
+            problem = f"is for an input that {info.name} does not have"
+        elif len(dims) != len(given) or any(
+            dim not in (-1, size) for size, dim in zip(given, dims, strict=True)
+        ):
+            problem = f"does not fit {info.name}, whose shapes are those of one row"
+        else:
+            continue
+        yield fail(
+            f"{_shapes({name: given})} {problem}, which perf_analyzer ignores silently",
+            f"give {_shapes(known)}",
+        )
+
+
+def _shapes(of: Mapping[str, tuple[int, ...]]) -> str:
+    return " ".join(f"--shape {name}:{','.join(map(str, dims))}" for name, dims in of.items())
+
+
+def _load(name: str) -> str:
+    return f"load it (`gourmet config {name} --reset`)"
+
+
+def _runs(subject: Examined) -> bool:
+    return http_ok(f"http://{subject.url}/v2/health/live")
