@@ -9,9 +9,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.errors import GourmetError
+from gourmet.import_guard import CHECKOUT
 
 # triton/models/ lies beside src/ in a checkout.
-DEFAULT: Final = Path(__file__).resolve().parents[2] / "triton" / "models"
+DEFAULT: Final = CHECKOUT / "triton" / "models"
 
 ModelConfig = Any  # model_config_pb2.ModelConfig; the generated module carries no types
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -89,16 +88,6 @@ def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: 
     (folder / "triton-8000.json").symlink_to(elsewhere)
     with kept_keys(KEYS, 8000):
         assert not elsewhere.exists()
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"ports": 3}', '{"ports": [8000]}'])
-def test_a_file_that_tells_nothing_is_passed_over(folder: Path, content: str) -> None:
-    folder.mkdir(mode=0o700)
-    with (folder / "triton-8000.json").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(content)
-        file.flush()
-        assert headers_for("localhost:8000") == {}
 
 
 def test_a_command_becomes_a_locked_one() -> None:

@@ -9,7 +9,6 @@ import pytest
 from gourmet import repository
 from gourmet.repository import RepositoryError
 from gourmet.serving import preflight
-from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
 
 
@@ -29,12 +28,6 @@ def model(repository: Path, name: str) -> None:
 def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int) -> None:
     with pytest.raises(preflight.NotReadyToStart, match=rf"port {taken_port} .* in use.*--http-port"):
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
-
-
-def test_one_port_for_two_servers_is_refused() -> None:
-    (port,) = free_ports(1)
-    with pytest.raises(preflight.NotReadyToStart, match=f"--b and --a are both {port}"):
-        preflight.check_ports("127.0.0.1", {"--a": port, "--b": port})
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 
 import click
@@ -9,8 +10,8 @@ from gourmet.serving.readable_logs import LogPrinter
 
 
 def printed(line: str, *, verbose: bool = False, origin: str = "triton") -> str:
-    out = io.StringIO()
-    LogPrinter(verbose=verbose, out=out).sink(origin)(line)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        LogPrinter(verbose=verbose).sink(origin)(line)
     return click.unstyle(out.getvalue())
 
 

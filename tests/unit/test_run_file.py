@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def stack(port: int = 9100, **more: Any) -> Stack:
         "grpc_url": f"127.0.0.1:{port + 1}",
         "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
         "web_url": f"http://127.0.0.1:{port + 3}",
-        "repositories": ("/models",),
+        "repositories": ["/models"],
         "model_control": "explicit",
     }
     return Stack(**{**told, **more})
@@ -46,7 +47,7 @@ def stack(port: int = 9100, **more: Any) -> Stack:
 
 def runs(found: Stack) -> AbstractContextManager[Path]:
     port = int(found.http_url.rpartition(":")[2])
-    return run_file.kept((port, port + 1), found.about())
+    return run_file.kept((port, port + 1), {"stack": asdict(found)})
 
 
 def asked(command: Any, *arguments: str, **env: str) -> str:
@@ -94,7 +95,7 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
 
 
 def test_doctor_looks_at_the_repositories_that_the_stack_serves() -> None:
-    with runs(stack(repositories=("/models", "/more"))):
+    with runs(stack(repositories=["/models", "/more"])):
         assert found_repositories() == (Path("/models"), Path("/more"))
     assert found_repositories() == (repository.DEFAULT,)
 
@@ -108,10 +109,10 @@ def test_perf_analyzer_is_told_where_the_stack_is_unless_somebody_says() -> None
 
 
 def test_a_version_is_switched_in_the_stack_that_serves_its_repository(tmp_path: Path) -> None:
-    with runs(stack(repositories=(str(tmp_path),))):
+    with runs(stack(repositories=[str(tmp_path)])):
         assert serving_url(tmp_path) == "127.0.0.1:9100"
         assert serving_url(tmp_path / "another") is None
-    with runs(stack(repositories=(str(tmp_path),), model_control="none")):
+    with runs(stack(repositories=[str(tmp_path)], model_control="none")):
         assert serving_url(tmp_path) is None
 
 

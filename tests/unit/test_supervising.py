@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from gourmet.serving.processes import Child
-from gourmet.serving.supervisor import Backoff
+from gourmet.serving.supervisor import backoff_s
 from gourmet.serving.waiting import unless, wait_until
 
 
 def test_the_first_death_waits_for_nothing_and_each_early_one_after_it_twice_as_long_up_to_the_most() -> None:
-    backoff = Backoff(first_s=0.5, most_s=3.0, healthy_s=60)
-    assert [backoff.after_life_of(1.0) for _ in range(6)] == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    waits = [None]
+    for _ in range(9):
+        waits.append(backoff_s(1.0, waits[-1]))
+    assert waits[1:] == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 def test_a_long_healthy_life_is_a_fresh_start() -> None:
-    backoff = Backoff(first_s=0.5, most_s=30.0, healthy_s=60)
-    for _ in range(3):
-        backoff.after_life_of(1.0)
-    assert [backoff.after_life_of(lived_s) for lived_s in (61.0, 1.0)] == [0.0, 0.5]
+    assert backoff_s(61.0, 2.0) == 0.0
+    assert backoff_s(1.0, 0.0) == 0.5
 
 
 def test_waiting_fails_with_what_was_waited_for() -> None:

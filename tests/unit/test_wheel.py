@@ -31,35 +31,17 @@ def test_models_find_this_environments_packages_and_report_to_nobody() -> None:
     assert environment["ORT_DISABLE_TELEMETRY"] == "1"
 
 
-@pytest.mark.parametrize("version", [(3, 10), (3, 13), (2, 7)])
-def test_a_wrong_python_is_named_with_the_right_ones(version: tuple[int, int]) -> None:
-    with pytest.raises(
-        wheel.TritonUnusable, match=rf"Python {version[0]}\.{version[1]}; Python 3\.11 or 3\.12"
-    ):
-        wheel.check_python(version)
-
-
-@pytest.mark.parametrize("libc", [("glibc", "2.31"), ("glibc", "2.34"), ("musl", "1.2"), ("", "")])
-def test_an_old_or_other_c_library_is_named_with_the_oldest_that_will_do(libc: tuple[str, str]) -> None:
-    with pytest.raises(wheel.TritonUnusable, match=r"2\.35.*use Debian 12"):
-        wheel.check_glibc(libc)
-
-
-def test_numpy_2_in_the_servers_environment_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "numpy-2.1.0.dist-info").mkdir()
-    (tmp_path / "numpy-2.1.0.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 2.1.0\n")
+def test_numpy_2_in_the_servers_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheel, "version", lambda name: "2.1.0")
     with pytest.raises(wheel.TritonUnusable, match=r"numpy 2\.1\.0 .*pip install 'numpy<2'"):
-        wheel.check_numpy(tmp_path)
-
-
-def test_numpy_that_is_missing_is_said(tmp_path: Path) -> None:
-    with pytest.raises(wheel.TritonUnusable, match="numpy is not installed"):
-        wheel.check_numpy(tmp_path)
+        wheel.find_wheel()
 
 
 def test_a_missing_wheel_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "find_spec", lambda name: None)
-    with pytest.raises(wheel.TritonUnusable, match="nvidia-pytriton is missing; run `make setup`"):
+    with pytest.raises(
+        wheel.TritonUnusable, match=r"nvidia-pytriton is missing; run `make setup`.*glibc 2\.35"
+    ):
         wheel.find_wheel()
 
 

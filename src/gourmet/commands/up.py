@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -125,22 +124,22 @@ def up(
 
     with contextlib.ExitStack() as kept:
         if server:
-            kept.enter_context(run_file.kept((options.http_port, options.grpc_port), _run_file(options, web)))
+            content = {"stack": asdict(_stack(options, web))} | (asdict(options.keys) if options.keys else {})
+            kept.enter_context(run_file.kept((options.http_port, options.grpc_port), content))
         Supervisor(log, models, server, web).run(announce)
     log.say("gourmet", "stopped")
 
 
-def _run_file(options: TritonOptions, web: WebOptions | None) -> dict[str, Any]:
-    stack = run_file.Stack(
+def _stack(options: TritonOptions, web: WebOptions | None) -> run_file.Stack:
+    return run_file.Stack(
         pid=os.getpid(),
         http_url=options.http_url,
         grpc_url=options.grpc_url,
         metrics_url=options.metrics_url,
         web_url=web.url if web else "",
-        repositories=tuple(map(str, options.repositories)),
+        repositories=[str(path) for path in options.repositories],
         model_control=options.model_control,
     )
-    return stack.about() | (asdict(options.keys) if options.keys else {})
 
 
 def _traces_to(env: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,28 +39,23 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
 
 @dataclass(frozen=True)
 class Keys:
-    """The two keys of one Triton."""
+    """The two keys of one Triton; a log is not the place for them."""
 
-    admin: str
-    memory: str
-
-    def __post_init__(self) -> None:
-        for name, key in ((ADMIN_ENV, self.admin), (MEMORY_ENV, self.memory)):
-            if not _KEY.fullmatch(key):
-                raise run_file.NoSafePlace(
-                    f"{name} is too short or has odd characters: use at least 16 letters, digits, _ . and -, "
-                    "such as from `openssl rand -hex 24`"
-                )
+    admin: str = field(repr=False)
+    memory: str = field(repr=False)
 
     @classmethod
     def made(cls, env: Mapping[str, str]) -> Keys:
         """Those that the environment gives, or else new ones."""
-        return cls(
-            env.get(ADMIN_ENV) or secrets.token_urlsafe(24), env.get(MEMORY_ENV) or secrets.token_urlsafe(24)
-        )
-
-    def __repr__(self) -> str:
-        return "Keys(…)"  # a log is no place for them
+        made = []
+        for name in (ADMIN_ENV, MEMORY_ENV):
+            made.append(env.get(name) or secrets.token_urlsafe(24))
+            if not _KEY.fullmatch(made[-1]):
+                raise run_file.NoSafePlace(
+                    f"{name} is too short or has odd characters: use at least 16 letters, digits, _ . and -, "
+                    "such as from `openssl rand -hex 24`"
+                )
+        return cls(*made)
 
     def headers(self, *, grpc: bool = False) -> dict[str, str]:
         """What has to go with a request to one of the locked calls."""
@@ -95,24 +90,17 @@ def hide(pid: int, keys: Keys) -> None:
 
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     """What to send along to the Triton at `url` (host:port); nothing where no keys are known for it."""
-    keys = _from_environment() or _from_files(url)
+    admin, memory = os.environ.get(ADMIN_ENV, ""), os.environ.get(MEMORY_ENV, "")
+    keys = Keys(admin, memory) if admin or memory else _from_files(url)
     return keys.headers(grpc=grpc) if keys else {}
-
-
-def _from_environment() -> Keys | None:
-    admin, memory = os.environ.get(ADMIN_ENV), os.environ.get(MEMORY_ENV)
-    # Only one of them may be given; the other is then one that opens nothing.
-    return Keys(admin or "-" * 16, memory or "-" * 16) if admin or memory else None
 
 
 def _from_files(url: str) -> Keys | None:
     host, _, port = url.rpartition(":")
     # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
-    if host not in run_file.LOOPBACK and not os.environ.get(run_file.FOLDER_ENV):
-        return None
-    for found in run_file.contents():
-        with contextlib.suppress(KeyError, TypeError):  # a Triton without keys
-            if port.isdigit() and int(port) in found["ports"]:
+    if host in run_file.LOOPBACK or os.environ.get(run_file.FOLDER_ENV):
+        for found in run_file.contents():
+            if port in map(str, found["ports"]) and "admin" in found:
                 return Keys(found["admin"], found["memory"])
     return None
 
@@ -120,8 +108,7 @@ def _from_files(url: str) -> Keys | None:
 def _start_locked(command: Sequence[str]) -> None:
     """Become `command` with the locks on, leaving the keys in the folder; for a container's start."""
     keys = Keys.made(os.environ)
-    with contextlib.ExitStack() as never_closed:
-        never_closed.enter_context(run_file.kept((8000, 8001), asdict(keys)))
+    with run_file.kept((8000, 8001), asdict(keys)):
         os.execvp(command[0], [*command, *keys.arguments()])
 
 

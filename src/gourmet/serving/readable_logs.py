@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from collections.abc import Callable
-from typing import Final, TextIO
+from typing import Final
 
 import click
 
@@ -35,15 +34,14 @@ _TRACE: Final = re.compile(r"\s*At:$|  /\S+\(\d+\): \w+$")
 class LogPrinter:
     """Prints lines of several processes, one whole line at a time, each with its origin."""
 
-    def __init__(self, *, verbose: bool = False, out: TextIO | None = None) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
-        self._out = out or sys.stdout
         self._lock = threading.Lock()
 
     def say(self, origin: str, text: str, colour: str | None = None) -> None:
         with self._lock:
             prefix = click.style(f"{origin:>7} │ ", fg="cyan" if origin == "gourmet" else "bright_black")
-            click.echo(prefix + click.style(text, fg=colour), file=self._out)
+            click.echo(prefix + click.style(text, fg=colour))
 
     def sink(self, origin: str) -> Callable[[str], None]:
         """A function that prints the lines of one process, as they come."""

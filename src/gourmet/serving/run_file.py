@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,16 +38,12 @@ class Stack:
     grpc_url: str
     metrics_url: str
     web_url: str  # empty with --triton-only
-    repositories: tuple[str, ...]
+    repositories: list[str]
     model_control: str
 
     def serves(self, repository: Path) -> bool:
         """Whether a model that changes in `repository` can be loaded into this stack."""
         return self.model_control == "explicit" and str(repository.resolve()) in self.repositories
-
-    def about(self) -> dict[str, Any]:
-        """What its file says of it."""
-        return {"stack": asdict(self)}
 
 
 @contextlib.contextmanager
@@ -74,28 +70,20 @@ def contents() -> list[dict[str, Any]]:
     """What the files of the Tritons that run say; those of others are removed or passed over."""
     found = []
     for path in sorted(_folder().glob("triton-*.json")):
-        # Another user's, of a Triton that just ended, or not ours at all.
-        with contextlib.suppress(OSError, ValueError), path.open() as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.getuid():
+        with contextlib.suppress(OSError), path.open() as file:  # one may end, and its file with it
+            if os.fstat(file.fileno()).st_uid != os.getuid():
                 continue
-            if _is_locked(file.fileno()):
-                content = json.load(file)
-                if isinstance(content, dict):
-                    found.append(content)
-            elif os.path.samestat(about, path.lstat()):
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 path.unlink()
+            except BlockingIOError:
+                found.append(json.load(file))
     return found
 
 
 def running_stacks() -> list[Stack]:
     """The stacks of `gourmet up` that run on this machine."""
-    found = []
-    for content in contents():
-        with contextlib.suppress(KeyError, TypeError):
-            told = content["stack"]
-            found.append(Stack(**{**told, "repositories": tuple(told["repositories"])}))
-    return found
+    return [Stack(**content["stack"]) for content in contents() if "stack" in content]
 
 
 def running_stack() -> Stack | None:
@@ -120,14 +108,6 @@ def stack_at(url: str) -> Stack | None:
     if host not in LOOPBACK:
         return None
     return next((stack for stack in running_stacks() if stack.http_url.endswith(f":{port}")), None)
-
-
-def _is_locked(number: int) -> bool:
-    try:
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _folder() -> Path:

@@ -33,21 +33,7 @@ from gourmet.systems import FOLDERS_ENV, folders
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
 _LOAD_TIMEOUT_S: Final = 120.0
-
-
-@dataclass
-class Backoff:
-    """Seconds to wait before the next start: none after a long healthy life, then doubling."""
-
-    first_s: float = 0.5
-    most_s: float = 30.0
-    healthy_s: float = 60.0
-    _next_s: float = field(default=0.0, init=False)
-
-    def after_life_of(self, lived_s: float) -> float:
-        wait_s = 0.0 if lived_s > self.healthy_s else self._next_s
-        self._next_s = min(max(self.first_s, 2 * wait_s), self.most_s)
-        return wait_s
+_HEALTHY_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -66,31 +52,36 @@ class WebOptions:
         return f"http://{reachable(self.host)}:{self.port}"
 
 
+def backoff_s(lived_s: float, waited_s: float | None) -> float:
+    """Seconds until the next start: none at first and after a healthy life, then doubling up to 30."""
+    if waited_s is None or lived_s > _HEALTHY_S:
+        return 0.0
+    return min(max(0.5, 2 * waited_s), 30.0)
+
+
 class Kept:
-    """One process that is started again when it dies."""
+    """One process that is started, and started again when it dies."""
 
     def __init__(self, name: str, start: Callable[[], None], exit_status: Callable[[], int | None]) -> None:
-        self.name = name
+        self._name = name
         self._start = start
         self._exit_status = exit_status
-        self._backoff = Backoff()
-        self._started = 0.0
+        self._waited_s: float | None = None
         self._start_again: float | None = None
-
-    def start(self) -> None:
         self._start()
         self._started = time.monotonic()
-        self._start_again = None
 
     def look(self, say: Callable[[str], None]) -> None:
         """Notice a death, and start again once its wait is over."""
+        now = time.monotonic()
         if self._start_again is None and (status := self._exit_status()) is not None:
-            wait_s = self._backoff.after_life_of(time.monotonic() - self._started)
-            when = f" in {wait_s:.1f} s" if wait_s else ""
-            say(f"{self.name} ended with status {status}; starting it again{when}")
-            self._start_again = time.monotonic() + wait_s
-        if self._start_again is not None and time.monotonic() >= self._start_again:
-            self.start()
+            self._waited_s = backoff_s(now - self._started, self._waited_s)
+            when = f" in {self._waited_s:.1f} s" if self._waited_s else ""
+            say(f"{self._name} ended with status {status}; starting it again{when}")
+            self._start_again = now + self._waited_s
+        if self._start_again is not None and now >= self._start_again:
+            self._start()
+            self._started, self._start_again = time.monotonic(), None
 
 
 class Supervisor:
@@ -113,55 +104,43 @@ class Supervisor:
 
     def run(self, on_ready: Callable[[], None]) -> None:
         """Start everything, call `on_ready` once all of it answers, and return after a signal."""
+        kept = []
         with stops_set(self._stopping):
             try:
-                kept = self._start_all()
-                self._watch_stubs()
+                if server := self._server:
+                    kept.append(Kept("Triton", lambda: self._start_triton(server), server.exit_status))
+                    self._wait_for_models(server)
+                    StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
+                if (options := self._web_options) and not self._stopping.is_set():
+                    kept.append(Kept("the web app", lambda: self._start_web(options), self._web_status))
+                    self._until(lambda: self._web_answers(options))
                 if not self._stopping.is_set():
                     on_ready()
                 while not self._stopping.wait(_POLL_S):
                     for process in kept:
                         process.look(self._say)
             finally:
-                self._stop_all()
-
-    def _watch_stubs(self) -> None:
-        if server := self._server:
-            watchdog = StubWatchdog(server.options.http_url, self._say)
-            watchdog.look(server.pid)  # one that dies from here on is known by its model
-            threading.Thread(
-                target=watchdog.watch, args=(lambda: server.pid, self._stopping), daemon=True
-            ).start()
-
-    def _start_all(self) -> list[Kept]:
-        kept = []
-        if self._server:
-            kept.append(Kept("Triton", self._start_triton, self._server.exit_status))
-            kept[-1].start()
-            self._wait_for_models(self._server)
-        if self._web_options and not self._stopping.is_set():
-            kept.append(Kept("the web app", self._start_web, self._web_status))
-            kept[-1].start()
-            self._until(self._web_answers)
-        return kept
+                if self._web:
+                    self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
+                if self._server:
+                    self._server.close()
 
     def _until(self, ready: Callable[[], bool]) -> None:
         while not self._stopping.is_set() and not ready():
             self._stopping.wait(_POLL_S)
 
-    def _start_triton(self) -> None:
+    def _start_triton(self, server: TritonServer) -> None:
         """With all models the first time, and after a death with those that the app needs before the others.
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
-        assert self._server
-        self._server.stop()  # the stubs and the shared memory of a server that died
+        server.stop()  # the stubs and the shared memory of a server that died
         again, self._had_triton = self._had_triton, True
-        if again and self._models and self._server.options.model_control == "explicit":
-            self._server.start(first=list(self._models.values()))
-            threading.Thread(target=self._load_the_others, args=(self._server,), daemon=True).start()
+        if again and self._models and server.options.model_control == "explicit":
+            server.start(first=list(self._models.values()))
+            threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
         else:
-            self._server.start()
+            server.start()
 
     def _load_the_others(self, server: TritonServer) -> None:
         """What cannot be loaded Triton says itself, and if it dies again, its next start loads them."""
@@ -183,8 +162,7 @@ class Supervisor:
             unless(self._stopping, lambda: self._ask_models(server))
         except GourmetError:
             time.sleep(_POLL_S)  # a lost connection may be seen before the death
-            if (status := server.exit_status()) is not None:
-                raise DiedWhileStarting("Triton", status) from None
+            server.live()
             raise
 
     def _ask_models(self, server: TritonServer) -> None:
@@ -197,9 +175,7 @@ class Supervisor:
         for system, name in self._models.items():
             self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
 
-    def _start_web(self) -> None:
-        options = self._web_options
-        assert options
+    def _start_web(self, options: WebOptions) -> None:
         if self._web:
             self._web.reap_group()
         command = [
@@ -222,17 +198,10 @@ class Supervisor:
     def _web_status(self) -> int | None:
         return self._web.exit_status() if self._web else None
 
-    def _web_answers(self) -> bool:
-        assert self._web_options
+    def _web_answers(self, options: WebOptions) -> bool:
         if (status := self._web_status()) is not None:
             raise DiedWhileStarting("the web app", status)
-        return http_ok(f"{self._web_options.url}/healthz")
-
-    def _stop_all(self) -> None:
-        if self._web:
-            self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
-        if self._server:
-            self._server.close()
+        return http_ok(f"{options.url}/healthz")
 
     def _say(self, text: str, colour: str | None = None) -> None:
         self._log.say("gourmet", text, colour)

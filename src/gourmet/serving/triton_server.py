@@ -70,6 +70,7 @@ class TritonServer:
         # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
         self._memory_prefix = f"{self._folder.name}-"
         self._child: Child | None = None
+        self._keys_to_hide: api_keys.Keys | None = None
         self._backends = self._wheel.assemble_backends(self._folder / "backends")
 
     def __enter__(self) -> TritonServer:
@@ -88,23 +89,17 @@ class TritonServer:
 
         Where models are loaded by command, `first` may name those to begin with; else it is all of them.
         """
-        on_line = self._hiding_keys(self._on_line) if self.options.keys else self._on_line
+        self._keys_to_hide = self.options.keys
         self._child = Child(
-            self.command(first), env=self._wheel.environment(), cwd=self._folder, on_line=on_line
+            self.command(first), env=self._wheel.environment(), cwd=self._folder, on_line=self._line
         )
 
-    def _hiding_keys(self, on_line: LineSink) -> LineSink:
-        """Like `on_line`; at Triton's first line of log, when it has read its arguments, hides the keys."""
-        hidden = False
-
-        def look(line: str) -> None:
-            nonlocal hidden
-            if not hidden and _LOG_LINE.match(line) and self._child and self.options.keys:
-                hidden = True
-                api_keys.hide(self._child.pid, self.options.keys)
-            on_line(line)
-
-        return look
+    def _line(self, line: str) -> None:
+        """Pass a line on; at the first one of Triton's log, when it has read its arguments, hide the keys."""
+        if self._keys_to_hide and self._child and _LOG_LINE.match(line):
+            api_keys.hide(self._child.pid, self._keys_to_hide)
+            self._keys_to_hide = None
+        self._on_line(line)
 
     def exit_status(self) -> int | None:
         return self._child.exit_status() if self._child else None

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import shutil
 import sys
 import sysconfig
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
+from gourmet.import_guard import CHECKOUT
 from gourmet.systems import FOLDERS_ENV, folders
-
-MIN_GLIBC: Final = (2, 35)
-_NEWER_SYSTEM: Final = "use Debian 12, Ubuntu 22.04 or newer, or the containers (docker-compose.cpu.yaml)"
-# The stub starts one interpreter per model instance and is built for one version each.
-PYTHONS: Final = ((3, 11), (3, 12))
 
 # triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
-_CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
 class TritonUnusable(GourmetError):
@@ -70,7 +64,7 @@ class TritonWheel:
 
 def own_backends() -> Path:
     """The folder of the backends that this project brings itself."""
-    folder = Path(os.environ.get(BACKENDS_ENV, _CHECKOUT / "triton" / "backends"))
+    folder = Path(os.environ.get(BACKENDS_ENV, CHECKOUT / "triton" / "backends"))
     if not folder.is_dir():
         raise TritonUnusable(
             f"no backends at {folder}: run from a checkout, or point {BACKENDS_ENV} at its triton/backends"
@@ -80,23 +74,21 @@ def own_backends() -> Path:
 
 def find_wheel() -> TritonWheel:
     """The wheel of this environment, checked; raises TritonUnusable with the next step."""
-    check_python(sys.version_info[:2])
-    check_glibc(platform.libc_ver())
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise TritonUnusable(
-            "no Triton in this environment: the package nvidia-pytriton is missing; "
-            "run `make setup`, or `pip install -r requirements.txt`"
+            "no Triton in this environment: the package nvidia-pytriton is missing; run `make setup`, on a "
+            "system with glibc 2.35 or newer (such as Debian 12 or Ubuntu 22.04)"
         )
     root = Path(spec.origin).parent
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     wheel = TritonWheel(
         binary=root / "tritonserver" / "bin" / "tritonserver",
         libraries=root.parent / "nvidia_pytriton.libs",
         python_backend=root / "tritonserver" / "backends" / "python",
-        stub=root / "tritonserver" / "python_backend_stubs" / version / "triton_python_backend_stub",
+        stub=root / "tritonserver" / "python_backend_stubs" / python / "triton_python_backend_stub",
         caches=root / "tritonserver" / "caches",
-        libpython_dir=libpython_dir(version),
+        libpython_dir=_libpython_dir(python),
     )
     for part in (wheel.binary, wheel.libraries, wheel.python_backend, wheel.stub):
         if not part.exists():
@@ -104,47 +96,23 @@ def find_wheel() -> TritonWheel:
                 f"the installed nvidia-pytriton has no {part.name}: reinstall it with "
                 "`pip install --force-reinstall --no-deps -r requirements/triton.txt`"
             )
-    check_numpy(root.parent)
+    _check_numpy()
     own_backends()
     return wheel
 
 
-def check_python(version: tuple[int, ...]) -> None:
-    """Raise unless the packages pinned here exist for this Python."""
-    if version[:2] not in PYTHONS:
-        allowed = " or ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+def _check_numpy() -> None:
+    """Raise if the models would import numpy 2."""
+    if (found := version("numpy")).split(".")[0] != "1":
         raise TritonUnusable(
-            f"this is Python {version[0]}.{version[1]}; Python {allowed} is needed: install one and "
-            f"run `make PYTHON=python3.11 up`"
-        )
-
-
-def check_glibc(libc: tuple[str, str]) -> None:
-    """Raise unless the C library is new enough for the server's binary."""
-    name, version = libc
-    needed = ".".join(str(part) for part in MIN_GLIBC)
-    if name != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < MIN_GLIBC:
-        has = (
-            f"this system has glibc {version}" if name == "glibc" else "this system's C library is not glibc"
-        )
-        raise TritonUnusable(f"this system {has}; Triton needs glibc {needed} or newer: {_NEWER_SYSTEM}")
-
-
-def check_numpy(site_packages: Path) -> None:
-    """Raise if the models would import numpy 2, read from disk since numpy itself may be broken."""
-    found = [package.version for package in distributions(name="numpy", path=[str(site_packages)])]
-    if not found:
-        raise TritonUnusable("numpy is not installed where Triton's models look for it: run `make setup`")
-    if int(found[0].split(".")[0]) >= 2:
-        raise TritonUnusable(
-            f"numpy {found[0]} is installed, with which this Triton hands empty tensors to Python models "
+            f"numpy {found} is installed, with which this Triton hands empty tensors to Python models "
             "without an error: run `pip install 'numpy<2'`"
         )
 
 
-def libpython_dir(version: str) -> Path | None:
+def _libpython_dir(python: str) -> Path | None:
     """The folder of libpython, or None where the system's loader finds it by itself."""
-    library = f"libpython{version}.so.1.0"
+    library = f"libpython{python}.so.1.0"
     folder = Path(str(sysconfig.get_config_var("LIBDIR")))
     if (folder / library).exists():
         return folder
@@ -153,6 +121,6 @@ def libpython_dir(version: str) -> Path | None:
     except OSError as exc:
         raise TritonUnusable(
             f"{library} was not found on this machine, and Triton's Python backend links it: "
-            f"install it (Debian and Ubuntu: `apt install libpython{version}`)"
+            f"install it (Debian and Ubuntu: `apt install libpython{python}`)"
         ) from exc
     return None
