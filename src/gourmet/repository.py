@@ -38,8 +38,8 @@ def read_config(model: Path) -> ModelConfig:
     path = model / "config.pbtxt"
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
-    except FileNotFoundError as exc:
-        raise RepositoryError(f"the model {model.name} has no {path}") from exc
+    except OSError as exc:
+        raise RepositoryError(f"the model {model.name} has no {path} to read: {exc.strerror}") from exc
     except text_format.ParseError as exc:
         raise RepositoryError(f"{path} is not a config that Triton can read: {exc}") from exc
 

@@ -73,19 +73,6 @@ def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
             3,
         ),
         ("0::/host/only\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
-        (
-            "4:memory:/x\n3:cpu,cpuacct:/x\n0::/\n",
-            {
-                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "400000",
-                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000",
-            },
-            4,
-        ),
-        (
-            "3:cpu:/\n",
-            {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"},
-            8,
-        ),
     ],
 )
 def test_a_cgroup_quota_limits_the_cpus(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -38,16 +39,9 @@ class Examined:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def ok(cause: str) -> Finding:
-    return Finding("ok", cause)
-
-
-def warn(cause: str, fix: str) -> Finding:
-    return Finding("warn", cause, fix)
-
-
-def fail(cause: str, fix: str) -> Finding:
-    return Finding("fail", cause, fix)
+ok = partial(Finding, "ok")
+warn = partial(Finding, "warn")
+fail = partial(Finding, "fail")
 
 
 def refused(exc: GourmetError) -> Finding:

@@ -1,4 +1,4 @@
-"""What the stack stands on: Python, its packages, shared memory, ports and the rights of files."""
+"""What the stack stands on: Python's packages, shared memory and ports."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _PINS: Final = CHECKOUT / "requirements" / "constraints.txt"
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _WANTED_MB: Final = 256
 _NEEDED_MB: Final = 32
-# The user that the containers run as.
-_CONTAINER_USER: Final = 1000
 _ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
 
 
@@ -78,27 +76,3 @@ def ports(subject: Examined) -> Iterator[Finding]:
         else:
             states["free"].append(str(port))
     yield ok(", ".join(f"{' '.join(numbers)} {state}" for state, numbers in states.items() if numbers))
-
-
-def files(subject: Examined) -> Iterator[Finding]:
-    """Whether this user, and that of the containers, can read the model repositories."""
-    for repository in subject.repositories:
-        paths = [repository, *sorted(repository.rglob("*"))]
-        if mine := [path for path in paths if not os.access(path, _needs(path), effective_ids=True)]:
-            yield fail(f"{mine[0]} cannot be read by this user", f"chmod -R u+rX {repository}")
-        elif theirs := [path for path in paths if not _readable_in_containers(path)]:
-            yield warn(
-                f"{theirs[0]} cannot be read by user {_CONTAINER_USER}, who serves in the containers",
-                f"chmod -R a+rX {repository}",
-            )
-        else:
-            yield ok(f"everything in {repository} can be read")
-
-
-def _needs(path: Path) -> int:
-    return os.R_OK | os.X_OK if path.is_dir() else os.R_OK
-
-
-def _readable_in_containers(path: Path) -> bool:
-    found, bits = path.stat(), _needs(path)  # os.R_OK and os.X_OK are the bits of a file's mode
-    return found.st_uid == _CONTAINER_USER or found.st_mode & bits == bits

@@ -27,27 +27,28 @@ _READY_WITHIN_S: Final = 30.0
 def configs(subject: Examined) -> Iterator[Finding]:
     """Every config can be read; whether a model is what its config says, Triton tells when it loads it."""
     names = preflight.check_repositories(subject.repositories)
-    unreadable = [found for _, found in _models(subject) if isinstance(found, repository.RepositoryError)]
-    yield from map(refused, unreadable)
-    if not unreadable:
-        yield ok(f"{len(names)} models: {', '.join(names)}")
+    yield ok(f"{len(names)} models: {', '.join(names)}")
+    for model in _models(subject):
+        try:
+            repository.read_config(model)
+        except repository.RepositoryError as exc:
+            yield refused(exc)
 
 
 def manifests(subject: Examined) -> Iterator[Finding]:
     """The files that were deployed are the files that lie there."""
     same: list[str] = []
     without: list[str] = []
-    for model, config in _models(subject):
-        if isinstance(config, repository.RepositoryError):  # which has its line above
-            continue
-        for number in repository.versions(model):
-            version = model / str(number)
-            try:
+    for model in _models(subject):
+        try:
+            config = as_json(repository.read_config(model))
+            for version in (model / str(number) for number in repository.versions(model)):
                 checked = manifest.check(_weights_file(version, config), config, version)
-            except GourmetError as exc:
-                yield refused(exc)
-            else:
                 (same if checked else without).append(model.name)
+        except manifest.ManifestError as exc:
+            yield refused(exc)
+        except repository.RepositoryError:  # which has its line above
+            continue
     if without:
         yield ok(f"no manifest, and none asked for: {', '.join(dict.fromkeys(without))}")
     yield ok(f"{', '.join(dict.fromkeys(same)) or 'no model'} as deployed")
@@ -60,14 +61,8 @@ def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
     return file / "model.onnx" if file.is_dir() else file
 
 
-def _models(subject: Examined) -> Iterator[tuple[Path, Mapping[str, Any] | repository.RepositoryError]]:
-    """Every model on disk with its config, or with what is wrong with that."""
-    for folder in subject.repositories:
-        for name in repository.model_names(folder):
-            try:
-                yield folder / name, as_json(repository.read_config(folder / name))
-            except repository.RepositoryError as exc:
-                yield folder / name, exc
+def _models(subject: Examined) -> list[Path]:
+    return [folder / name for folder in subject.repositories for name in repository.model_names(folder)]
 
 
 def server(subject: Examined) -> Iterator[Finding]:

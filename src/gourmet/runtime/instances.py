@@ -45,11 +45,9 @@ def parameter(model_config: Mapping[str, Any], name: str) -> str:
     return str(value.get("string_value", "")).strip()
 
 
-def integer_parameter(model_config: Mapping[str, Any], name: str, default: int = 0) -> int:
-    """A parameter of the config that must be a whole number of at least 0."""
-    text = parameter(model_config, name)
-    if not text:
-        return default
+def integer_parameter(model_config: Mapping[str, Any], name: str) -> int:
+    """A parameter of the config that must be a whole number of at least 0, which it is if not set."""
+    text = parameter(model_config, name) or "0"
     if not text.isascii() or not text.isdigit():
         raise InstanceConfigError(
             f'parameter "{name}" of model {model_config.get("name", "?")!r} is {text!r}; '
@@ -82,25 +80,15 @@ def available_cpus(root: Path = Path("/")) -> int:
 
 
 def _cgroup_quotas(root: Path) -> Iterator[float]:
-    """The CPU limits of this process's control group and of every group around it."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # A line without controllers is of version 2 of control groups, where one file holds both numbers.
-        mounts = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+    """The CPU limits of this process's control group (version 2) and of every group around it."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
         # Inside a container the path may be the host's; the mount itself is then the own group.
-        relative = Path(path.lstrip("/"))
-        for group in (relative, *relative.parents):
+        own = Path(found[1] if found else "")
+        for group in (own, *own.parents):
             with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
-                quota, period = " ".join((mounts / group / file).read_text() for file in files).split()
-                if int(quota) > 0:
-                    yield int(quota) / int(period)
+                quota, period = (root / "sys/fs/cgroup" / group / "cpu.max").read_text().split()
+                yield int(quota) / int(period)
 
 
 def wanted_device(args: Mapping[str, str]) -> Device:

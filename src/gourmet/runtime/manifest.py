@@ -24,7 +24,7 @@ from gourmet.runtime.instances import parameter
 
 MANIFEST: Final = "manifest.json"
 PARAMETER: Final = "manifest"
-REQUIRED: Final = "required"
+REQUIRED: Final = "required"  # as does any other value
 
 
 class ManifestError(GourmetError):
@@ -37,17 +37,6 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def is_required(model_config: Mapping[str, Any]) -> bool:
-    """Whether the model's config refuses versions without a manifest."""
-    text = parameter(model_config, PARAMETER)
-    if text not in ("", REQUIRED):
-        raise ManifestError(
-            f'parameter "{PARAMETER}" of model {model_config.get("name", "?")!r} is {text!r}; '
-            f'it must be "{REQUIRED}" or left out'
-        )
-    return text == REQUIRED
-
-
 def check(file: Path, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
     """Raise ManifestError unless `file` is the one in its version's manifest.
 
@@ -55,30 +44,26 @@ def check(file: Path, model_config: Mapping[str, Any], version: Path | None = No
     version, where that is not the folder of the file.
     """
     version = version or file.parent
-    required = is_required(model_config)
     path = version / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        named, wanted = str(manifest["file"]), str(manifest["sha256"])
-    except FileNotFoundError as exc:
-        if not required:
+    if not path.exists():
+        if not parameter(model_config, PARAMETER):
             return False
         raise ManifestError(
             f"{path} is missing, and the config of the model asks for it: deploy the model again with "
             f"`gourmet deploy`, or drop the parameter {PARAMETER!r} from its config.pbtxt"
-        ) from exc
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        named, wanted, found = manifest["file"], manifest["sha256"], sha256(file)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ManifestError(
-            f"{path} cannot be read as a manifest ({exc!r}): deploy the model again with `gourmet deploy`"
+            f"{path} cannot be read as a manifest, or its file not at all ({exc!r}): deploy the model again "
+            "with `gourmet deploy`"
         ) from exc
     if named != file.relative_to(version).as_posix():
         raise ManifestError(
             f"{path} speaks of {named!r}, not of {file.name!r}: deploy the model again with `gourmet deploy`"
         )
-    try:
-        found = sha256(file)
-    except OSError as exc:
-        raise ManifestError(f"{file} cannot be read: {exc.strerror}") from exc
     if found != wanted:
         raise ManifestError(
             f"{file} has sha256 {found}, its manifest says {wanted}: this is not the file that was deployed; "

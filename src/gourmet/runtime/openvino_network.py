@@ -28,7 +28,7 @@ ENGINES: Final = (ONNX_RUNTIME, OPENVINO)
 
 
 class EngineError(GourmetError):
-    """The engine that a config asks for is unknown, not installed, or cannot run the file."""
+    """The engine that a config asks for is unknown, or cannot run the file."""
 
 
 def engine(config: Mapping[str, Any]) -> str:
@@ -50,7 +50,12 @@ class OpenVinoNetwork:
     """
 
     def __init__(self, path: Path, threads: int, *, batched: bool) -> None:
-        core = _openvino().Core()
+        # openvino imports its tools for converting models, and they report that over the network; without
+        # them it imports in two thirds of the time, and says nothing to anybody.
+        sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]
+        import openvino
+
+        core = openvino.Core()
         options = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -65,7 +70,8 @@ class OpenVinoNetwork:
             compiled = core.compile_model(model, "CPU", options)
         except RuntimeError as exc:
             raise EngineError(
-                f"OpenVINO cannot run {path.name}: {_reason(exc)}; "
+                # Before the last line OpenVINO's message names its own source files.
+                f"OpenVINO cannot run {path.name}: {str(exc).strip().splitlines()[-1]}; "
                 f'ONNX Runtime does where the parameter "{ENGINE_PARAMETER}" is left out'
             ) from exc
         self._outputs = {name: port for port in compiled.outputs for name in port.get_names()}
@@ -97,22 +103,3 @@ def _for_one_row(model: Any) -> bool:
             return False
     model.reshape({port: [1, *(dim.get_length() for dim in list(shapes[port])[1:])] for port in model.inputs})
     return True
-
-
-def _openvino() -> Any:
-    # openvino imports its tools for converting models, and they report that over the network; without
-    # them it imports in two thirds of the time, and says nothing to anybody.
-    sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]
-    try:
-        import openvino
-    except ImportError as exc:
-        raise EngineError(
-            f'parameter "{ENGINE_PARAMETER}" is {OPENVINO!r}, which is not installed ({exc}): '
-            "pip install openvino, or leave the parameter out"
-        ) from exc
-    return openvino
-
-
-def _reason(exc: Exception) -> str:
-    """What OpenVINO's message ends in; before that it names its own source files."""
-    return [line for line in str(exc).splitlines() if line.strip()][-1].strip()

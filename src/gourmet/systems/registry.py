@@ -74,15 +74,16 @@ def load_all() -> dict[str, System]:
 
 def classification(system: str) -> Classification:
     """A system that must be a classifier of pictures."""
-    found = load(system)
-    if not isinstance(found, Classification):
-        raise UnknownSystem(f"{system} is a system of {found.task}, and this is for classification")
-    return found
+    return _of_task(system, Classification, "classification")  # type: ignore[type-abstract]
 
 
 def generation(system: str) -> Generation:
     """A system that must generate text."""
+    return _of_task(system, Generation, "text generation")  # type: ignore[type-abstract]
+
+
+def _of_task(system: str, protocol: type[Piece], task: str) -> Piece:
     found = load(system)
-    if not isinstance(found, Generation):
-        raise UnknownSystem(f"{system} is a system of {found.task}, and this is for text generation")
+    if not isinstance(found, protocol):
+        raise UnknownSystem(f"{system} is a system of {found.task}, and this is for {task}")
     return found
