@@ -29,7 +29,7 @@ from typing import Final
 import click
 from PIL import Image
 
-from gourmet.measure.usage import tree
+from gourmet.measure.server_probe import tree
 from gourmet.repository import DEFAULT
 from gourmet.serving.ports import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer

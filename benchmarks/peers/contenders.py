@@ -17,7 +17,7 @@ import psutil
 
 from gourmet import repository
 from gourmet.errors import GourmetError
-from gourmet.measure import usage
+from gourmet.measure import server_probe
 from gourmet.serving.ports import free_ports
 from gourmet.serving.processes import Child
 from gourmet.systems.food11 import contract
@@ -155,7 +155,7 @@ def _groups(arm: Contender, pid: int) -> dict[str, int]:
 
 def _stop(child: Child) -> None:
     """Also what has left the child's session, as BentoML's workers do."""
-    below = usage.tree(child.pid)[1:]
+    below = server_probe.tree(child.pid)[1:]
     child.stop(_STOP_TIMEOUT_S)
     _, left = psutil.wait_procs(below, timeout=2)
     for process in left:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from gourmet.measure import usage
+from gourmet.measure import server_probe
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ def spent(groups: Mapping[str, int], bench: int) -> CpuUsed:
 
 def memory_mib(groups: Mapping[str, int]) -> dict[str, float]:
     """Memory in use by group; what processes share counts once."""
-    return {name: usage.memory_mib(usage.tree(pid)) for name, pid in groups.items()}
+    return {name: server_probe.memory_mib(server_probe.tree(pid)) for name, pid in groups.items()}
 
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and of all under it."""
-    return sum(usage.cpu_s(usage.tree(pid)).values())
+    return sum(server_probe.cpu_s(server_probe.tree(pid)).values())

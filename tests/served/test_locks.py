@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from app.triton.client import Deadline, Triton
 from gourmet.commands.config import config
 from gourmet.measure.perf_analyzer import PerfLoad, profile
+from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.client import Locked, ask_sample, model_index, triton
 from gourmet.serving.ports import free_ports
@@ -154,7 +155,8 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
     with_keys: str, locked: TritonServer, protocol: Any
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
-    load = PerfLoad("digits", url, protocol, shared_memory=True, window_ms=400, stability_percent=999)
+    demand = LoadSpec("digits", protocol=protocol, shared_memory=True)
+    load = PerfLoad(demand, url, window_ms=400, stability_percent=999)
     assert profile(load).measured.rows_per_s > 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gourmet.measure import perf_analyzer
 from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
+from gourmet.measure.results import LoadSpec
 
 
 @pytest.fixture(scope="module")
@@ -19,20 +20,18 @@ def tripler(onnx_lab: Any) -> str:
     return "tripler"
 
 
-def short(model: str, url: str, protocol: Literal["http", "grpc"] = "http", **more: Any) -> PerfLoad:
+def short(demand: LoadSpec, url: str, **more: Any) -> PerfLoad:
     """A load whose figures nobody needs to believe: it must end quickly on a busy machine."""
-    return PerfLoad(model, url, protocol, window_ms=400, stability_percent=999, **more)
+    return PerfLoad(demand, url, window_ms=400, stability_percent=999, **more)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize(
-    "more", [{}, {"batch": 2, "concurrency": 2, "shared_memory": True}], ids=["plain", "more"]
-)
+@pytest.mark.parametrize("more", [{}, {"level": 2, "batch": 2, "shared_memory": True}], ids=["plain", "more"])
 def test_a_load_is_measured(
     lab_triton: Any, tripler: str, protocol: Literal["http", "grpc"], more: dict[str, Any]
 ) -> None:
     url = lab_triton.http_url if protocol == "http" else lab_triton.grpc_url
-    got = perf_analyzer.profile(short(tripler, url, protocol, **more)).measured
+    got = perf_analyzer.profile(short(LoadSpec(tripler, protocol=protocol, **more), url)).measured
     assert got.rows_per_s > 20
     assert got.requests_per_s == got.rows_per_s / more.get("batch", 1)
     assert 0 < got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms
@@ -45,19 +44,21 @@ def test_rows_come_from_a_file_and_nothing_is_left_behind(
     data = tmp_path / "input.json"
     data.write_text(json.dumps({"data": [{"x": {"content": [1.0, 2.0, 3.0], "shape": [3]}}]}))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert (
-        perf_analyzer.profile(short(tripler, lab_triton.http_url, input_data=data)).measured.rows_per_s > 20
-    )
+    got = perf_analyzer.profile(short(LoadSpec(tripler), lab_triton.http_url, input_data=data))
+    assert got.measured.rows_per_s > 20
     assert list(tmp_path.iterdir()) == [data]
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"model": "nobody"}, "on nobody at .* failed to get model metadata: .*unknown model: 'nobody'"),
+        (
+            {"demand": {"model": "nobody"}},
+            "on nobody at .* failed to get model metadata: .*unknown model: 'nobody'",
+        ),
         ({"url": "127.0.0.1:1"}, "at 127.0.0.1:1 .*connect"),
         ({"input_data": Path("/nowhere.json")}, r"Failed to parse --input-data.*json file\.$"),
-        ({"batch": 99}, "batch-size must be <= 4"),
+        ({"demand": {"batch": 99}}, "batch-size must be <= 4"),
         ({"stability_percent": 0.0001, "max_windows": 3}, "Failed to obtain stable measurement"),
         ({"timeout_s": 0.01}, "did not end within 0 s"),
     ],
@@ -66,6 +67,7 @@ def test_rows_come_from_a_file_and_nothing_is_left_behind(
 def test_what_goes_wrong_is_said_in_its_own_words(
     lab_triton: Any, tripler: str, more: dict[str, Any], says: str
 ) -> None:
-    load = PerfLoad(**{"model": tripler, "url": lab_triton.http_url, "window_ms": 300, **more})
+    demand = LoadSpec(**{"model": tripler, **more.get("demand", {})})
+    load = PerfLoad(**{"url": lab_triton.http_url, "window_ms": 300, **more, "demand": demand})
     with pytest.raises(PerfAnalyzerError, match=says):
         perf_analyzer.profile(load)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gourmet.measure import (
+    async_client,
     claims,
     compare,
-    generator,
     labs_page,
     page,
     results,
@@ -23,7 +23,6 @@ from gourmet.measure import (
     tables,
     validity,
 )
-from gourmet.measure.connections import RawReply
 from gourmet.measure.expected import Answers
 from gourmet.measure.results import (
     BatchSize,
@@ -37,9 +36,9 @@ from gourmet.measure.results import (
     Usage,
     Window,
 )
-from gourmet.measure.transports import Answer, Request
+from gourmet.measure.transports import Answer, RawReply, Request
 from gourmet.reports.table import NoPlaceForReport
-from gourmet.runtime.statistics import of_all_versions
+from gourmet.runtime.statistics import ModelStatistics, by_version
 
 
 def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), **more: object) -> Point:
@@ -109,9 +108,9 @@ def test_windows_and_requests_in_flight() -> None:
 @pytest.mark.parametrize(
     ("check", "error", "says"),
     [
-        (lambda: validity.littles_law(LoadSpec("m", 8), 8, 7.7), None, ""),
+        (lambda: validity.littles_law(8, 7.7), None, ""),
         (
-            lambda: validity.littles_law(LoadSpec("m", 8), 8, 128),
+            lambda: validity.littles_law(8, 128),
             validity.Disturbed,
             "128.00 and 8.00 .* in flight",
         ),
@@ -122,12 +121,12 @@ def test_windows_and_requests_in_flight() -> None:
         (lambda: validity.rows_counted(101, 100), validity.CountsDisagree, "another client asks"),
         (lambda: validity.rows_counted(101, 100, failed=1), None, ""),
         (
-            lambda: validity.rate_counted(LoadSpec("m"), 38, 618, 500),
+            lambda: validity.rate_counted(38, 618, 1, 500),
             validity.Disturbed,
             "38 rows .* claims 618",
         ),
         (
-            lambda: validity.generator_had_time(LoadSpec("m"), 0.97),
+            lambda: validity.generator_had_time(0.97),
             validity.Disturbed,
             "97% of a core",
         ),
@@ -142,23 +141,21 @@ def test_a_check_passes_or_says_why(check, error, says: str) -> None:
 
 
 def test_what_triton_counted_between_two_looks() -> None:
-    def statistics(executions: int) -> dict[str, object]:
+    def counted(executions: int) -> ModelStatistics:
         times = {
             phase: {"ns": 1_000_000 * executions} for phase in ("queue", "compute_input", "compute_output")
         }
         infer = {"count": executions, "ns": 8_000_000 * executions}
         success = {"count": 2 * executions}
-        return {
-            "model_stats": [
-                {
-                    "inference_count": 4 * executions,
-                    "inference_stats": {**times, "compute_infer": infer, "success": success},
-                    "batch_stats": [{"batch_size": 4, "compute_infer": infer}],
-                }
-            ]
+        model = {
+            "inference_count": 4 * executions,
+            "inference_stats": {**times, "compute_infer": infer, "success": success},
+            "batch_stats": [{"batch_size": 4, "compute_infer": infer}],
         }
+        (found,) = by_version({"model_stats": [model]})
+        return found
 
-    got = of_all_versions(statistics(30)).since(of_all_versions(statistics(10)))
+    got = counted(30).since(counted(10))
     assert (got.rows, got.requests) == (80, 40)
     assert server_probe.batches(got) == (BatchSize(4, 20, 8.0),)
     assert server_probe.split(got, 6.0) == Split(0.5, 0.5, 4.0, 0.5, 0.5)
@@ -271,21 +268,17 @@ class StallingServer:
         pass
 
 
-async def no_mark() -> None:
-    pass
-
-
 def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
     demand = LoadSpec("m", 100, "constant")
     server = StallingServer()
-    traffic = generator.Load(
+    traffic = async_client.Load(
         server,
         itertools.repeat(server.request((0,))),
         demand,
         lambda *_: None,
         warm_up_s=0.0,
         measure_s=0.8,
-        mark=no_mark,
+        mark=lambda: None,
     ).run()
     due, _, done = traffic.arrays()
     # A closed loop would have one slow request; here all that fell due in the stall are slow.

@@ -9,7 +9,7 @@ import pytest
 
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import UsageError
-from gourmet.measure.inputs import rows_for
+from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.task import MeasureOptions, check_possible
 from gourmet.systems import registry
@@ -25,39 +25,39 @@ def test_every_system_s_default_kind_of_input_is_its_examples(system: str) -> No
     known = registry.load(system)
     size = known.input_size  # type: ignore[attr-defined]
     channels = 1 if system == "digits" else 3
-    rows = rows_for(info(system, (channels, size, size)), count=4, seed=3)
+    rows = rows_for(info(system, (channels, size, size)), DataSource(4, 3))
     assert len(rows) == len(rows.pictures) == 4
     assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, channels, size, size)
     assert len(set(rows.pictures)) == 4
-    again = rows_for(info(system, (channels, size, size)), count=4, seed=3)
+    again = rows_for(info(system, (channels, size, size)), DataSource(4, 3))
     assert again.pictures == rows.pictures
 
 
 def test_a_model_of_no_system_gets_noise_of_its_shape() -> None:
-    rows = rows_for(info(), count=3, seed=1)
+    rows = rows_for(info(), DataSource(3, 1))
     assert (len(rows), rows.pictures, rows.about) == (3, (), "3 rows of noise, seed 1")
     assert rows.tensor(rows.inputs[0], (0, 2)).dtype == np.float32
 
 
 def test_an_open_shape_is_asked_for() -> None:
     with pytest.raises(UsageError, match=r"has the open shape \[-1\]: .* --shape x:1"):
-        rows_for(info(dims=(-1,)), count=2, seed=1)
-    assert rows_for(info(dims=(-1,)), count=2, seed=1, shapes={"x": (5,)}).inputs[0].dims == (5,)
+        rows_for(info(dims=(-1,)), DataSource(2, 1))
+    assert rows_for(info(dims=(-1,)), DataSource(2, 1, shapes={"x": (5,)})).inputs[0].shape == (5,)
 
 
 def test_a_folder_needs_a_system_that_says_what_its_files_mean(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names no system that says what its files mean"):
-        rows_for(info(), count=2, seed=1, data=tmp_path)
+        rows_for(info(), DataSource(2, 1, tmp_path))
     with pytest.raises(UsageError, match=r"it has no files of \.jpeg, \.jpg"):
-        rows_for(info("food11", (1,), "BYTES"), count=2, seed=1, data=tmp_path)
+        rows_for(info("food11", (1,), "BYTES"), DataSource(2, 1, tmp_path))
     for name, example in zip("abc", registry.load("food11").examples(3, 1), strict=True):
         (tmp_path / f"{name}.jpg").write_bytes(example)
-    rows = rows_for(info("food11", (1,), "BYTES"), count=2, seed=1, data=tmp_path)
+    rows = rows_for(info("food11", (1,), "BYTES"), DataSource(2, 1, tmp_path))
     assert (len(rows), rows.about) == (2, f"2 files of {tmp_path.name}")
 
 
 def test_rows_of_other_lengths_share_no_request(tmp_path: Path) -> None:
-    rows = rows_for(info(), count=2, seed=1)
+    rows = rows_for(info(), DataSource(2, 1))
     rows.values["x"][1].resize((4,), refcheck=False)
     assert not rows.alike
     with pytest.raises(UsageError, match="differ in shape and share no request"):

@@ -15,6 +15,7 @@ import pytest
 from app.triton import shared_memory
 from gourmet.commands.up import _traces_to
 from gourmet.measure.perf_analyzer import PerfLoad, _keys_for, arguments
+from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for
 from gourmet.serving.run_file import NoSafePlace
@@ -123,9 +124,9 @@ def test_hiding_from_a_process_that_is_gone_is_no_error() -> None:
 
 def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
     with kept_keys(KEYS, 8000, 8001):
-        shared = arguments(PerfLoad("m", "localhost:8001", "grpc", shared_memory=True))
+        shared = arguments(PerfLoad(LoadSpec("m", protocol="grpc", shared_memory=True), "localhost:8001"))
         assert f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}" in shared
-        assert "-H" not in arguments(PerfLoad("m", "localhost:8000"))
+        assert "-H" not in arguments(PerfLoad(LoadSpec("m"), "localhost:8000"))
         own = ["-m", "m", "--shared-memory", "system"]
         assert f"gourmet-memory-key:{KEYS.memory}" in _keys_for(own)
         assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))

@@ -10,6 +10,7 @@ import pytest
 
 from gourmet.measure import perf_analyzer
 from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
+from gourmet.measure.results import LoadSpec
 
 # As the real program wrote it.
 REPORT = (
@@ -37,12 +38,18 @@ def test_a_report_of_another_form_is_refused(report: str) -> None:
     ("load", "holds"),
     [
         (
-            PerfLoad("m", "h:1", "grpc", concurrency=3, batch=2),
+            PerfLoad(LoadSpec("m", 3, batch=2, protocol="grpc"), "h:1"),
             "-m m -u h:1 -i grpc -b 2 --concurrency-range 3",
         ),
-        (PerfLoad("m", "h:1", input_data=Path("/data/input.json")), "--input-data /data/input.json"),
-        (PerfLoad("m", "h:1", shared_memory=True), "--shared-memory system"),
-        (PerfLoad("m", "h:1", window_ms=700, max_windows=4), "--measurement-interval 700 --max-trials 4"),
+        (
+            PerfLoad(LoadSpec("m"), "h:1", input_data=Path("/data/input.json")),
+            "--input-data /data/input.json",
+        ),
+        (PerfLoad(LoadSpec("m", shared_memory=True), "h:1"), "--shared-memory system"),
+        (
+            PerfLoad(LoadSpec("m"), "h:1", window_ms=700, max_windows=4),
+            "--measurement-interval 700 --max-trials 4",
+        ),
     ],
 )
 def test_a_load_becomes_a_command_line(load: PerfLoad, holds: str) -> None:

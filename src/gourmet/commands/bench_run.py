@@ -13,6 +13,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import COUNTS, RANGE, SHAPE, SIZE
 from gourmet.errors import UsageError
 from gourmet.measure import sweep
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 
 
@@ -70,11 +71,11 @@ def run(
     model: str,
     concurrency: tuple[float, ...] | None,
     rate: tuple[float, ...] | None,
-    arrivals: str,
+    arrivals: Any,
     batch: tuple[int, ...],
-    protocol: str,
+    protocol: Any,
     shared_memory: bool,
-    through: str,
+    through: Any,
     target: Any,
     effort: Any,
     save: Path | None,
@@ -95,15 +96,16 @@ def run(
         raise UsageError(
             "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
         )
-    more: dict[str, Any] = {"protocol": protocol, "shared_memory": shared_memory, "through": through}
-    if rate:
-        more["arrivals"] = arrivals
+    if not rate:
+        arrivals = "closed"
     demands = [
-        LoadSpec(model, level, batch=rows, **more) for rows in batch for level in rate or concurrency or (1,)
+        LoadSpec(model, level, arrivals, rows, protocol, shared_memory, through)
+        for rows in batch
+        for level in rate or concurrency or (1,)
     ]
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
-        workload = sweep.prepare(model, target, sweep.DataSource(**data), through_app=through == "app")
+        workload = sweep.prepare(model, target, DataSource(**data), through_app=through == "app")
         points, refused = sweep.run(workload, demands, target, effort, on_step=tick)
     loads = str(demands[0]) if len(demands) == 1 else f"{demands[0]} to {demands[-1]}"
     title = f"{model}: {loads}"

@@ -14,7 +14,7 @@ from gourmet.doctor import gpus
 from gourmet.errors import UsageError
 from gourmet.measure import labs_page, scenarios
 from gourmet.measure import scenario as running
-from gourmet.measure.sweep import DataSource
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.task import Addresses, MeasureOptions
 
 

@@ -12,7 +12,7 @@ from gourmet.commands.bench_output import command_line, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
 from gourmet.errors import GourmetError
-from gourmet.measure.sweep import DataSource
+from gourmet.measure.inputs import DataSource
 from gourmet.tuning import report, results
 from gourmet.tuning.goal import TuneRequest
 from gourmet.tuning.search import tune as search

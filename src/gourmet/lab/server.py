@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 
 from gourmet.config_change import Config
-from gourmet.measure.inputs import for_perf_analyzer, rows_for
+from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
 from gourmet.measure.perf_analyzer import Measurement, PerfAnalyzerError, parse
 from gourmet.pictures.classifier import Floats
-from gourmet.runtime.statistics import ModelStatistics, of_all_versions
 from gourmet.serving.client import describe_model, infer, triton
 from gourmet.serving.run_file import found_url
+from gourmet.serving.statistics import statistics_now
 from gourmet.systems import registry
 
 _SEED: Final = 5
@@ -101,7 +101,7 @@ class Lab:
     def write_rows(self, model: str, path: Path | str, count: int) -> tuple[bytes, ...]:
         """Write `count` examples as perf_analyzer takes them for this model; return the examples."""
         with triton(self.url) as client:
-            rows = rows_for(describe_model(client, model), count=count, seed=_SEED)
+            rows = rows_for(describe_model(client, model), DataSource(count, _SEED))
         for_perf_analyzer(rows, Path(path))
         return rows.examples
 
@@ -120,13 +120,9 @@ class Lab:
     @contextmanager
     def executions(self, model: str) -> Iterator[Executions]:
         """Fills what it yields, at the end of the block, with the difference of Triton's statistics."""
-        seen, before = Executions(), self._counted(model)
+        seen, before = Executions(), statistics_now(self.url, model)
         yield seen
-        seen.by_rows = self._counted(model).since(before).executions_by_batch
-
-    def _counted(self, model: str) -> ModelStatistics:
-        with triton(self.url) as client:
-            return of_all_versions(client.get_inference_statistics(model))
+        seen.by_rows = statistics_now(self.url, model).since(before).executions_by_batch
 
     @contextmanager
     def asking(self, model: str, picture: bytes) -> Iterator[RequestTally]:

@@ -1,63 +1,191 @@
-"""A point measured by our own client: rates, the web app, and every answer of the measurement checked."""
+"""Our own asynchronous client, which checks every answer: closed loops, and open ones that omit no latency.
+
+In an open loop requests are due at times drawn beforehand, and a latency counts from when its request
+was due: a server that stalls cannot hide the requests that it kept from being sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from gourmet.measure import generator, server_probe, stats, validity
-from gourmet.measure.generator import Load, OnTime, Traffic
-from gourmet.measure.results import Evidence, Point
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.measure import server_probe, stats, validity
+from gourmet.measure.results import Evidence, LoadSpec, Point
 from gourmet.measure.server_probe import ServerProbe
-from gourmet.measure.task import Task, wire_for
-from gourmet.measure.transports import in_shared_memory, requests
+from gourmet.measure.stats import Array
+from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
+from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, in_shared_memory, requests
 from gourmet.serving.statistics import booked, statistics_now
 
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02
+# More than this under way means that answers do not come as fast as requests.
+_MOST_IN_FLIGHT: Final = 4096
+_HOPELESSLY_LATE_S: Final = 2.0
 _SEED: Final = 1
 
 
-def measure(task: Task) -> Point:
+@dataclass
+class Traffic:
+    """What was sent when, and answered when; failures apart. Times are seconds of one clock."""
+
+    # When each request was due, sent and answered.
+    times: list[tuple[float, float, float]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    # When the pieces of each streamed answer came.
+    pieces: list[tuple[float, ...]] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
+    client_cores: float = 0.0
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        due, sent, done = np.array(self.times).reshape(-1, 3).T
+        return due, sent, done
+
+    def holds(self, times: Array) -> npt.NDArray[np.bool_]:
+        """Which of these moments lie in the measurement."""
+        held: npt.NDArray[np.bool_] = (times >= self.began) & (times < self.ended)
+        return held
+
+
+@dataclass
+class Load:
+    """A demand on a server; `check` raises where an answer is wrong, which ends the run.
+
+    `mark` is called in a thread when the measurement begins and when it ends.
+    """
+
+    wire: Wire
+    requests: Iterator[Request]
+    demand: LoadSpec
+    check: Callable[[Request, RawReply], None]
+    warm_up_s: float
+    measure_s: float
+    mark: Callable[[], None]
+    traffic: Traffic = field(default_factory=Traffic)
+    in_flight: int = 0
+
+    def run(self) -> Traffic:
+        asyncio.run(self._run())
+        return self.traffic
+
+    async def _run(self) -> None:
+        start, length_s = time.perf_counter(), self.warm_up_s + self.measure_s
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch())
+                if self.demand.arrivals == "closed":
+                    for _ in range(int(self.demand.level)):
+                        group.create_task(self._ask_until(start + length_s))
+                else:
+                    await self._dispatch(group, start, length_s)
+        except BaseExceptionGroup as exc:
+            raise _first(exc) from None
+        finally:
+            await self.wire.close()
+
+    async def _watch(self) -> None:
+        await asyncio.sleep(self.warm_up_s)
+        await asyncio.to_thread(self.mark)
+        seen = self.traffic
+        seen.began, busy = time.perf_counter(), time.process_time()
+        await asyncio.sleep(self.measure_s)
+        seen.ended = time.perf_counter()
+        seen.client_cores = (time.process_time() - busy) / (seen.ended - seen.began)
+        await asyncio.to_thread(self.mark)
+
+    async def _ask_until(self, stop: float) -> None:
+        while (now := time.perf_counter()) < stop:
+            await self._ask(now)
+
+    async def _dispatch(self, group: asyncio.TaskGroup, start: float, length_s: float) -> None:
+        for at in _due_times(self.demand, length_s):
+            left = start + at - time.perf_counter()
+            await asyncio.sleep(max(0.0, left))  # even when late, so that others get their turn
+            if self.in_flight >= _MOST_IN_FLIGHT or -left > _HOPELESSLY_LATE_S:
+                raise validity.too_many_in_flight(self.in_flight, -left)
+            group.create_task(self._ask(start + at))
+
+    async def _ask(self, due: float) -> None:
+        request = next(self.requests)
+        sent = time.perf_counter()
+        self.in_flight += 1
+        try:
+            reply = await self.wire.send(request)
+        except RequestFailed as exc:
+            self.traffic.errors[str(exc)] += 1
+            return
+        finally:
+            self.in_flight -= 1
+        done = time.perf_counter()
+        self.check(request, reply)
+        self.traffic.times.append((due, sent, done))
+        self.traffic.pieces.append(reply.pieces)
+
+
+def _due_times(demand: LoadSpec, length_s: float) -> Iterator[float]:
+    """Seconds after the start: the clock's own numbers are too large to add hundredths to them."""
+    random = np.random.default_rng(_SEED)
+    at = 0.0
+    for number in itertools.count(1):
+        if at >= length_s:
+            return
+        yield at
+        if demand.arrivals == "poisson":
+            at += random.exponential(1 / demand.level)
+        else:
+            at = number / demand.level
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The reason why a group of tasks ended: the first that is not a group itself."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions) -> Point:
     """The point that our client measures; raises Untrusted."""
-    demand, effort = task.demand, task.effort
-    probe = ServerProbe(task.target.url, task.target.app_url, demand)
-    traffic, checks = checked_traffic(task, effort.warm_up_s, effort.measure_s, probe, task.on_time)
+    probe = ServerProbe(target, demand)
+    traffic, checks = checked_traffic(workload, demand, target, effort, probe.look)
     stretch = traffic.began, traffic.ended
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
     ours = traffic.holds(done if demand.arrivals == "closed" else due)
-    checks = (*checks, validity.generator_had_time(demand, traffic.client_cores))
+    checks += (validity.generator_had_time(traffic.client_cores),)
     if not ours.any():
-        raise validity.Disturbed(
-            f"{demand}: no request was answered in {effort.measure_s:g} s: use a longer --window"
-        )
+        raise validity.Disturbed(f"no request was answered in {effort.measure_s:g} s: use a longer --window")
     took = stats.latency(1000 * (done - due)[ours])
     windows = stats.windows(due, done, *stretch, effort.windows)
     rates = [window.requests_per_s for window in windows]
-    natural = generator.expected_deviation(
-        statistics.fmean(rates) * effort.window_s, demand.arrivals == "poisson"
-    )
     under_way = stats.in_flight(due, done, *stretch)
     if demand.arrivals == "closed":
         # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
-        checks = (*checks, validity.littles_law(demand, demand.level, under_way))
+        checks += (validity.littles_law(demand.level, under_way),)
     else:
         owed, seconds = int(ours.sum()), traffic.ended - traffic.began
+        out, answered = (int(traffic.holds(moments).sum()) for moments in (sent, done))
         lag_ms = float(1000 * (sent - due)[ours].mean())
-        counts = {"sent": int(traffic.holds(sent).sum()), "due": owed}
-        checks = (
-            *checks,
-            validity.generator_was_punctual(demand, **counts, lag_ms=lag_ms, mean_ms=took.mean),
-            validity.server_kept_up(
-                demand, answered=int(traffic.holds(done).sum()), due=owed, seconds=seconds
-            ),
-            validity.littles_law(demand, under_way, owed / seconds * took.mean / 1000),
+        checks += (
+            validity.generator_was_punctual(sent=out, due=owed, lag_ms=lag_ms, mean_ms=took.mean),
+            validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
+            validity.littles_law(under_way, owed / seconds * took.mean / 1000),
         )
-    steady = validity.steady(demand, windows, stats.unsteadiness(rates), effort.steadiness + natural)
+    natural = validity.expected_deviation(
+        statistics.fmean(rates) * effort.window_s, demand.arrivals == "poisson"
+    )
     return Point(
         arm="",
         demand=demand,
@@ -70,43 +198,34 @@ def measure(task: Task) -> Point:
         requests=int(ours.sum()),
         errors=dict(traffic.errors),
         usage=probe.usage(traffic.client_cores),
-        checks=(*checks, steady),
-        config=task.config,
+        checks=(*checks, validity.steady(windows, stats.unsteadiness(rates), effort.steadiness + natural)),
+        config={},
         stream=stats.stream(due, traffic.pieces, ours, stretch, effort.windows),
     )
 
 
 def checked_traffic(
-    task: Task,
-    warm_up_s: float,
-    measure_s: float,
-    probe: ServerProbe,
-    on_time: OnTime = lambda _: None,
+    workload: Workload,
+    demand: LoadSpec,
+    target: Addresses,
+    effort: MeasureOptions,
+    mark: Callable[[], None] = lambda: None,
 ) -> tuple[Traffic, tuple[Evidence, ...]]:
     """Load from our client, every answer checked and every row accounted for."""
-    workload, demand, target = task.workload, task.demand, task.target
-    rows = workload.rows
+    rows, answers = workload.rows, workload.answers
     before = statistics_now(target.url, demand.model)
     shared = in_shared_memory(target.url, rows, demand.batch) if demand.shared_memory else nullcontext()
     with shared as regions:
         wire = wire_for(target, demand, rows, regions)
-        asked = requests(wire, len(rows), demand.batch, _SEED)
-        traffic = Load(
-            wire,
-            itertools.cycle(asked),
-            demand,
-            lambda request, reply: workload.answers.check(wire, request, reply),
-            warm_up_s=warm_up_s,
-            measure_s=measure_s,
-            mark=lambda: asyncio.to_thread(probe.look),
-            seed=_SEED,
-            on_time=on_time,
-        ).run()
+        asked = itertools.cycle(requests(wire, len(rows), demand.batch))
+        check = partial(answers.check, wire)
+        traffic = Load(wire, asked, demand, check, effort.warm_up_s, effort.measure_s, mark).run()
     answered = len(traffic.times)
-    errors = validity.few_errors(traffic.errors, answered, task.effort.errors_allowed)
-    counted = booked(target.url, demand.model, before, lambda counts: counts.rows >= traffic.rows).rows
-    failed = demand.batch * sum(traffic.errors.values())
+    sent, failed = demand.batch * answered, demand.batch * sum(traffic.errors.values())
     others = _OTHERS_BEHIND_THE_APP if demand.through == "app" else 0.0
-    accounted = validity.rows_counted(counted, traffic.rows, failed=failed, others_allowed=others)
-    answers = Evidence("answers", f"{answered} of {answered} right", f"as {workload.answers.source}")
-    return traffic, (answers, errors, accounted)
+    counted = booked(target.url, demand.model, before, lambda counts: counts.rows >= sent).rows
+    return traffic, (
+        Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
+        validity.few_errors(traffic.errors, answered, effort.errors_allowed),
+        validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
+    )

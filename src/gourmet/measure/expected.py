@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure.connections import RawReply, RequestFailed
-from gourmet.measure.inputs import Array, InputRows
-from gourmet.measure.transports import Answer, Request, Wire
+from gourmet.measure.inputs import InputRows
+from gourmet.measure.transports import Answer, RawReply, Request, RequestFailed, Wire
 from gourmet.measure.validity import Untrusted, WrongAnswers
 
 # A batch's products round differently than a single row's; more than this is another answer.
@@ -37,37 +37,36 @@ class Answers:
         # The same bytes again are as right as they were: most replies need no second look.
         if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
             return
-        answer = wire.read(reply)
-        rows = len(request.rows)
-        for name, values in answer.items():
-            if self._batched and (values.ndim == 0 or values.shape[0] != rows):
-                got = values.shape[0] if values.ndim else 0
-                raise WrongAnswers(
-                    f"a request of {rows} rows was answered with {got} rows of {name}: "
-                    f"counting requests times rows would report answers that no client got"
-                )
-        for place, row in enumerate(request.rows):
-            mine = {name: values[place] for name, values in answer.items()} if self._batched else answer
-            if not _same(mine, self.expected[row]):
-                raise WrongAnswers(self._complaint(mine, row, rows, place))
+        found = _by_row(wire.read(reply), len(request.rows), self._batched)
+        for place, (row, answer) in enumerate(zip(request.rows, found, strict=True), 1):
+            self.check_row(row, answer, f"row {place} of a request of {len(found)}")
         self._right[id(request)] = reply.body
 
-    def check_alone(self, answers: Sequence[Answer]) -> None:
-        """Raise WrongAnswers unless each row, asked alone, has the expected answer."""
-        for row, answer in enumerate(answers):
-            if not _same(answer, self.expected[row]):
-                raise WrongAnswers(self._complaint(answer, row, 1, 0))
-
-    def _complaint(self, got: Answer, row: int, rows: int, place: int) -> str:
+    def check_row(self, row: int, got: Answer, where: str) -> None:
+        if _same(got, self.expected[row]):
+            return
         others = (other for other, answer in enumerate(self.expected) if other != row and _same(got, answer))
         theirs = next(others, None)
         what = (
             "is not the one expected" if theirs is None else f"is that of input {theirs}: rows are mixed up"
         )
-        return (
-            f"row {place + 1} of a request of {rows}: the answer to input {row} {what} "
+        raise WrongAnswers(
+            f"{where}: the answer to input {row} {what} "
             f"(expected: as {self.source}); a fast wrong answer is worth nothing, so nothing is reported"
         )
+
+
+def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:
+    if not batched:
+        return [answer]
+    for name, values in answer.items():
+        got = values.shape[0] if values.ndim else 0
+        if got != rows:
+            raise WrongAnswers(
+                f"a request of {rows} rows was answered with {got} rows of {name}: "
+                f"counting requests times rows would report answers that no client got"
+            )
+    return [{name: values[place] for name, values in answer.items()} for place in range(rows)]
 
 
 def _same(got: Answer, expected: Answer) -> bool:
@@ -87,22 +86,14 @@ def ask_alone(wire: Wire, rows: int, batched: bool) -> list[Answer]:
 
     async def ask() -> list[Answer]:
         try:
-            replies = [wire.read(await wire.send(wire.request((row,)))) for row in range(rows)]
+            return [wire.read(await wire.send(wire.request((row,)))) for row in range(rows)]
         finally:
             await wire.close()
-        return [_only_row(answer) for answer in replies] if batched else replies
 
     try:
-        return asyncio.run(ask())
+        return [_by_row(answer, 1, batched)[0] for answer in asyncio.run(ask())]
     except RequestFailed as exc:
         raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
-
-
-def _only_row(answer: Answer) -> Answer:
-    for name, values in answer.items():
-        if values.ndim == 0 or values.shape[0] != 1:
-            raise WrongAnswers(f"one row was answered with {name} of shape {list(values.shape)}")
-    return {name: values[0] for name, values in answer.items()}
 
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
@@ -112,13 +103,10 @@ def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     try:
         session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        found = []
-        for row in range(len(rows)):
-            feeds: Mapping[str, Array] = {given.name: rows.tensor(given, (row,)) for given in rows.inputs}
-            answer = dict(zip(names, session.run(None, feeds), strict=True))
-            found.append(_only_row(answer) if rows.batched else answer)
-    except WrongAnswers:
-        raise
+        feeds = [
+            {given.name: rows.tensor(given, (row,)) for given in rows.inputs} for row in range(len(rows))
+        ]
+        found = [dict(zip(names, session.run(None, each), strict=True)) for each in feeds]
     except Exception as exc:
         raise UsageError(f"--reference {model} cannot answer the rows: {exc}") from exc
-    return found
+    return [_by_row(answer, 1, rows.batched)[0] for answer in found]

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from gourmet.contracts import Classification, ModelInfo, System
+from gourmet.contracts import Array, Classification, ModelInfo, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.systems import registry
-
-Array = npt.NDArray[Any]
 
 # The files of a folder of examples, by the task of the system that takes them.
 _SUFFIXES: Final = {"classification": {".jpg", ".jpeg", ".png", ".webp"}, "generation": {".txt"}}
 
 
 @dataclass(frozen=True)
-class Input:
-    """An input of a model: Triton's datatype and the shape of one row; −1 is a dimension of any size."""
+class DataSource:
+    """Which rows to send, and where the expected answers come from."""
 
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
+    count: int = 32
+    seed: int = 5
+    folder: Path | None = None
+    size: tuple[int, int] = (400, 300)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reference: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class InputRows:
     """Rows for a model's inputs; `examples` are what clients of its system would send for them."""
 
     info: ModelInfo
-    inputs: tuple[Input, ...]
+    inputs: tuple[TensorSpec, ...]  # their shapes are of one row; −1 is a dimension of any size
     values: Mapping[str, Sequence[Array]]  # by input, a tensor a row
     about: str
     examples: tuple[bytes, ...] = ()
@@ -61,7 +62,7 @@ class InputRows:
         known = self.info.system and isinstance(registry.load(self.info.system), Classification)
         return self.examples if known else ()
 
-    def tensor(self, given: Input, which: Sequence[int]) -> Array:
+    def tensor(self, given: TensorSpec, which: Sequence[int]) -> Array:
         values = self.values[given.name]
         return np.stack([values[row] for row in which]) if self.batched else values[which[0]]
 
@@ -73,126 +74,106 @@ def raw(values: Array) -> bytes:
     return np.ascontiguousarray(values).tobytes()
 
 
-def rows_for(
-    info: ModelInfo,
-    *,
-    count: int,
-    seed: int,
-    data: Path | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    size: tuple[int, int] = (400, 300),
-) -> InputRows:
-    """`count` rows for a model: out of `data`, else its system's examples, else noise of the right shape."""
+def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
+    """Rows for a model: out of files or arrays, else its system's examples, else noise of the right shape."""
+    data, count, seed, size = source.folder, source.count, source.seed, source.size
     declared = tuple(
-        Input(spec.name, spec.datatype, spec.shape[1:] if info.max_batch_size else spec.shape)
-        for spec in info.inputs
+        replace(spec, shape=spec.shape[1:]) if info.max_batch_size else spec for spec in info.inputs
     )
     if data is not None and data.suffix == ".npz":
-        return _from_arrays(data, info, _closed(declared, shapes or {}, info), count)
-    system = registry.load(info.system) if info.system in registry.names() else None
-    examples: Sequence[bytes]
+        return _from_arrays(data, info, _closed(declared, source.shapes, info), count)
+    if info.system not in registry.names():
+        if data is not None:
+            raise UsageError(
+                f"--data {data} cannot be used: the model names no system that says what its files mean; "
+                "give an .npz by inputs"
+            )
+        return _noise(info, _closed(declared, source.shapes, info), count, seed)
+    system = registry.load(info.system)
     if data is not None:
         examples, about = _files(data, system, count)
     elif isinstance(system, Classification):
         examples = system.examples(count, seed, size)
         about = f"{count} drawn pictures of {system.title.lower()}, {size[0]}×{size[1]}, seed {seed}"
-    elif system is not None:
-        examples, about = system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"
     else:
-        return _noise(info, _closed(declared, shapes or {}, info), count, seed)
-    assert system is not None
+        examples, about = system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"
     asked = [system.request_inputs(example, info) for example in examples]
     inputs = tuple(given for given in declared if given.name in asked[0])
     values = {given.name: [_one_row(each[given.name], given) for each in asked] for given in inputs}
     return InputRows(info, inputs, values, about, tuple(examples))
 
 
-def _one_row(tensor: Array, given: Input) -> Array:
+def _one_row(tensor: Array, given: TensorSpec) -> Array:
     """Without the dimension of rows, where a system puts one in front."""
-    known = -1 not in given.dims
-    return tensor.reshape(given.dims if known else tensor.shape[-len(given.dims) :])
+    known = -1 not in given.shape
+    return tensor.reshape(given.shape if known else tensor.shape[-len(given.shape) :])
 
 
 def _closed(
-    declared: tuple[Input, ...], shapes: Mapping[str, Sequence[int]], info: ModelInfo
-) -> tuple[Input, ...]:
+    declared: tuple[TensorSpec, ...], shapes: Mapping[str, Sequence[int]], info: ModelInfo
+) -> tuple[TensorSpec, ...]:
     """The inputs with every dimension known; `shapes` fills in those that the config leaves open."""
-    closed = []
-    for given in declared:
-        dims = tuple(int(dim) for dim in shapes.get(given.name, given.dims))
-        if min(dims, default=1) < 1:
+    closed = tuple(replace(given, shape=tuple(shapes.get(given.name, given.shape))) for given in declared)
+    for given in closed:
+        if min(given.shape, default=1) < 1:
+            whole = ",".join(str(abs(dim)) for dim in given.shape)
             raise UsageError(
-                f"input {given.name} of {info.name} has the open shape {list(dims)}: "
-                f"say that of one row, as in --shape {given.name}:{','.join(str(abs(dim)) for dim in dims)}"
+                f"input {given.name} of {info.name} has the open shape {list(given.shape)}: "
+                f"say that of one row, as in --shape {given.name}:{whole}"
             )
-        closed.append(Input(given.name, given.datatype, dims))
-    return tuple(closed)
+    return closed
 
 
-def _files(folder: Path, system: System | None, count: int) -> tuple[list[bytes], str]:
-    suffixes = _SUFFIXES[system.task] if system else set()
+def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:
+    suffixes = _SUFFIXES[system.task]
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
     if not files:
-        why = (
-            f"it has no files of {', '.join(sorted(suffixes))}"
-            if system
-            else "the model names no system that says what its files mean"
-        )
-        raise UsageError(
-            f"--data {folder} cannot be used: {why}; give a folder of examples, or an .npz by inputs"
-        )
+        raise UsageError(f"--data {folder} cannot be used: it has no files of {', '.join(sorted(suffixes))}")
     # Spread over the folder, which is often sorted by class.
     chosen = files[:: max(1, len(files) // count)][:count]
     return [path.read_bytes() for path in chosen], f"{len(chosen)} files of {folder.name}"
 
 
-def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[Input, ...], count: int) -> InputRows:
+def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int) -> InputRows:
     with np.load(path) as held:
-        missing = [given.name for given in inputs if given.name not in held]
-        if missing:
-            raise UsageError(f"{path} has no array {missing[0]!r}; it has {', '.join(held) or 'none'}")
-        values = {given.name: held[given.name][:count] for given in inputs}
+        arrays = {name: held[name][:count] for name in held}
     for given in inputs:
-        wanted = np.dtype(triton_to_np_dtype(given.datatype))
-        if values[given.name].shape[1:] != given.dims or values[given.name].dtype != wanted:
+        array, wanted = arrays.get(given.name), np.dtype(triton_to_np_dtype(given.datatype))
+        if array is None or array.shape[1:] != given.shape or array.dtype != wanted:
+            found = "not there" if array is None else f"{array.dtype} {list(array.shape)}"
             raise UsageError(
-                f"{path}: {given.name} is {values[given.name].dtype} {list(values[given.name].shape)}, "
-                f"and {given.datatype} [rows, {', '.join(str(dim) for dim in given.dims)}] is wanted"
+                f"{path}: {given.name} is {found}, "
+                f"and {given.datatype} [rows, {', '.join(map(str, given.shape))}] is wanted"
             )
-    rows = {name: list(array) for name, array in values.items()}
+    rows = {given.name: list(arrays[given.name]) for given in inputs}
     return InputRows(info, inputs, rows, f"{len(rows[inputs[0].name])} rows of {path.name}")
 
 
-def _noise(info: ModelInfo, inputs: tuple[Input, ...], count: int, seed: int) -> InputRows:
+def _noise(info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int, seed: int) -> InputRows:
     random = np.random.default_rng(seed)
     values = {given.name: [_random(given, random) for _ in range(count)] for given in inputs}
     return InputRows(info, inputs, values, f"{count} rows of noise, seed {seed}")
 
 
-def _random(given: Input, random: np.random.Generator) -> Array:
+def _random(given: TensorSpec, random: np.random.Generator) -> Array:
     if given.datatype == "BYTES":
-        letters = [
-            bytes(random.integers(97, 123, 16, dtype=np.uint8)) for _ in range(int(np.prod(given.dims)))
-        ]
-        return np.array(letters, dtype=np.object_).reshape(given.dims)
+        texts = np.array([random.bytes(8).hex().encode() for _ in range(math.prod(given.shape))], np.object_)
+        return texts.reshape(given.shape)
     kind = np.dtype(triton_to_np_dtype(given.datatype))
     if kind.kind == "f":
-        return random.standard_normal(given.dims).astype(kind)
+        return random.standard_normal(given.shape).astype(kind)
     most = 2 if kind.kind == "b" else min(256, int(np.iinfo(kind).max) + 1)
-    return random.integers(0, most, given.dims).astype(kind)
+    return random.integers(0, most, given.shape).astype(kind)
 
 
 def for_perf_analyzer(rows: InputRows, path: Path) -> Path:
     """The rows as the file that perf_analyzer takes with --input-data."""
     data = [
         {
-            given.name: {
-                "b64": base64.b64encode(raw(rows.values[given.name][row])).decode(),
-                "shape": list(rows.values[given.name][row].shape),
-            }
-            for given in rows.inputs
+            name: {"b64": base64.b64encode(raw(row)).decode(), "shape": list(row.shape)}
+            for name, row in zip(rows.values, each, strict=True)
         }
-        for row in range(len(rows))
+        for each in zip(*rows.values.values(), strict=True)
     ]
     path.write_text(json.dumps({"data": data}))
     return path

@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import resource
+import signal
 import subprocess
 import sysconfig
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.measure.results import Window
+from gourmet.measure.results import LoadSpec, Window
 from gourmet.serving import api_keys, running_stack
 from gourmet.serving.wheel import find_wheel
 
@@ -32,18 +33,14 @@ class PerfAnalyzerError(GourmetError):
 
 @dataclass(frozen=True)
 class PerfLoad:
-    """What to send to a served model, and for how long.
+    """A closed loop on a served model at `url`, with which inputs, and for how long.
 
     A measurement is the mean of three windows in a row that differ by `stability_percent` at most.
     """
 
-    model: str
+    demand: LoadSpec
     url: str
-    protocol: Literal["http", "grpc"] = "http"
-    concurrency: int = 1
-    batch: int = 1
     input_data: Path | Literal["random", "zero"] = "random"
-    shared_memory: bool = False
     window_ms: int = 5000
     max_windows: int = 10
     stability_percent: float = 10
@@ -117,14 +114,14 @@ def profile(load: PerfLoad, on_line: Callable[[str], None] = lambda _: None) -> 
 
     `on_line` is told what it says while it works.
     """
-    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
-        report = Path(folder, "report.csv")
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as name:
+        folder, report = Path(name), Path(name, "report.csv")
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = _run([*arguments(load), "-v", "-f", str(report)], Path(folder), load, on_line)
+        said = _run([*arguments(load), "-v", "-f", str(report)], folder, load, on_line)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        measured = parse(report.read_text(), load.batch)
+        measured = parse(report.read_text(), load.demand.batch)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    passes = [Window(float(rate) / load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
+    passes = [Window(float(rate) / load.demand.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
     mean, requests = _MEAN.search(said), _REQUESTS.search(said)
     if not (passes and mean and requests):
         raise PerfAnalyzerError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
@@ -134,11 +131,12 @@ def profile(load: PerfLoad, on_line: Callable[[str], None] = lambda _: None) -> 
 
 def arguments(load: PerfLoad) -> list[str]:
     """The command line of a load, less the program and its report."""
+    demand = load.demand
     return [
-        *("-m", load.model, "-u", load.url, "-i", load.protocol, "-b", str(load.batch)),
-        *("--concurrency-range", str(load.concurrency), "--input-data", str(load.input_data)),
-        *(("--shared-memory", "system") if load.shared_memory else ()),
-        *(_keys(load.url, load.protocol) if load.shared_memory else ()),
+        *("-m", demand.model, "-u", load.url, "-i", demand.protocol, "-b", str(demand.batch)),
+        *("--concurrency-range", str(int(demand.level)), "--input-data", str(load.input_data)),
+        *(("--shared-memory", "system") if demand.shared_memory else ()),
+        *(_keys(load.url, demand.protocol) if demand.shared_memory else ()),
         *("--measurement-interval", str(load.window_ms)),
         *("--max-trials", str(load.max_windows), "--stability-percentage", str(load.stability_percent)),
     ]
@@ -156,7 +154,7 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
     """Where the running stack is, for somebody's own arguments that do not say whom to ask."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
-    grpc = dict(pairwise(arguments)).get("-i", "http").lower() == "grpc"
+    grpc = _protocol(arguments) == "grpc"
     named = "" if grpc else os.environ.get("TRITON_SERVER_URL", "")
     stack = running_stack()
     found = (stack.grpc_url if grpc else stack.http_url) if stack else ""
@@ -167,10 +165,11 @@ def _keys_for(arguments: Sequence[str]) -> list[str]:
     """The keys that somebody's own arguments need, where they go to a Triton that we have them for."""
     if not any(word.startswith("--shared-memory") for word in arguments):
         return []
-    given = dict(pairwise(arguments))
-    protocol = given.get("-i", "http").lower()
-    default = "localhost:8001" if protocol == "grpc" else "localhost:8000"
-    return _keys(given.get("-u", default), protocol)
+    return _keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))
+
+
+def _protocol(arguments: Sequence[str]) -> str:
+    return dict(pairwise(arguments)).get("-i", "http").lower()
 
 
 def _keys(url: str, protocol: str) -> list[str]:
@@ -193,16 +192,17 @@ def parse(report: str, batch: int) -> Measurement:
 
 def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callable[[str], None]) -> str:
     """All that it said."""
-    what = f"perf_analyzer on {load.model} at {load.url} with concurrency {load.concurrency}"
+    what = f"perf_analyzer on {load.demand.model} at {load.url} with {load.demand}"
     lines: list[str] = []
+    complaints = folder / "complaints"
     with (
-        (folder / "complaints").open("w+") as complaints,
+        complaints.open("w") as errors,
         subprocess.Popen(
             [str(_binary()), *arguments],
             env=_environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=complaints,
+            stderr=errors,
             text=True,
         ) as ran,
     ):
@@ -212,24 +212,18 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callab
         try:
             for line in ran.stdout:
                 lines.append(line)
-                on_line(line.strip())
+                on_line(line)
             ran.wait()
-        except BaseException:
-            ran.kill()
-            raise
         finally:
-            # Where it ran for as long as it may, the timer has come to its end and does not cancel.
-            in_time = late.is_alive()
             late.cancel()
-        complaints.seek(0)
-        complained = complaints.read()
-    if ran.returncode and not in_time:
+            ran.kill()
+    if ran.returncode == -signal.SIGKILL:
         raise PerfAnalyzerError(
             f"{what} did not end within {load.timeout_s:.0f} s: choose shorter windows or fewer of them"
         )
     if ran.returncode:
         # A wrong argument is followed by the whole of its help.
-        words = " ".join(complained.split("Usage:")[0].split())
+        words = " ".join(complaints.read_text().split("Usage:")[0].split())
         words = words or f"it ended with status {ran.returncode}"
         raise PerfAnalyzerError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
     return "".join(lines)
@@ -247,13 +241,7 @@ def _binary() -> Path:
 
 def _environment(folder: Path) -> dict[str, str]:
     """Ours, with links in `folder` by which perf_analyzer finds its libraries in the wheel."""
-    wheel = find_wheel().libraries
     for name, pattern in _LIBRARIES.items():
-        found = sorted(wheel.glob(pattern))
-        if not found:
-            raise PerfAnalyzerError(
-                f"perf_analyzer needs {name}, and {wheel} has no {pattern}: reinstall nvidia-pytriton with "
-                "`pip install --force-reinstall --no-deps -r requirements/triton.txt`"
-            )
-        (folder / name).symlink_to(found[-1])
+        for found in sorted(find_wheel().libraries.glob(pattern))[-1:]:
+            (folder / name).symlink_to(found)
     return {**os.environ, "LD_LIBRARY_PATH": str(folder)}

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from gourmet.contracts import Array, Tensors
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import available_cpus
-
-Array = npt.NDArray[Any]
-Feeds = Mapping[str, Array]
 
 _WARM_UP_RUNS: Final = 10
 # Two ways to share a product among threads round differently; more than this is a different answer.
@@ -41,7 +38,8 @@ class Layout:
     threads: int
 
     def __str__(self) -> str:
-        return f"{_count(self.processes, 'session')} × {_count(self.threads, 'thread')}"
+        sessions, threads = "s" * (self.processes > 1), "s" * (self.threads > 1)
+        return f"{self.processes} session{sessions} × {self.threads} thread{threads}"
 
 
 @dataclass(frozen=True)
@@ -70,41 +68,36 @@ def usual_layouts(cpus: int) -> tuple[Layout, ...]:
 
 
 def measure(
-    model: Path, feeds: Feeds, *, seconds: float = 3.0, layouts: Sequence[Layout] = ()
+    model: Path, feeds: Tensors, *, seconds: float = 3.0, layouts: Sequence[Layout] = ()
 ) -> list[LayoutResult]:
     """Run `model` on `feeds` for `seconds` in every layout."""
-    if not model.is_file():
-        raise RawOnnxError(f"no ONNX file found at {model}")
     chosen = layouts or usual_layouts(available_cpus())
     seen = {layout: _run(model, feeds, layout, seconds) for layout in chosen}
     first, expected = chosen[0], seen[chosen[0]][0].answer
     for layout, processes in seen.items():
-        for process in processes:
-            if not all(map(_same, process.answer, expected)):
-                raise RawOnnxError(f"{layout} and {first} answer the same input differently: measure neither")
+        pairs = (pair for process in processes for pair in zip(process.answer, expected, strict=True))
+        if not all(np.allclose(got, right, _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE) for got, right in pairs):
+            raise RawOnnxError(f"{layout} and {first} answer the same input differently: measure neither")
     return [summarise(layout, processes) for layout, processes in seen.items()]
 
 
 def summarise(layout: Layout, processes: Sequence[Seen]) -> LayoutResult:
     """The result of a layout out of what its processes saw."""
-    latencies_ms = 1000 * np.concatenate([seen.latencies_s for seen in processes])
+    took_ms = 1000 * np.concatenate([seen.latencies_s for seen in processes])
     wall_s = max(seen.ended for seen in processes) - min(seen.started for seen in processes)
-    return LayoutResult(
-        layout, latencies_ms.size / wall_s, float(latencies_ms.mean()), float(np.median(latencies_ms))
-    )
+    return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
 
 
-def _run(model: Path, feeds: Feeds, layout: Layout, seconds: float) -> list[Seen]:
+def _run(model: Path, feeds: Tensors, layout: Layout, seconds: float) -> list[Seen]:
     # Spawned, not forked: the caller may hold threads and locks, and each layout is to start alike.
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(layout.processes, mp_context=context) as pool:
-        together = manager.Barrier(layout.processes)
-        given = model, dict(feeds), layout.threads, seconds, together
+        given = model, feeds, layout.threads, seconds, manager.Barrier(layout.processes)
         asked = [pool.submit(_work, *given) for _ in range(layout.processes)]
         return [future.result() for future in asked]
 
 
-def _work(model: Path, feeds: dict[str, Array], threads: int, seconds: float, together: Any) -> Seen:
+def _work(model: Path, feeds: Tensors, threads: int, seconds: float, together: Any) -> Seen:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -124,13 +117,3 @@ def _work(model: Path, feeds: dict[str, Array], threads: int, seconds: float, to
         before, now = now, time.perf_counter()
         latencies.append(now - before)
     return Seen(started, now, np.array(latencies), answer)
-
-
-def _same(ours: Array, theirs: Array) -> bool:
-    if not np.issubdtype(ours.dtype, np.number):
-        return bool(np.array_equal(ours, theirs))
-    return bool(np.allclose(ours, theirs, rtol=_RELATIVE_TOLERANCE, atol=_ABSOLUTE_TOLERANCE))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

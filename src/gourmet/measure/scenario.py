@@ -15,6 +15,7 @@ from typing import Any
 from gourmet.config_change import Change, Config, changed
 from gourmet.measure import config_guard, stats, sweep
 from gourmet.measure.claims import NotMeasured
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.requirement import Requirement
 from gourmet.measure.results import (
@@ -30,7 +31,7 @@ from gourmet.measure.results import (
     Stream,
     Window,
 )
-from gourmet.measure.sweep import DataSource, OnStep
+from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 
 

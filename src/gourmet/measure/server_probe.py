@@ -4,57 +4,109 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import psutil
 
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
-from gourmet.measure.usage import ServerProcesses, cores
+from gourmet.measure.task import Addresses
 from gourmet.runtime.statistics import ModelStatistics
+from gourmet.serving.run_file import LOOPBACK
 from gourmet.serving.statistics import statistics_now
-
-
-def split(counted: ModelStatistics, mean_ms: float) -> Split:
-    """Where a mean latency of `mean_ms` went; what Triton does not account for is the network."""
-    phases = (counted.queue_ns, counted.input_ns, counted.infer_ns, counted.output_ns)
-    each = [ns / max(1, counted.requests) / 1e6 for ns in phases]
-    queue, given, infer, output = each
-    return Split(queue, given, infer, output, max(0.0, mean_ms - sum(each)))
-
-
-def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
-    """How many rows went through the network at once, how often and for how long."""
-    return tuple(
-        BatchSize(rows, count, counted.infer_ns_by_batch.get(rows, 0) / count / 1e6)
-        for rows, count in sorted(counted.executions_by_batch.items())
-    )
 
 
 class ServerProbe:
     """Looks at the server when a measurement begins and when it ends."""
 
-    def __init__(self, url: str, app_url: str, demand: LoadSpec) -> None:
-        self._url, self._model = url, demand.model
-        asked = [url, app_url] if demand.through == "app" else [url]
-        self._servers = [ServerProcesses(address) for address in asked]
-        self._times: list[float] = []
-        self._counts: list[ModelStatistics] = []
-        self._cpu_s: list[list[dict[int, float]]] = []
-        self._memory_mib: list[float | None] = []
+    def __init__(self, target: Addresses, demand: LoadSpec) -> None:
+        self._url, self._model = target.url, demand.model
+        asked = [target.url, target.app_url] if demand.through == "app" else [target.url]
+        self._servers = [listener(address) for address in asked]
+        self._looks: list[tuple[float, ModelStatistics, list[dict[int, float]]]] = []
 
     def look(self) -> None:
-        self._times.append(time.monotonic())
-        self._counts.append(statistics_now(self._url, self._model))
-        self._cpu_s.append([server.cpu_s() for server in self._servers])
-        if len(self._times) > 1:
-            self._memory_mib = [server.memory_mib() for server in self._servers]
+        busy_s = [cpu_s(tree(pid)) if pid else {} for pid in self._servers]
+        self._looks.append((time.monotonic(), statistics_now(self._url, self._model), busy_s))
 
     @property
     def counted(self) -> ModelStatistics:
-        return self._counts[-1].since(self._counts[0])
+        return self._looks[-1][1].since(self._looks[0][1])
 
     @property
     def seconds(self) -> float:
-        return self._times[-1] - self._times[0]
+        return self._looks[-1][0] - self._looks[0][0]
 
     def usage(self, client_cores: float) -> Usage:
-        looks = zip(self._cpu_s[0], self._cpu_s[-1], self._memory_mib, strict=True)
-        used = [(cores(before, after, self.seconds), memory) for before, after, memory in looks]
+        looks = zip(self._servers, self._looks[0][2], self._looks[-1][2], strict=True)
+        used = [
+            (cores(before, after, self.seconds), memory_mib(tree(pid)) if pid else None)
+            for pid, before, after in looks
+        ]
         return Usage(client_cores, *itertools.chain(*used))
+
+
+def split(counted: ModelStatistics, mean_ms: float) -> Split:
+    """Where a mean latency of `mean_ms` went; what Triton does not account for is the network."""
+    phases = (counted.queue_ns, counted.input_ns, counted.infer_ns, counted.output_ns)
+    queue, given, infer, output = (ns / max(1, counted.requests) / 1e6 for ns in phases)
+    return Split(queue, given, infer, output, max(0.0, mean_ms - queue - given - infer - output))
+
+
+def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
+    """How many rows went through the network at once, how often and for how long."""
+    return tuple(
+        BatchSize(rows, count, counted.infer_ns_by_batch[rows] / count / 1e6)
+        for rows, count in sorted(counted.executions_by_batch.items())
+    )
+
+
+def cores(before: Mapping[int, float], after: Mapping[int, float], seconds: float) -> float | None:
+    """How many cores processes kept busy between two looks at their CPU seconds."""
+    if not before or not after or not seconds:
+        return None
+    # A process that ended in between, such as an instance of the config before, takes its count along.
+    return sum(spent - before.get(pid, 0.0) for pid, spent in after.items()) / seconds
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all that descend from it, as far as they still live."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> dict[int, float]:
+    """CPU seconds of each so far; one that has just ended is left out."""
+    seconds = {}
+    for process in processes:
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds[process.pid] = times.user + times.system
+    return seconds
+
+
+def memory_mib(processes: Iterable[psutil.Process]) -> float:
+    """Memory in use; what processes share counts once."""
+    used = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            used += process.memory_full_info().pss
+    return used / 2**20
+
+
+def listener(address: str) -> int | None:
+    """The oldest process here that listens at host:port: a server's master, where its workers listen too."""
+    host, _, port = address.rpartition(":")
+    if host not in LOOPBACK:
+        return None
+    with suppress(psutil.Error):
+        listening = {
+            each.pid
+            for each in psutil.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == int(port) and each.pid
+        }
+        return min(listening, key=lambda pid: psutil.Process(pid).create_time(), default=None)
+    return None

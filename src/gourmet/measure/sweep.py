@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.measure import async_client, expected, perf_analyzer_client, validity
-from gourmet.measure.generator import OnTime
-from gourmet.measure.inputs import rows_for
+from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
-from gourmet.measure.task import Addresses, MeasureOptions, Task, Workload, check_possible, wire_for
+from gourmet.measure.task import (
+    Addresses,
+    MeasureOptions,
+    Workload,
+    check_possible,
+    only_ours,
+    wire_for,
+)
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
 from gourmet.serving.client import describe_model, triton
@@ -23,25 +28,10 @@ from gourmet.systems import registry
 OnStep = Callable[[float, str], None]
 
 
-@dataclass(frozen=True)
-class DataSource:
-    """Which rows to send, and where the expected answers come from."""
-
-    count: int = 32
-    seed: int = 5
-    folder: Path | None = None
-    size: tuple[int, int] = (400, 300)
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    reference: Path | None = None
-
-
 def prepare(model: str, target: Addresses, data: DataSource, *, through_app: bool = False) -> Workload:
     """Make the rows for a served model and learn what each is answered by itself."""
     with triton(target.url) as client:
-        info = describe_model(client, model)
-    rows = rows_for(
-        info, count=data.count, seed=data.seed, data=data.folder, shapes=data.shapes, size=data.size
-    )
+        rows = rows_for(describe_model(client, model), data)
     if through_app and not rows.pictures:
         raise UsageError(
             f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
@@ -55,7 +45,8 @@ def prepare(model: str, target: Addresses, data: DataSource, *, through_app: boo
         return Workload(model, rows, expected.Answers(alone, batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"
     right = expected.Answers(expected.of_onnx(data.reference, rows), batched, source)
-    right.check_alone(alone)
+    for row, answer in enumerate(alone):
+        right.check_row(row, answer, "a row asked alone")
     return Workload(model, rows, right)
 
 
@@ -89,42 +80,32 @@ def run(
     points: list[Point] = []
     refused: list[Rejection] = []
     for place, demand in enumerate(wanted):
-
-        def on_time(share: float, place: int = place, demand: LoadSpec = demand) -> None:
-            on_step((place + share) / len(wanted), f"{arm or demand.model} {demand}")
-
-        on_time(0.0)
+        name = f"{arm or demand.model} {demand}"
+        on_step(place / len(wanted), name)
         try:
-            points.append(measure(workload, demand, target, effort, arm, on_time))
+            points.append(measure(workload, demand, target, effort, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
-            why = str(exc).removeprefix(f"{demand}: ")
-            refused.append(Rejection(f"{arm or demand.model} {demand}", f"{exc.in_short} ({why})"))
+            refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
     return points, refused
 
 
 def measure(
-    workload: Workload,
-    demand: LoadSpec,
-    target: Addresses,
-    effort: MeasureOptions,
-    arm: str = "",
-    on_time: OnTime = lambda _: None,
+    workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions, arm: str = ""
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
     check_possible(demand, workload.rows, effort)
     with triton(target.url) as client:
         config = client.get_model_config(demand.model)
-    task = Task(workload, demand, target, effort, config, on_time)
+    ours = effort.client == "gourmet" or only_ours(demand, workload.rows, effort)
+    client_measures = async_client.measure if ours else perf_analyzer_client.measure
     for attempt in range(1, effort.attempts + 1):
         try:
-            point = (
-                perf_analyzer_client.measure(task) if task.for_perf_analyzer else async_client.measure(task)
-            )
+            point = client_measures(workload, demand, target, effort)
         except validity.Disturbed:
             if attempt == effort.attempts:
                 raise
         else:
-            return replace(point, arm=arm or demand.model, attempts=attempt)
+            return replace(point, arm=arm or demand.model, attempts=attempt, config=config)
     raise AssertionError("an attempt returns or raises")
 
 

@@ -1,14 +1,12 @@
-"""A measurement as a value: what to ask whom, how long, and what must come back."""
+"""What to ask whom, how long to look, what must come back, and by which way a demand is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gourmet.errors import UsageError
 from gourmet.measure.expected import Answers
-from gourmet.measure.generator import OnTime
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import App, StreamedGrpc, StreamedHttp, TritonGrpc, TritonHttp, Wire
@@ -51,35 +49,15 @@ class Workload:
     answers: Answers
 
 
-@dataclass(frozen=True)
-class Task:
-    """One demand on one workload; `on_time` is told the share of it that is done."""
-
-    workload: Workload
-    demand: LoadSpec
-    target: Addresses
-    effort: MeasureOptions
-    config: Mapping[str, Any]
-    on_time: OnTime
-
-    @property
-    def rows(self) -> InputRows:
-        return self.workload.rows
-
-    @property
-    def for_perf_analyzer(self) -> bool:
-        return self.effort.client != "gourmet" and not _only_ours(self.demand, self.rows, self.effort)
-
-
 def wire_for(target: Addresses, demand: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
     """The way of asking that a demand wants."""
     if demand.through == "app":
         return App(target.app_url, rows.pictures)
-    if rows.info.decoupled:
-        streamed = StreamedGrpc if demand.protocol == "grpc" else StreamedHttp
-        return streamed(target.grpc_url if demand.protocol == "grpc" else target.url, demand.model, rows)
     if demand.protocol == "grpc":
-        return TritonGrpc(target.grpc_url, demand.model, rows, regions)
+        kind = StreamedGrpc if rows.info.decoupled else TritonGrpc
+        return kind(target.grpc_url, demand.model, rows, regions)
+    if rows.info.decoupled:
+        return StreamedHttp(target.url, demand.model, rows)
     return TritonHttp(target.url, demand.model, rows, regions)
 
 
@@ -96,14 +74,14 @@ def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) ->
             f"{demand.model} answers in pieces (it is decoupled), one row a request: no --batch, "
             "no --shared-memory"
         )
-    if effort.client == "perf-analyzer" and _only_ours(demand, rows, effort):
+    if effort.client == "perf-analyzer" and only_ours(demand, rows, effort):
         raise UsageError(
             "perf_analyzer measures closed loops at Triton with whole answers, and gives up at the first "
             "error: use --client gourmet for rates, streamed answers, the app and --allow-errors"
         )
 
 
-def _only_ours(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> bool:
+def only_ours(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> bool:
     """perf_analyzer does closed loops at Triton; the rest, and whatever may fail, is ours."""
     return (
         rows.info.decoupled

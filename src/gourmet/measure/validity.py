@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.measure.results import Evidence, LoadSpec, Window
+from gourmet.measure.results import Evidence, Window
 
 LITTLE_ALLOWED: Final = 0.05
 # Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
@@ -62,7 +63,7 @@ def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evid
 def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: float = 0.0) -> Evidence:
     """Triton's count of rows in the whole of the load, against what was sent and answered.
 
-    InputRows of a request that failed may have been counted or not, depending on where it failed.
+    Rows of a request that failed may have been counted or not, depending on where it failed.
     """
     if not sent <= counted <= (sent + failed) * (1 + others_allowed):
         why = (
@@ -75,86 +76,88 @@ def rows_counted(counted: int, sent: int, *, failed: int = 0, others_allowed: fl
     return Evidence("rows counted by Triton", f"{counted} of {sent} sent", allowed)
 
 
-def rate_counted(demand: LoadSpec, counted_per_s: float, claimed_per_s: float, requests: int) -> Evidence:
+def rate_counted(counted_per_s: float, claimed_per_s: float, in_flight: float, requests: int) -> Evidence:
     """The rows per second by Triton's count against those that the client claims."""
     off = abs(counted_per_s - claimed_per_s) / claimed_per_s
-    allowed = RATE_AGREES + 3 * demand.level / requests
+    allowed = RATE_AGREES + 3 * in_flight / requests
     if off > allowed:
         raise Disturbed(
-            f"{demand}: Triton counted {counted_per_s:.4g} rows a second where the client claims "
-            f"{claimed_per_s:.4g}: another client asks this model too, or rows are counted that were not run"
+            f"Triton counted {counted_per_s:.4g} rows a second where the client claims {claimed_per_s:.4g}: "
+            "another client asks this model too, or rows are counted that were not run"
         )
     return Evidence("rows per second by Triton", f"{off:.1%} off", f"{allowed:.0%}")
 
 
-def littles_law(demand: LoadSpec, in_flight: float, product: float) -> Evidence:
+def littles_law(in_flight: float, product: float) -> Evidence:
     """Requests in flight against rate × latency, which must be the same thing."""
     off = abs(product - in_flight) / in_flight
     if off > LITTLE_ALLOWED:
         raise Disturbed(
-            f"{demand}: rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight, "
-            f"{off:.0%} apart where Little's law allows {LITTLE_ALLOWED:.0%}: requests were miscounted, or "
-            "the client spent its time elsewhere; measure longer windows on a quieter machine"
+            f"rate × latency is {product:.2f} and {in_flight:.2f} requests were in flight, {off:.0%} apart "
+            f"where Little's law allows {LITTLE_ALLOWED:.0%}: requests were miscounted, or the client spent "
+            "its time elsewhere; measure longer windows on a quieter machine"
         )
     return Evidence("Little's law", f"{off:.1%} off", f"{LITTLE_ALLOWED:.0%}")
 
 
-def generator_had_time(demand: LoadSpec, client_cores: float) -> Evidence:
+def generator_had_time(client_cores: float) -> Evidence:
     """The client of ours must have had time to spare."""
     if client_cores > CLIENT_CORES_ALLOWED:
         raise Disturbed(
-            f"{demand}: the client was busy for {client_cores:.0%} of a core, of which it has one, so it "
-            "measured itself: ask for less, or use perf_analyzer (--client perf-analyzer)"
+            f"the client was busy for {client_cores:.0%} of a core, of which it has one, so it measured "
+            "itself: ask for less, or use perf_analyzer (--client perf-analyzer)"
         )
     return Evidence("client busy", f"{client_cores:.0%} of a core", f"{CLIENT_CORES_ALLOWED:.0%}")
 
 
-def generator_was_punctual(
-    demand: LoadSpec, *, sent: int, due: int, lag_ms: float, mean_ms: float
-) -> Evidence:
+def generator_was_punctual(*, sent: int, due: int, lag_ms: float, mean_ms: float) -> Evidence:
     """In an open loop the client must have sent what was due, when it was due."""
     if sent < RATE_REACHED * due - _EDGE:
-        raise Disturbed(_cannot_keep_up(demand, f"of {due} requests that were due it sent {sent}"))
+        raise _cannot_keep_up(f"of {due} requests that were due it sent {sent}")
     allowed_ms = max(LAG_FLOOR_MS, LAG_ALLOWED * mean_ms)
     if lag_ms > allowed_ms:
-        late = f"it sent {lag_ms:.1f} ms late on average, where {allowed_ms:.1f} ms may be"
-        raise Disturbed(_cannot_keep_up(demand, late))
+        raise _cannot_keep_up(f"it sent {lag_ms:.1f} ms late on average, where {allowed_ms:.1f} ms may be")
     return Evidence("sent late, mean", f"{lag_ms:.2f} ms", f"{allowed_ms:.2f} ms")
 
 
-def too_many_in_flight(demand: LoadSpec, in_flight: int, lag_s: float) -> Untrusted:
+def too_many_in_flight(in_flight: int, lag_s: float) -> Untrusted:
     """Why so many requests wait: because the client is late itself, or because the server is."""
     if lag_s > _LATE_ITSELF_S:
-        return Disturbed(_cannot_keep_up(demand, f"it is {lag_s:.2f} s behind"))
-    return ServerOverrun(
-        f"{demand}: {in_flight} requests wait for their answer and more come: ask for a lower rate"
-    )
+        return _cannot_keep_up(f"it is {lag_s:.2f} s behind")
+    return ServerOverrun(f"{in_flight} requests wait for their answer and more come: ask for a lower rate")
 
 
-def _cannot_keep_up(demand: LoadSpec, how: str) -> str:
-    return (
-        f"{demand}: the client cannot keep up ({how}), so it would measure itself: ask for a lower rate, "
+def _cannot_keep_up(how: str) -> Disturbed:
+    return Disturbed(
+        f"the client cannot keep up ({how}), so it would measure itself: ask for a lower rate, "
         "or measure on a quieter machine"
     )
 
 
-def server_kept_up(demand: LoadSpec, *, answered: int, due: int, seconds: float) -> Evidence:
+def server_kept_up(*, answered: int, due: int, seconds: float) -> Evidence:
     """In an open loop the answers must come as fast as the requests, or latency has no meaning."""
     if answered < RATE_REACHED * due - _EDGE:
         raise ServerOverrun(
-            f"{demand}: the server answers {answered / seconds:.0f} of {due / seconds:.0f} requests "
-            "a second, so its queue grows without end and the latency with it; "
+            f"the server answers {answered / seconds:.0f} of {due / seconds:.0f} requests a second, so "
+            "its queue grows without end and the latency with it; "
             f"ask for {0.9 * answered / seconds:.0f}/s at most"
         )
     return Evidence("answered of those due", f"{answered} of {due}", f"{RATE_REACHED:.0%}")
 
 
-def steady(demand: LoadSpec, windows: tuple[Window, ...], off: float, allowed: float) -> Evidence:
+def steady(windows: tuple[Window, ...], off: float, allowed: float) -> Evidence:
     """The windows must tell the same story."""
     if off > allowed:
         rates = ", ".join(f"{window.requests_per_s:.4g}" for window in windows)
         raise Disturbed(
-            f"{demand}: the windows answered {rates} requests a second, {off:.0%} from their median where "
+            f"the windows answered {rates} requests a second, {off:.0%} from their median where "
             f"{allowed:.0%} is allowed: something else runs here; wait, or measure longer windows (--window)"
         )
     return Evidence("windows steady", f"{off:.1%} from the median", f"{allowed:.0%}")
+
+
+def expected_deviation(requests_per_window: float, poisson: bool) -> float:
+    """By how much windows differ from the way requests fall into them alone, as a share."""
+    if requests_per_window <= 0:
+        return math.inf
+    return 3 / math.sqrt(requests_per_window) if poisson else 2 / requests_per_window

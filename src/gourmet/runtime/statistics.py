@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -24,42 +25,31 @@ class ModelStatistics:
     infer_ns: int = 0
     output_ns: int = 0
     # By the number of rows that went through the network at once.
-    executions_by_batch: Mapping[int, int] = field(default_factory=dict)
-    infer_ns_by_batch: Mapping[int, int] = field(default_factory=dict)
+    executions_by_batch: Counter[int] = field(default_factory=Counter)
+    infer_ns_by_batch: Counter[int] = field(default_factory=Counter)
 
     def since(self, before: ModelStatistics) -> ModelStatistics:
         """What was counted after `before`."""
-        return self._with(before, -1)
+        return self._with(before, operator.sub)
 
     def __add__(self, other: ModelStatistics) -> ModelStatistics:
-        return self._with(other, 1)
+        return self._with(other, operator.add)
 
-    def _with(self, other: ModelStatistics, sign: int) -> ModelStatistics:
-        together: dict[str, Any] = {"name": self.name or other.name}
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            if isinstance(mine, int):
-                together[each.name] = mine + sign * theirs
-            elif isinstance(mine, Mapping):
-                sums = {key: mine.get(key, 0) + sign * theirs.get(key, 0) for key in sorted({*mine, *theirs})}
-                together[each.name] = {key: value for key, value in sums.items() if value}
-        return ModelStatistics(**together)
+    def _with(self, other: ModelStatistics, sign: Callable[[Any, Any], Any]) -> ModelStatistics:
+        numbers = [each.name for each in fields(self) if each.name not in ("name", "version")]
+        sums = {name: sign(getattr(self, name), getattr(other, name)) for name in numbers}
+        return ModelStatistics(self.name or other.name, **sums)
 
     @property
     def mean_batch(self) -> float:
         """Rows that went through the network at once, on average over the executions."""
-        times = sum(self.executions_by_batch.values())
-        return sum(rows * count for rows, count in self.executions_by_batch.items()) / times if times else 0.0
+        rows = sum(size * count for size, count in self.executions_by_batch.items())
+        return rows / max(1, sum(self.executions_by_batch.values()))
 
 
 def by_version(answer: Mapping[str, Any]) -> list[ModelStatistics]:
     """Every version of every model in an answer of /v2/models/…/stats."""
     return [_parse(entry) for entry in answer["model_stats"]]
-
-
-def of_all_versions(answer: Mapping[str, Any]) -> ModelStatistics:
-    """The sums over all versions of the one model that was asked for."""
-    return sum(by_version(answer), ModelStatistics())
 
 
 def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
@@ -68,13 +58,10 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
     def told(phase: str, what: str) -> int:
         return int(of_requests.get(phase, {}).get(what, 0))
 
-    executions, infer_ns = Counter[int](), Counter[int]()
-    for batch in entry.get("batch_stats", []):
-        executions[int(batch["batch_size"])] += int(batch["compute_infer"].get("count", 0))
-        infer_ns[int(batch["batch_size"])] += int(batch["compute_infer"].get("ns", 0))
+    by_batch = {int(each["batch_size"]): each["compute_infer"] for each in entry.get("batch_stats", [])}
     return ModelStatistics(
-        name=str(entry.get("name", "")),
-        version=str(entry.get("version", "")),
+        name=entry.get("name", ""),
+        version=entry.get("version", ""),
         requests=told("success", "count"),
         failures=told("fail", "count"),
         rows=int(entry.get("inference_count", 0)),
@@ -84,6 +71,6 @@ def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
         input_ns=told("compute_input", "ns"),
         infer_ns=told("compute_infer", "ns"),
         output_ns=told("compute_output", "ns"),
-        executions_by_batch=dict(executions),
-        infer_ns_by_batch=dict(infer_ns),
+        executions_by_batch=Counter({size: int(infer.get("count", 0)) for size, infer in by_batch.items()}),
+        infer_ns_by_batch=Counter({size: int(infer.get("ns", 0)) for size, infer in by_batch.items()}),
     )

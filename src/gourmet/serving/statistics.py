@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import Final
 
-from gourmet.runtime.statistics import ModelStatistics, of_all_versions
-from gourmet.serving.client import TritonUnreachable
+from gourmet.runtime.statistics import ModelStatistics, by_version
+from gourmet.serving.client import triton
 
 _BOOKED_WITHIN_S: Final = 3.0
 
 
 def statistics_now(url: str, model: str) -> ModelStatistics:
     """Triton's counts of a model, over all its versions."""
-    try:
-        with urllib.request.urlopen(f"http://{url}/v2/models/{model}/stats", timeout=10) as answer:
-            return of_all_versions(json.load(answer))
-    except OSError as exc:
-        raise TritonUnreachable(f"Triton at {url} does not tell what it counted of {model!r}: {exc}") from exc
+    with triton(url) as client:
+        return sum(by_version(client.get_inference_statistics(model)), ModelStatistics())
 
 
 def booked(

@@ -13,9 +13,10 @@ from typing import Final
 from gourmet.config_change import Change, changed
 from gourmet.errors import UsageError
 from gourmet.measure import config_guard, sweep, validity
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, Point
 from gourmet.measure.scenario import merge
-from gourmet.measure.sweep import DataSource, OnStep
+from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.serving.client import ModelUnavailable
 from gourmet.tuning import explanation

@@ -19,8 +19,9 @@ import numpy as np
 
 from gourmet import repository
 from gourmet.config_change import Change
+from gourmet.contracts import Array
 from gourmet.measure import raw_onnx
-from gourmet.measure.inputs import Array, InputRows
+from gourmet.measure.inputs import InputRows
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.requirement import Requirement, median_and_range
 from gourmet.measure.results import LoadSpec, Point, Statement
