@@ -14,12 +14,12 @@ from gourmet.measure import (
     async_client,
     claims,
     compare,
-    labs_page,
     page,
     results,
     scenario,
     server_probe,
     stats,
+    storage,
     tables,
     validity,
 )
@@ -231,17 +231,19 @@ def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_other
     seen = replace(
         a_bench(a_point()), findings=(Statement("it is so", True), Statement("Not reproduced", False))
     )
-    labs_page.write(seen, "food", tmp_path)
+    storage.write_docs(seen, "food", tmp_path, "labs.md")
     labs = tmp_path / "labs.md"
     labs.write_text(labs.read_text() + "\nRead on.\n")
     first = labs.read_text()
     assert "- ✓ it is so\n- ✗ Not reproduced\n" in first
     assert "![Throughput of every point](labs-food.svg)" in first
-    labs_page.write(replace(seen, findings=(Statement("it is still so", True),)), "food", tmp_path)
+    storage.write_docs(
+        replace(seen, findings=(Statement("it is still so", True),)), "food", tmp_path, "labs.md"
+    )
     assert labs.read_text() == first.replace("it is so\n- ✗ Not reproduced", "it is still so")
     assert "<svg" in (tmp_path / "labs-food.svg").read_text()
     with pytest.raises(NoPlaceForReport, match="bench scenario digits"):
-        labs_page.write(seen, "digits", tmp_path)
+        storage.write_docs(seen, "digits", tmp_path, "labs.md")
 
 
 class StallingServer:

@@ -12,8 +12,8 @@ from gourmet.commands.bench_output import command_line, finish
 from gourmet.commands.progress import bar
 from gourmet.doctor import gpus
 from gourmet.errors import UsageError
-from gourmet.measure import labs_page, scenarios
 from gourmet.measure import scenario as running
+from gourmet.measure import scenarios, storage
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.task import Addresses, MeasureOptions
 
@@ -97,6 +97,6 @@ def _run(
         rows = DataSource(count, folder=data)
         result = running.run(chosen, target, effort, rows, turns=turns, command=command_line(), on_step=tick)
     if write and result.points:
-        for path in labs_page.write(result, name, write, chosen.page):
+        for path in storage.write_docs(result, name, write, chosen.page):
             click.echo(f"wrote {path}", err=as_json)
     finish(result, save, as_json)

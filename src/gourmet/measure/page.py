@@ -20,24 +20,9 @@ def report(bench: Bench) -> str:
         title=bench.title,
         when=bench.when,
         command=bench.command,
-        says=_in_short(bench),
         bench=bench,
         points=bench.points,
     )
-
-
-def _in_short(bench: Bench) -> str:
-    """Its best point, what was rejected, and where it ran."""
-    best = max(bench.points, key=lambda point: point.rows_per_s.value, default=None)
-    said = [
-        f"{best.rows_per_s.value:.3g} rows/s at {best.name}, p95 {best.latency_ms.p95:.3g} ms"
-        if best
-        else "Every point was rejected",
-        f"Rejected: too noisy ({len(bench.refused)})" if bench.refused else "",
-        f"Points measured: {len(bench.points)}",
-        *(bench.machine[what] for what in ("processor", "cpus") if what in bench.machine),
-    ]
-    return " · ".join(words for words in said if words)
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:

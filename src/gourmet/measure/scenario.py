@@ -148,20 +148,13 @@ def run(
     return sweep.bench(
         scenario.title,
         command,
-        _data(workloads),
+        "; ".join(dict.fromkeys(workload.rows.about for workload in workloads.values())),
         seen.merged,
         refused,
         about=about,
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),
     )
-
-
-def _data(workloads: Mapping[str, Workload]) -> str:
-    said = {model: workload.rows.about for model, workload in workloads.items()}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return "; ".join(f"{model}: {about}" for model, about in said.items())
 
 
 def _config(running: Config, arm: Arm) -> Config:

@@ -1,4 +1,4 @@
-"""Where benchmarks are kept: a folder a run, with the JSON, the CSV and the page."""
+"""Where benchmarks are kept: a folder a run, with the JSON, the CSV and the page; some in a page of docs/."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from gourmet.measure import page, tables
+from gourmet.measure import charts, page, tables
 from gourmet.measure.results import Bench, UnreadableResult, as_json, read
+from gourmet.reports.table import markdown, write_section
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
-_CSV: Final = "bench.csv"
-_PAGE: Final = "index.html"
 
 
 def save(bench: Bench, folder: Path | None = None) -> Path:
@@ -20,8 +19,8 @@ def save(bench: Bench, folder: Path | None = None) -> Path:
     folder = folder or DEFAULT / folder_name(bench.when, bench.title)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_text(as_json(bench))
-    (folder / _CSV).write_text(tables.as_csv(bench))
-    (folder / _PAGE).write_text(page.report(bench))
+    (folder / "bench.csv").write_text(tables.as_csv(bench))
+    (folder / "index.html").write_text(page.report(bench))
     return folder
 
 
@@ -45,3 +44,27 @@ def folder_name(when: str, title: str) -> str:
     moment = re.sub(r"[^0-9T]", "", when)[:15].replace("T", "-")
     named = re.sub(r"[^a-z0-9_.]+", "-", title.lower()).strip("-")
     return f"{moment}-{named}"[:80]
+
+
+def write_docs(bench: Bench, name: str, folder: Path, page_name: str) -> tuple[Path, Path]:
+    """Write the part of the scenario `name` of a page of docs/, and its picture."""
+    text, picture = folder / page_name, folder / f"labs-{name}.svg"
+    begin = f"<!-- from here on written by `gourmet bench scenario {name}` -->"
+    end = f"<!-- to here: {name} -->"
+    write_section(text, begin, end, _as_markdown(bench, picture.name), "The labs on this machine")
+    picture.write_text(charts.throughput(bench.points))
+    return text, picture
+
+
+def _as_markdown(bench: Bench, picture: str) -> str:
+    machine = "; ".join(f"{key} {value}" for key, value in bench.machine.items())
+    parts = [
+        f"`{bench.command}`, {bench.when[:10]}: {machine}.\n",
+        f"{bench.about}\n",
+        *([markdown(*tables.goals(bench))] if bench.goals else []),
+        *(f"- {finding.mark} {finding.says}" for finding in bench.findings),
+        *(f"- {refused}" for refused in bench.refused),
+        f"\n![Throughput of every point]({picture})\n",
+        markdown(*tables.figures(bench.points)),
+    ]
+    return "\n".join(parts)

@@ -82,21 +82,6 @@ def pairs(compared: Sequence[Pair]) -> Table:
     ]
 
 
-def batches(points: Sequence[Point]) -> Table:
-    """How often so many rows went through the network at once."""
-    return ("point", "rows per batch", "executions", "share of rows", "infer ms"), [
-        (point.name, str(size.rows), str(size.executions), f"{share:.1%}", f"{size.infer_ms:.2f}")
-        for point in points
-        for size, share in point.shares
-    ]
-
-
-def checks(points: Sequence[Point]) -> Table:
-    return ("point", "check", "found", "allowed"), [
-        (point.name, check.name, check.found, check.allowed) for point in points for check in point.checks
-    ]
-
-
 def as_csv(bench: Bench) -> str:
     """perf_analyzer's columns, in its units (microseconds), after ours that tell the points apart.
 
