@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,8 @@ from gourmet.cli import main
 from gourmet.config_change import Change, changed
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.tuning import explanation, report
-from gourmet.tuning.goal import Goal, TuneRequest
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning
+from gourmet.tuning.goal import TuneRequest
+from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning, as_json
 from gourmet.tuning.space import NotTunable, Space, name_of
 
 RUNNING: dict[str, Any] = {
@@ -29,8 +30,12 @@ RUNNING: dict[str, Any] = {
 QUEUED = {**RUNNING, "dynamic_batching": {"default_queue_policy": {"max_queue_size": 9}}}
 
 
-def around(running: dict[str, Any] = RUNNING, **wish: Any) -> Space:
-    return Space(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **wish}))
+def around(running: dict[str, Any] = RUNNING, **more: Any) -> Space:
+    return Space(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **more}))
+
+
+def wish(p95_ms: float | None, kind: Any = "throughput") -> TuneRequest:
+    return TuneRequest("m", kind, p95_ms, levels=(8,), cpus=2)
 
 
 def candidate(instances: int, threads: int | None, max_batch: int) -> Change:
@@ -143,16 +148,16 @@ def test_what_these_settings_do_not_describe_is_not_tuned(more: dict[str, Any]) 
 
 
 def test_the_goal_chooses_the_load_and_ranks_what_misses_it_last() -> None:
-    goal = Goal("throughput", 50, 8)
+    goal = wish(50)
     fast, slow = point(200, 60), point(100, 20, level=1)
     assert goal.best([fast, slow]) is slow
     assert goal.rank([slow]) > goal.rank([fast]) > goal.rank([point(900, 70)]) > goal.rank([])
-    assert Goal("latency", None, 8).best([slow, fast]) is fast  # at the heaviest load
+    assert wish(None, "latency").best([slow, fast]) is fast  # at the heaviest load
 
 
 @pytest.mark.parametrize(("kind", "gain"), [("throughput", 2.0), ("latency", 0.5)])
 def test_the_gain_is_of_what_is_wanted(kind: Any, gain: float) -> None:
-    found = Goal(kind, None, 8).gain(point(200, 20), point(100, 10))
+    found = wish(None, kind).gain(point(200, 20), point(100, 10))
     assert found.value == pytest.approx(gain)
     assert found.low is not None
     assert found.low < gain
@@ -165,15 +170,16 @@ def test_the_front_is_what_nothing_beats_in_both() -> None:
 
 def duel(ours: Point, theirs: Point, **more: Any) -> Confirmation:
     return Confirmation(
-        ours, theirs, Goal("throughput", None, 8).gain(ours, theirs), **{"keeps": True, **more}
+        ours,
+        theirs,
+        wish(None).gain(ours, theirs),
+        **{"keeps": True, **more},
     )
 
 
 def test_the_reason_is_that_more_ran_at_a_time() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    said = explanation.sentence(
-        Goal("throughput", 50, 8), "better", Trial("two", {}, "long"), duel(ours, point()), 2
-    )
+    said = explanation.sentence(wish(50), "better", Trial("two", {}, "long"), duel(ours, point()))
     assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
     assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0, all that" in said
     assert said.count(".  ") == 0
@@ -194,7 +200,7 @@ def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
 def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
     tie = duel(point(101, 10, "other"), point())
     assert not tie.won
-    said = explanation.sentence(Goal("throughput", 50, 8), "better", Trial("other", {}, "long"), tie, 2)
+    said = explanation.sentence(wish(50), "better", Trial("other", {}, "long"), tie)
     assert said.startswith("The present config stays: ")
     assert said.endswith("which may be noise.")
     assert not duel(point(200, 90, "other"), point(), keeps=False).won
@@ -203,9 +209,7 @@ def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
 
 def test_what_the_interval_excludes_is_not_called_noise() -> None:
     worse = duel(point(80, 10, "other"), point())
-    said = explanation.sentence(
-        Goal("throughput", None, 8), "no better", Trial("other", {}, "long"), worse, 2
-    )
+    said = explanation.sentence(wish(None), "no better", Trial("other", {}, "long"), worse)
     assert worse.gain.high is not None
     assert worse.gain.high < 1
     assert said.endswith("which is worse.")
@@ -218,10 +222,10 @@ def tuning(verdict: Any, **more: Any) -> Tuning:
         Trial("other", changed(RUNNING, batching(2, 1, 100)), "long", (ours,)),
         Trial("broken", RUNNING, "coarse", refused="it would not load"),
     )
-    goal = Goal("throughput", 50, 8)
+    goal = wish(50)
     bench = Bench("t", "gourmet tune m", "2026-01-01T00:00:00+00:00", {}, "rows", (ours, point()))
     fought = duel(ours, point())
-    return Tuning("m", goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
+    return Tuning(goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
 
 
 def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
@@ -233,6 +237,17 @@ def test_the_config_that_is_written_is_one_that_another_triton_reads() -> None:
     # What our own server filled in would keep NVIDIA's from finding its backend.
     assert (config.runtime, config.platform, config.instance_group[0].name) == ("", "", "")
     assert max(len(line) for line in text.splitlines()) < 120
+
+
+def test_the_saved_search_has_its_goal_its_trials_and_where_it_ran() -> None:
+    saved = json.loads(as_json(tuning("better")))
+    assert saved["goal"] == {"kind": "throughput", "p95_ms": 50, "heaviest": 8}
+    assert [trial["name"] for trial in saved["trials"]] == ["present", "other", "broken"]
+    assert [saved[name] for name in ("schema", "model", "best", "recommended", "applied", "data")] == [
+        *("gourmet-tune/1", "m", "other", "other", False, "rows"),
+    ]
+    others = "searched duel verdict sentence command when machine"
+    assert set(others.split()) < set(saved)
 
 
 def test_where_the_best_did_not_win_the_present_config_is_recommended() -> None:

@@ -10,7 +10,6 @@ import click
 
 from gourmet import repository
 from gourmet.commands.bench_output import table
-from gourmet.commands.progress import bar
 from gourmet.commands.values import Written
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
@@ -89,8 +88,8 @@ def roofline(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
         )
     if not no_machine:
-        with bar("measuring this machine") as tick:
-            others.insert(0, machines.measure(tick))
+        click.echo("measuring this machine …", err=True)
+        others.insert(0, machines.measure())
     found = [analyse(counted, machine, batch) for machine in others]
     name, totals = Path(model).name, counted.totals
     if picture:
@@ -116,19 +115,18 @@ def onnx_file(model: str, folder: Path) -> Path:
     """The file that MODEL means: itself, or the latest version of a served model of that name."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
-    served = repository.model_names(folder)
-    if model not in served:
+    if model not in (served := repository.model_names(folder)):
         raise UsageError(
             f"{model!r} is neither an ONNX file nor a model of {folder}: that has {', '.join(served)}"
         )
-    config = repository.read_config(folder / model)
-    numbers = repository.versions(folder / model)
-    if config.backend != "onnxruntime" or not numbers:
+    versions = repository.versions(folder / model)
+    found = sorted((folder / model / str(versions[-1])).glob("**/*.onnx")) if versions else []
+    if not found:
+        backend = repository.read_config(folder / model).backend
         raise UsageError(
-            f"{model} is served by the backend {config.backend!r} and has no ONNX file: name one that has"
+            f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )
-    file = folder / model / str(numbers[-1]) / (config.default_model_filename or "model.onnx")
-    return file / "model.onnx" if file.is_dir() else file
+    return found[0]
 
 
 def _print(found: Roofline, top: int, batches: bool) -> None:

@@ -50,13 +50,8 @@ class Roofline:
         return sum(one.seconds for one in self.layers if one.bound == "memory") / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        figures = ("batch", "seconds", "rows_per_s", "memory_share")
-        layers = [vars(placed) for placed in self.layers]
-        return {
-            "machine": vars(self.machine),
-            **{name: getattr(self, name) for name in figures},
-            "layers": layers,
-        }
+        figures = {name: getattr(self, name) for name in ("batch", "seconds", "rows_per_s", "memory_share")}
+        return {"machine": vars(self.machine), **figures, "layers": [vars(one) for one in self.layers]}
 
 
 def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:

@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import onnx
 
 from gourmet.errors import GourmetError
 from gourmet.roofline import operations as ops
 from gourmet.roofline.operations import Shape
+
+# Of the elements that numpy knows no such size of: text has none of its own.
+_SIZES: Final = {"INT4": 0.5, "UINT4": 0.5, "STRING": 0.0, "UNDEFINED": 0.0}
 
 
 class CannotCount(GourmetError):
@@ -132,14 +135,12 @@ class _Graph:
                 self.users.setdefault(name, []).append(node)
 
     def _size(self, name: str, shape: Shape, element_type: int) -> None:
-        types = onnx.TensorProto
+        kind = onnx.TensorProto.DataType.Name(element_type)
+        numpy_size = onnx.helper.tensor_dtype_to_np_dtype
         self.shapes[name] = shape
-        if element_type in (types.UNDEFINED, types.STRING):  # text has no size of its own
-            self.bytes[name] = 0.0
-        else:
-            small = element_type in (types.INT4, types.UINT4)
-            size = 0.5 if small else onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
-            self.bytes[name] = math.prod(shape) * size
+        self.bytes[name] = math.prod(shape) * (
+            _SIZES[kind] if kind in _SIZES else numpy_size(element_type).itemsize
+        )
 
     def layers(self) -> Iterator[Layer]:
         absorbed: set[int] = set()
@@ -165,7 +166,7 @@ class _Graph:
         """The nodes that a runtime computes together with `node`, one after another."""
         while node.op_type != ops.QUANTIZE and len(node.output) == 1:
             # Whatever is computed is stored quantized where that is all it is used for.
-            works = node.op_type in ops.LAYERS | ops.ON_THE_WAY_OUT
+            works = node.op_type in ops.FLOAT_LAYERS | ops.INTEGER_LAYERS | ops.ON_THE_WAY_OUT
             joins = {ops.QUANTIZE} | (ops.ON_THE_WAY_OUT if works else set())
             output, users = node.output[0], self.users.get(node.output[0], [])
             if len(users) != 1 or output in self.outputs or users[0].input[0] != output:
@@ -179,7 +180,7 @@ class _Graph:
         first = chain[0]
         inside = {name for node in chain[:-1] for name in node.output}
         weights = moved = 0.0
-        quantized = first.op_type in ops.INTEGER
+        quantized = first.op_type in ops.INTEGER_LAYERS
         for node in chain:
             for place, name in enumerate(node.input):
                 stored = self.sources.get(name, name)
@@ -191,7 +192,7 @@ class _Graph:
                     moved += sum(self.bytes.get(out, 0.0) for out in node.output)
                 else:
                     moved += self.bytes[stored]
-                quantized |= node is first and stored != name and first.op_type in ops.LAYERS
+                quantized |= node is first and stored != name and first.op_type in ops.FLOAT_LAYERS
         moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
         name = (first.name or first.output[0]).strip("/")
         operations = sum(map(self._operations, chain))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -38,44 +40,24 @@ class Machine:
         return self.peak(quantized) / self.bandwidth
 
 
-def _gpu(name: str, fp32: float, int8: float | None, gigabytes: float, sheet: str) -> Machine:
+def _published(gpu: dict[str, Any]) -> Machine:
     """From the units of the data sheets: tera-operations, without sparsity, and GB a second."""
-    return Machine(name, fp32 * 1e12, (int8 or fp32) * 1e12, gigabytes * 1e9, sheet)
+    units = {"fp32": 1e12, "int8": 1e12, "bandwidth": 1e9}
+    return Machine(**gpu | {name: gpu[name] * unit for name, unit in units.items()})
 
 
-# Dense figures of NVIDIA's data sheets (named in each row); fp32 is that of the CUDA cores, int8 that of the
-# tensor cores where there are any. Without int8 of its own a GPU computes it as fp32.
-GPUS: Final[dict[str, Machine]] = {
-    "p100": _gpu("P100 PCIe 16 GB", 9.3, None, 732, "NVIDIA Tesla P100 PCIe data sheet, 2016"),
-    "v100": _gpu("V100 SXM2", 15.7, 62.8, 900, "NVIDIA Tesla V100 data sheet, 2018; int8 by dp4a"),
-    "t4": _gpu("T4", 8.1, 130, 320, "NVIDIA T4 data sheet, 2019"),
-    "a10": _gpu("A10", 31.2, 250, 600, "NVIDIA A10 data sheet, 2021"),
-    "a100": _gpu("A100 80 GB SXM", 19.5, 624, 2039, "NVIDIA A100 80GB data sheet, 2021"),
-    "l4": _gpu("L4", 30.3, 242.5, 300, "NVIDIA L4 data sheet, 2023"),
-    "l40s": _gpu("L40S", 91.6, 733, 864, "NVIDIA L40S data sheet, 2023"),
-    "h100": _gpu("H100 SXM", 67, 1979, 3350, "NVIDIA H100 data sheet, 2023"),
-    "h200": _gpu("H200 SXM", 67, 1979, 4800, "NVIDIA H200 data sheet, 2024"),
-    "rtx3090": _gpu("RTX 3090", 35.6, 284, 936, "NVIDIA Ampere GA102 whitepaper, 2021"),
-    "rtx4090": _gpu("RTX 4090", 82.6, 660.6, 1008, "NVIDIA Ada GPU architecture whitepaper, 2022"),
-}
+_SHEETS: Final = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text())
+GPUS: Final[dict[str, Machine]] = {name: _published(gpu) for name, gpu in _SHEETS.items()}
 
 
-def measure(tick: Callable[[float, str], None]) -> Machine:
+def measure() -> Machine:
     """This machine: products of matrices in ONNX Runtime, which serves here, and a copy by all CPUs."""
-    cpus = available_cpus()
-    tick(0.0, "products of float32")
-    fp32 = _best(_product("float", "float", "float", cpus))
-    tick(0.4, "products of int8")
-    int8 = _best(_product("uint8", "int8", "int32", cpus))
-    tick(0.8, "a copy through memory")
-    bandwidth = _copy(cpus)
-    tick(1.0, "")
-    work = 2 * _EDGE**3
+    cpus, work = available_cpus(), 2 * _EDGE**3
     return Machine(
         f"this machine, {cpus} CPU{'s' if cpus > 1 else ''}",
-        work / fp32,
-        work / int8,
-        bandwidth,
+        work / _best(_product("float", "float", "float", cpus)),
+        work / _best(_product("uint8", "int8", "int32", cpus)),
+        _copy(cpus),
         f"measured: best product of {_EDGE}×{_EDGE} matrices in ONNX Runtime, best copy of {_COPY_MB} MB",
     )
 

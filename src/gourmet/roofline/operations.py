@@ -1,46 +1,37 @@
 """How many operations a node takes, by its type; a multiplication and an addition count as two.
 
-What is not known counts as none, and is named by the caller: a guess would be worse than a gap that one sees.
+operations.toml has what one word says of a type. What is not known counts as none, and is named by the
+caller: a guess would be worse than a gap that one sees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 Shape = tuple[int, ...]
 # The node, the shapes of its inputs (empty where one is left out) and of its outputs.
 Count = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
 
-
-def _types(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
-# They move bytes and compute nothing.
-MOVES: Final = _types(
-    "Cast Concat DepthToSpace Expand Gather GatherElements GatherND OneHot Pad Resize ScatterElements "
-    "ScatterND Slice SpaceToDepth Split Tile Transpose Trilu Where"
+_TYPES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+FREE, PARTIAL_READS, ON_THE_WAY_OUT, INTEGER_LAYERS, FLOAT_LAYERS = (
+    frozenset(_TYPES[kind])
+    for kind in ("free", "partial_reads", "on_the_way_out", "integer_layers", "float_layers")
 )
-# They read part of their first input: as much as they write.
-PARTIAL_READS: Final = _types("Gather GatherElements GatherND Slice")
-# The output is the input under another shape, or nothing but a shape: no byte moves.
-FREE: Final = _types(
-    "Constant ConstantOfShape Dropout Flatten Identity Range Reshape Shape Size Squeeze Unsqueeze"
-)
-# Runtimes compute them on the way out of the layer before, so that the value between is never stored.
-ON_THE_WAY_OUT: Final = _types("BatchNormalization Clip HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh")
 QUANTIZE: Final = "QuantizeLinear"
 DEQUANTIZE: Final = "DequantizeLinear"
-INTEGER: Final = _types("ConvInteger MatMulInteger QLinearConv QLinearMatMul")
-# The layers that do the work.
-LAYERS: Final = _types("Conv ConvTranspose Gemm MatMul") | INTEGER
 
 
-def _each(of: float, types: Iterable[str]) -> dict[str, Count]:
+def _nothing(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    return 0.0
+
+
+def _each(of: int) -> Count:
     """So many operations for each element of the output."""
-    return dict.fromkeys(types, lambda node, ins, outs: of * math.prod(outs[0]))
+    return lambda node, ins, outs: of * math.prod(outs[0])
 
 
 def _reduction(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
@@ -78,25 +69,9 @@ def _recurrent(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
 
 
 COUNTS: Final[dict[str, Count]] = {
-    **_each(0, MOVES | FREE),
-    **_each(
-        1,
-        _types(
-            "Abs Add And BitShift Ceil Clip Cos Div Elu Equal Erf Exp Floor Greater GreaterOrEqual "
-            "HardSigmoid LeakyRelu Less LessOrEqual Log Max Min Mod Mul Neg Not Or PRelu Pow Reciprocal "
-            "Relu Round Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Tanh Xor"
-        ),
-    ),
-    # Scale and shift; round and clip too where the value is quantized.
-    **_each(2, ("BatchNormalization", DEQUANTIZE, "HardSwish")),
-    **_each(4, ("DynamicQuantizeLinear", QUANTIZE, "Gelu")),
-    # Largest, difference, exponential, sum, quotient.
-    **_each(5, ("LogSoftmax", "Softmax")),
-    # Mean, difference, square, mean, root and quotient, scale, shift.
-    **_each(8, ("GroupNormalization", "InstanceNormalization", "LayerNormalization")),
-    **dict.fromkeys(_types("ArgMax ArgMin CumSum GlobalAveragePool GlobalMaxPool TopK"), _reduction),
-    **dict.fromkeys(_types("ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean"), _reduction),
-    **dict.fromkeys(_types("ReduceMin ReduceProd ReduceSum ReduceSumSquare"), _reduction),
+    **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _nothing),
+    **{name: _each(int(of)) for of, names in _TYPES["each"].items() for name in names},
+    **dict.fromkeys(_TYPES["reductions"], _reduction),
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _convolution),
     "ConvTranspose": _transposed_convolution,
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),

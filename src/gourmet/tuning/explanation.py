@@ -12,7 +12,7 @@ from typing import Final
 
 from gourmet.measure.claims import below
 from gourmet.measure.results import Point
-from gourmet.tuning.goal import Goal, nearest, p95s
+from gourmet.tuning.goal import TuneRequest, nearest, p95s
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, Verdict
 
 # A part that makes less of the difference than this is not named.
@@ -20,9 +20,9 @@ _WORTH_NAMING: Final = 0.03
 _FULL: Final = 0.9
 
 
-def sentence(goal: Goal, verdict: Verdict, best: Trial, duel: Confirmation | None, cpus: int) -> str:
+def sentence(wish: TuneRequest, verdict: Verdict, best: Trial, duel: Confirmation | None) -> str:
     if verdict == "out of reach":
-        return _out_of_reach(goal, best)
+        return _out_of_reach(wish, best)
     if verdict == "undecided":
         return (
             f"The present config stays: “{best.name}” could not be compared with it, since too few turns "
@@ -32,7 +32,7 @@ def sentence(goal: Goal, verdict: Verdict, best: Trial, duel: Confirmation | Non
         return "The present config stays: no other could be measured."
     ours, theirs = duel.ours, duel.theirs
     figures = f"“{best.name}” reaches {_reached(ours)}"
-    if goal.kind == "throughput":
+    if wish.kind == "throughput":
         against = f"{duel.gain:.2f} times the throughput of the present config ({_reached(theirs)})"
     else:
         against = f"a p95 {duel.gain:.2f} times as short as that of the present config ({_reached(theirs)})"
@@ -43,7 +43,7 @@ def sentence(goal: Goal, verdict: Verdict, best: Trial, duel: Confirmation | Non
         return f"The present config stays: the best found, {figures}, {against}, {why_not}."
     if duel.only_ours:
         against += f", which misses the goal with a p95 of at least {min(p95s(theirs)):.3g} ms in every turn"
-    return f"{figures}, {against}, because {because(ours, theirs, cpus)}."
+    return f"{figures}, {against}, because {because(ours, theirs, wish.cpus)}."
 
 
 def because(ours: Point, theirs: Point, cpus: int) -> str:
@@ -99,12 +99,12 @@ def _reached(point: Point) -> str:
     )
 
 
-def _out_of_reach(goal: Goal, best: Trial) -> str:
+def _out_of_reach(wish: TuneRequest, best: Trial) -> str:
     point = nearest(best.points)
     name = "the present one" if best.name == PRESENT else f"“{best.name}”"
     most, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
     return (
-        f"No config that was tried reaches a p95 of {goal.p95_ms:g} ms; the nearest is "
+        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is "
         f"{name} with {point.latency_ms.p95:.3g} ms and {point.rows_per_s.value:.4g} rows/s "
         f"at {point.demand}, of which {ms / point.latency_ms.mean:.0%} of the mean is {most}."
     )

@@ -15,7 +15,11 @@ Kind = Literal["throughput", "latency"]
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What somebody asks for; None leaves it to the machine and the model."""
+    """What somebody asks for; None leaves it to the machine and the model.
+
+    The goal is most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above
+    the limit.
+    """
 
     model: str
     kind: Kind = "throughput"
@@ -42,19 +46,6 @@ class TuneRequest:
     @property
     def heaviest(self) -> float:
         return max(demand.level for demand in self.demands)
-
-    @property
-    def goal(self) -> Goal:
-        return Goal(self.kind, self.p95_ms, self.heaviest)
-
-
-@dataclass(frozen=True)
-class Goal:
-    """Most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above the limit."""
-
-    kind: Kind
-    p95_ms: float | None
-    heaviest: float
 
     def __str__(self) -> str:
         limit = f" with a p95 of at most {self.p95_ms:g} ms" if self.p95_ms is not None else ""

@@ -26,7 +26,7 @@ _OTHER, _LIMIT = "#9aa0a6", "#b3261e"
 
 def save(tuning: Tuning, folder: Path | None = None) -> Path:
     """Write page, picture, JSON and, where there is one to recommend, the config.pbtxt."""
-    folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.model))
+    folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.wish.model))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(as_json(tuning))
     (folder / "pareto.svg").write_text(pareto(tuning))
@@ -40,11 +40,11 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
 
 def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
     """Every config at the load that it would be run at, the best first."""
-    goal = tuning.goal
-    for trial in sorted(tuning.trials, key=lambda each: goal.rank(each.points), reverse=True):
+    wish = tuning.wish
+    for trial in sorted(tuning.trials, key=lambda each: wish.rank(each.points), reverse=True):
         if trial.points:
             marks = ["recommended"] if tuning.recommended is trial else []
-            yield _row(tuning, goal.best(trial.points) or nearest(trial.points), trial.stage, marks)
+            yield _row(tuning, wish.best(trial.points) or nearest(trial.points), trial.stage, marks)
         else:
             yield (trial.name, *("",) * 6, trial.stage, "Rejected")
 
@@ -65,7 +65,7 @@ def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ())
         f"{point.executed_rows:.2f}",
         "" if cores is None else f"{cores:.2f}",
         measured,
-        ", ".join([*marks, *([] if tuning.goal.keeps(point) else ["misses the goal"])]),
+        ", ".join([*marks, *([] if tuning.wish.keeps(point) else ["misses the goal"])]),
     )
 
 
@@ -82,7 +82,7 @@ def pareto(tuning: Tuning) -> svg.Drawing:
     """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
     points = [point for trial in tuning.trials for point in trial.points]
     duel = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
-    best, limit = front(points), tuning.goal.p95_ms
+    best, limit = front(points), tuning.wish.p95_ms
     highest = _SHOWN * max([*(point.latency_ms.p95 for point in (*best, *duel)), limit or 0])
     shown = [point for point in points if point.latency_ms.p95 <= highest]
     fastest = max(point.rows_per_s.value for point in (*points, *duel))
@@ -114,7 +114,7 @@ def pareto(tuning: Tuning) -> svg.Drawing:
     if limit is not None:
         ends = [(0.0, limit), (fastest, limit)]
         drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
-    title = f"p95 against throughput of every config of {tuning.model}"
+    title = f"p95 against throughput of every config of {tuning.wish.model}"
     counts = ("rows per second", "p95, ms")
     return lines(drawn, title, counts, x_range=(0, 1.05 * fastest), y_range=(0, top), size=(880.0, 420.0))
 

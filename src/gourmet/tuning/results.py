@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from gourmet.config_change import Config, as_pbtxt
 from gourmet.measure.results import Bench, Estimate, Point
-from gourmet.tuning.goal import Goal
+from gourmet.tuning.goal import TuneRequest
 
 SCHEMA: Final = "gourmet-tune/1"
 PRESENT: Final = "present"
@@ -52,8 +52,7 @@ class Confirmation:
 class Tuning:
     """A whole search; `bench` holds the points that the pages of `gourmet bench` can draw."""
 
-    model: str
-    goal: Goal
+    wish: TuneRequest
     searched: tuple[str, ...]
     trials: tuple[Trial, ...]
     best: str
@@ -91,7 +90,9 @@ class Tuning:
 def as_json(tuning: Tuning) -> str:
     """The saved form, the points of the search once, under its trials."""
     data: dict[str, Any] = asdict(tuning)
-    about = data.pop("bench")
+    wish, about = data.pop("wish"), data.pop("bench")
+    goal = {"kind": wish["kind"], "p95_ms": wish["p95_ms"], "heaviest": tuning.wish.heaviest}
+    data = {"model": wish["model"], "goal": goal, **data}
     data |= {name: about[name] for name in ("command", "when", "machine", "data")}
     data["recommended"] = tuning.recommended.name if tuning.recommended else None
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

@@ -56,16 +56,15 @@ def tune(
             serves_afterwards[wish.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
     return Tuning(
-        wish.model,
-        wish.goal,
+        wish,
         tuple(search.story()),
         tuple(search.trials.values()),
         best.name,
         duel,
         verdict,
-        explanation.sentence(wish.goal, verdict, best, duel, wish.cpus),
+        explanation.sentence(wish, verdict, best, duel),
         sweep.bench(
-            f"The best config of {wish.model} here: {wish.goal}",
+            f"The best config of {wish.model} here: {wish}",
             command,
             workload.rows.about,
             [duel.ours, duel.theirs] if duel else best.points,
@@ -81,7 +80,7 @@ class Search:
         self, workload: Workload, target: Addresses, effort: MeasureOptions, space: Space, on_step: OnStep
     ) -> None:
         self._workload, self._target, self._space, self._on_step = workload, target, space, on_step
-        self._wish, self._goal = space.wish, space.wish.goal
+        self._wish = space.wish
         self._candidates: dict[str, Change] = {}
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT
@@ -101,7 +100,7 @@ class Search:
         self._stage("long", going_on, self._long, until=0.8)
         ranked = self._ranked()
         long = [trial for trial in ranked if trial.stage == "long"] or ranked
-        if not any(self._goal.best(trial.points) for trial in long):
+        if not any(self._wish.best(trial.points) for trial in long):
             return "out of reach", min(long, key=lambda trial: nearest(trial.points).latency_ms.p95), None
         challenger = next((trial for trial in long if trial.name != PRESENT), None)
         if challenger is None:
@@ -152,7 +151,7 @@ class Search:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
             raise validity.Untrusted("no config could be measured: " + "; ".join(reasons))
         # What was measured for longer goes first: short windows flatter the lucky.
-        found.sort(key=lambda trial: (trial.stage == "long", *self._goal.rank(trial.points)), reverse=True)
+        found.sort(key=lambda trial: (trial.stage == "long", *self._wish.rank(trial.points)), reverse=True)
         return found
 
     def _stage(self, stage: str, candidates: Sequence[Change], effort: MeasureOptions, until: float) -> None:
@@ -186,23 +185,23 @@ class Search:
 
     def _duel(self, challenger: Trial) -> Confirmation | None:
         """Both in turns, the first of a turn being the other one each time; None where too few tell."""
-        goal, turns, present = self._goal, self._wish.turns, self.trials[PRESENT]
-        best = goal.best(challenger.points) or nearest(challenger.points)
-        theirs = goal.best(present.points) or best
+        wish, present = self._wish, self.trials[PRESENT]
+        best = wish.best(challenger.points) or nearest(challenger.points)
+        theirs = wish.best(present.points) or best
         sides = [(challenger, best.demand), (present, theirs.demand)]
         seen: dict[str, list[Point]] = {challenger.name: [], PRESENT: []}
-        for turn in range(turns):
+        for turn in range(wish.turns):
             for trial, demand in sides[:: 1 if turn % 2 else -1]:
-                words = f"turn {turn + 1} of {turns} against the present config: {trial.name}"
-                self._on_step(self._done + (1 - self._done) * turn / turns, words)
+                words = f"turn {turn + 1} of {wish.turns} against the present config: {trial.name}"
+                self._on_step(self._done + (1 - self._done) * turn / wish.turns, words)
                 self._serve(trial)
                 seen[trial.name] += self._turn(trial.name, demand)
-        if min(map(len, seen.values())) < min(turns, _FEWEST_TURNS):
+        if min(map(len, seen.values())) < min(wish.turns, _FEWEST_TURNS):
             return None
         ours, others = (merge(points) for points in seen.values())
-        keeps = goal.keeps(ours)
-        misses = goal.p95_ms is not None and min(p95s(others), default=0.0) > goal.p95_ms
-        return Confirmation(ours, others, goal.gain(ours, others), keeps, keeps and misses)
+        keeps = wish.keeps(ours)
+        misses = wish.p95_ms is not None and min(p95s(others), default=0.0) > wish.p95_ms
+        return Confirmation(ours, others, wish.gain(ours, others), keeps, keeps and misses)
 
     def _turn(self, name: str, demand: LoadSpec) -> Iterable[Point]:
         """Half of the time: the turns together are longer than any other measurement."""
