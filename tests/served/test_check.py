@@ -24,15 +24,16 @@ from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
+from gourmet.pictures.probabilities import softmax
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks.checking import RequestOptions, Wanted
+from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.calibration import softmax
 from gourmet.tasks.classification.checking.check import check
+from gourmet.tasks.classification.checking.reference_comparison import Agreement
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.training.files import save_tensors
 
@@ -106,7 +107,7 @@ def put_faulty(repository: Path, fault: str) -> None:
 
 def checked(url: str, model: str, data: Path, **more: Any) -> Report:
     wanted = Wanted(model, data, repository=MODELS, url=url, **more)
-    return check(wanted, lambda title: nullcontext(lambda share, words="": None), lambda: False)
+    return check(wanted, lambda title: nullcontext(lambda share, words="": None))
 
 
 def run(*arguments: object) -> Result:
@@ -133,7 +134,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         assert found.quality.accuracy.balanced == right.balanced
     int8 = checked(triton.http_url, "food_classifier_int8", data, limit=66, weights=committed)
     assert int8.problems() == []
-    assert int8.eager is not None
+    assert isinstance(int8.eager, Agreement)
     assert int8.eager.top1 == right.top1
     assert int8.eager.different <= 0.1 * int8.eager.pictures
     assert int8.quality is not None
@@ -142,7 +143,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
 def test_every_row_is_counted_whatever_the_batch(batch: int, faulty: str, drawn: Path) -> None:
-    found = checked(faulty, "food_none", drawn, options=RequestOptions(in_flight=4, batch=batch))
+    found = checked(faulty, "food_none", drawn, in_flight=4, batch=batch)
     assert found.problems() == []
     assert found.answered == found.asked.sent == found.counted.rows == 44
     assert len(found.asked.latencies_ms) == -(-44 // min(batch, 16))
@@ -155,7 +156,7 @@ def test_a_model_without_batches_gets_one_picture_at_a_time(faulty: str, drawn: 
     found = checked(faulty, "food_one_by_one", drawn)
     assert found.problems() == []
     assert found.answered == len(found.asked.latencies_ms) == 44
-    assert found.options.batch == 1
+    assert found.wanted.batch == 1
 
 
 def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:
@@ -191,7 +192,7 @@ def test_refused_requests_are_counted_and_named_and_the_others_go_on(faulty: str
 def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path) -> None:
     done = run("food_slow", "--url", faulty, "--data", drawn, "--limit", 16, "--timeout", 1, "--in-flight", 1)
     assert done.exit_code == 0, done.stderr
-    found = checked(faulty, "food_slow", drawn, limit=16, options=RequestOptions(timeout_s=0.1))
+    found = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
     assert found.answered == 0
     assert "no answer within 0.1 s" in found.problems()[0]
 

@@ -23,7 +23,7 @@ from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, triton
 from gourmet.serving.waiting import wait_until
-from gourmet.tasks.classification.checking.served import describe
+from gourmet.tasks.classification.checking.asking import describe
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"

@@ -12,15 +12,12 @@ import pytest
 
 from gourmet.contracts import ModelInfo
 from gourmet.runtime.statistics import ModelStatistics
-from gourmet.tasks.checking import RequestOptions
-from gourmet.tasks.classification.checking.batch_consistency import Again
+from gourmet.tasks.checking import Wanted
+from gourmet.tasks.classification.checking.asking import Again, Asked, Failure, Served
 from gourmet.tasks.classification.checking.page import page
 from gourmet.tasks.classification.checking.pictures import Pictures
 from gourmet.tasks.classification.checking.reference_comparison import agreement
-from gourmet.tasks.classification.checking.report import Report, quality
-from gourmet.tasks.classification.checking.requests import Asked, Failure
-from gourmet.tasks.classification.checking.served import Served
-from gourmet.tasks.classification.checking.summary import summary
+from gourmet.tasks.classification.checking.report import Report
 
 LABELS = ("a", "b", "c<d")
 SERVED = Served(
@@ -46,18 +43,16 @@ def report(got: Asked, of: Pictures | None = None) -> Report:
     return Report(
         served=SERVED,
         pictures=of,
-        options=RequestOptions(in_flight=2, batch=2),
+        wanted=Wanted("letters", None, Path("models"), in_flight=2, batch=2),
         asked=got,
         counted=ModelStatistics(rows=4, executions_by_batch={2: 2}),
         again=Again(4, 1e-7, ()),
-        eager=None,
-        no_eager="no weights",
-        quality=quality(SERVED, of, got),
+        eager="no weights",
     )
 
 
 def test_quality_of_the_answers_by_hand() -> None:
-    found = quality(SERVED, pictures(), asked())
+    found = report(asked()).quality
     assert found is not None
     assert found.accuracy.top1 == 3 / 4
     assert found.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
@@ -79,7 +74,7 @@ def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_ac
     assert "1 of 3 requests failed, which leaves 1 of 4 pictures" in problem
     assert "p1: no answer within 60 s" in problem
     assert made.as_dict()["complete"] is False
-    assert "3 of 4 pictures answered" in summary(made)
+    assert "3 of 4 pictures answered" in made.summary()
 
 
 def test_rows_mixed_up_and_two_versions_are_problems() -> None:
@@ -95,7 +90,7 @@ def test_nothing_answered_is_a_report_without_accuracy() -> None:
     got = Asked(np.full((4, 3), np.nan, np.float32), sent=4, failures=[Failure(["p0", "p1"], "broken")])
     made = replace(report(got), again=None)
     assert made.quality is None
-    assert "0 of 4 pictures answered" in summary(made)
+    assert "0 of 4 pictures answered" in made.summary()
     assert "p0 … p1: broken" in made.problems()[0]
     json.dumps(made.as_dict(), allow_nan=False)
 
@@ -104,30 +99,31 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
     theirs[2] = [0.1, 0.6, 0.3]
-    found = agreement(PROBABILITIES, theirs, pictures(), Path("w"))
+    found = agreement(asked(), theirs, pictures(), LABELS, Path("w"))
     assert found.different == 1
     assert found.largest_difference == pytest.approx(0.2)
     assert [each.name for each in found.worst[:2]] == ["p1", "p2"]
-    assert (found.worst[0].served, found.worst[0].eager) == (0, 1)
+    assert (found.worst[0].served, found.worst[0].eager) == ("a", "b")
     assert found.top1 == 4 / 4
 
 
 def test_rows_without_an_answer_are_not_compared() -> None:
-    mine = PROBABILITIES.copy()
-    mine[0] = np.nan
-    assert agreement(mine, PROBABILITIES, pictures(None), Path("w")).pictures == 3
+    got = asked()
+    got.probabilities[0] = np.nan
+    found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, Path("w"))
+    assert (found.pictures, found.different) == (3, 0)
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     got = asked()
-    made = replace(report(got), eager=agreement(PROBABILITIES, PROBABILITIES, pictures(), Path("w")))
+    made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, Path("w")))
     html = page(made)
     assert html.count("<svg") == 4
     assert "c&lt;d" in html
     assert "c<d" not in html
     assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
     assert "data:image;base64," in html, "a mistake is shown"
-    lines = summary(made).splitlines()
+    lines = made.summary().splitlines()
     assert [line.split()[0] for line in lines if line.endswith(".000") or line.endswith(".500")] == [*LABELS]
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from gourmet.pictures.probabilities import softmax
 from gourmet.tasks.classification.accuracy import accuracy
 from gourmet.tasks.classification.calibration import (
     calibration_error,
@@ -14,10 +15,9 @@ from gourmet.tasks.classification.calibration import (
     coverage_curve,
     fit_temperature,
     reliability,
-    softmax,
 )
-from gourmet.tasks.classification.evaluate import Answered, evaluate, worst
-from gourmet.tasks.classification.evaluation_page import page
+from gourmet.tasks.classification.evaluation import Answered, evaluate
+from gourmet.tasks.classification.evaluation_page import page, worst
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])

@@ -12,16 +12,14 @@ import gourmet.systems
 from gourmet.systems import registry
 from gourmet.systems.registry import BadSystem, UnknownSystem
 from gourmet.tasks import furniture
-from gourmet.tasks.classification.furniture import data, load
 
 
 @pytest.mark.parametrize("system", ["digits", "food11"])
 def test_what_is_there_fulfils_its_protocols(system: str) -> None:
     assert furniture.export(system).formats
     assert furniture.training(system).recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False)
-    assert furniture.evaluation(system)
-    assert callable(load(system))
-    assert data(system)
+    assert callable(furniture.evaluation(system).load)
+    assert furniture.data(system)
 
 
 @pytest.fixture

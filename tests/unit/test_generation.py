@@ -1,25 +1,8 @@
-"""What is true of any system that generates text: its gate, and what a check makes of its answers."""
+"""What a check makes of the answers of a system that generates text."""
 
 from __future__ import annotations
 
-from gourmet.tasks.generation.check import TextAnswer, TextReport
-from gourmet.tasks.generation.gate import same_texts
-
-
-def reversed_words(text: str) -> str:
-    return " ".join(text.split()[::-1])
-
-
-def test_an_export_that_answers_alike_passes() -> None:
-    (found,) = same_texts(reversed_words, reversed_words, ["a b", "c"])
-    assert found.passed
-
-
-def test_an_export_that_answers_otherwise_or_not_at_all_does_not() -> None:
-    (other,) = same_texts(reversed_words, str.upper, ["a b", "c"])
-    assert not other.passed
-    (broken,) = same_texts(reversed_words, lambda text: str(1 / 0), ["a b"])
-    assert (broken.passed, broken.measured) == (False, "division by zero")
+from gourmet.tasks.generation_check import TextAnswer, TextReport
 
 
 def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:

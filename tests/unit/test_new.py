@@ -26,7 +26,6 @@ from gourmet.repository import read_config
 from gourmet.serving import Stack
 from gourmet.systems import registry
 from gourmet.tasks import furniture
-from gourmet.tasks.classification.new_system import NewSystem
 from gourmet.tasks.classification.targets import open_onnx
 
 New = Callable[..., Result]
@@ -177,7 +176,7 @@ def test_a_stack_without_the_web_app_is_told_to_start_it(tmp_path: Path) -> None
     system = registry.load("food11")
     assert isinstance(system, PictureClassifier)
     stack = Stack(1, "127.0.0.1:8000", "", "", "", (str(tmp_path),), "explicit")
-    told = _next(NewSystem(system, ""), tmp_path / "best.pth", stack, tmp_path)
+    told = _next(system, tmp_path / "best.pth", stack, tmp_path)
     assert told[0] == "gourmet up --web-only"
     assert told[1].startswith("http://localhost:5000/classify/food11 ")
 

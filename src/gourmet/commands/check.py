@@ -71,13 +71,9 @@ class Stopped(GourmetError):
 )
 def check(
     model: str,
-    url: str,
-    in_flight: int,
-    batch: int,
-    timeout_s: float,
     json_to: str | None,
     out: Path | None,
-    **more: Any,
+    **how: Any,
 ) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
@@ -93,14 +89,14 @@ def check(
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
     from gourmet.runtime.files import written_aside
-    from gourmet.runtime.signals import first_stop
-    from gourmet.tasks.checking import RequestOptions, Wanted, checker
+    from gourmet.tasks import checking
 
     if out and out.suffix not in ("", ".html"):
         raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
-    wanted = Wanted(model, url=url, options=RequestOptions(in_flight, batch, timeout_s), **more)
-    with first_stop() as asked_to_stop:
-        report = checker(url, model)(wanted, bar, asked_to_stop.is_set)
+    try:
+        report = checking.check(checking.Wanted(model, **how), bar)
+    except KeyboardInterrupt:
+        raise Stopped("stopped before the first answer") from None
     if json_to:
         text = json.dumps(report.as_dict(), indent=2)
         click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")

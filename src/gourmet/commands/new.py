@@ -7,9 +7,8 @@ import re
 import shutil
 import signal
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 import psutil
@@ -23,9 +22,6 @@ from gourmet.serving import Stack, running_stack
 from gourmet.serving.client import ask_sample
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import folders, registry
-
-if TYPE_CHECKING:
-    from gourmet.tasks.classification.new_system import NewSystem
 
 DEFAULT_ARCHITECTURE: Final = "torchvision:mobilenet_v2"
 _RELOADED_WITHIN_S: Final = 60.0
@@ -75,42 +71,66 @@ def new(
     \b
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
     """
-    system = _system(name, _labels(labels), title or name.replace("_", " ").capitalize(), like)
-    model = models / system.default_model
-    if model.exists():
-        raise UsageError(f"{model} is there already: choose another name than {name!r}, or remove it")
-    if weights and weights.suffix != ".onnx" and not architecture:
+    # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
+            "a letter first"
+        )
+    model = models / f"{name}_onnx"
+    for path in (*(each / file for each in folders() for file in (name, f"{name}.py")), model):
+        if path.exists():
+            raise UsageError(f"{path} is there already: choose another name than {name!r}")
+    folder = folders()[:2][-1] / name  # the first of GOURMET_SYSTEMS, if there is one
+    aside = folder.with_name(f".{name}.part")
+    system = PictureClassifier(
+        name=name,
+        title=title or name.replace("_", " ").capitalize(),
+        model_variable=f"{name.upper()}_MODEL_NAME",
+        default_model=model.name,
+        labels=_labels(labels),
+        sample_file=aside / "sample.jpg",
+        datatypes=("FP32",),
+        **_prepared_like(like),
+    )
+    onnx = bool(weights and weights.suffix == ".onnx")
+    if onnx and architecture:
+        raise UsageError(
+            f"--architecture is for .pth and .safetensors: drop it, {weights} says what it computes"
+        )
+    if weights and not onnx and not architecture:
         raise UsageError(
             f"{weights} does not say what it is weights of: add --architecture, as in torchvision:resnet18"
         )
-    folder = folders()[:2][-1] / name  # the first of GOURMET_SYSTEMS, if there is one
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.tasks.classification.new_system import NewSystem, deployment_of
+    from gourmet.tasks.classification.given_onnx import as_given
+    from gourmet.tasks.classification.new_system import deployment_of, write_system, write_test
 
+    if weights and onnx:
+        system = as_given(system, weights)
+    architecture = "" if onnx else architecture or DEFAULT_ARCHITECTURE
     stack = None
-    system, architecture = _as_its_weights_want(system, weights, architecture)
     with ExitStack() as undo:
-        aside = folder.with_name(f".{name}.part")
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
-        described = NewSystem(system, architecture)
-        described.write(aside, weights)
+        write_system(system, architecture, weights)
         if weights:
             with bar("reading") as tick:
-                deployment = deployment_of(described.at(aside), weights, data, tick)
+                deployment = deployment_of(system, architecture, weights, data, tick)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models)
+            click.echo(f"{version}\n{table(checks)}")
         aside.rename(folder)
         undo.callback(shutil.rmtree, folder)
-        test = _write_test(described, folder)
-        undo.callback(test.unlink)
+        test = _place_of_test(folder)
+        undo.callback(test.unlink, missing_ok=True)
+        write_test(system, test)
         if weights:
-            click.echo(f"{version}\n{table(checks)}")
             stack = _load(system, models)
         undo.pop_all()
     click.echo(f"{folder}: its contract, its model card and what trains it\n{test}: its test\n\nNext:")
-    click.echo("\n".join(f"  {line}" for line in _next(described, weights, stack, models)))
+    click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models)))
 
 
 def _labels(text: str) -> tuple[str, ...]:
@@ -132,58 +152,23 @@ def _labels(text: str) -> tuple[str, ...]:
     return labels
 
 
-def _system(name: str, labels: tuple[str, ...], title: str, like: str | None) -> PictureClassifier:
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UsageError(
-            f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
-            "a letter first"
-        )
-    # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
-    for path in (each / file for each in folders() for file in (name, f"{name}.py")):
-        if path.exists():
-            raise UsageError(f"{path} is there already: choose another name than {name!r}")
-    about = PictureClassifier(
-        name=name,
-        title=title,
-        model_variable=f"{name.upper()}_MODEL_NAME",
-        default_model=f"{name}_onnx",
-        labels=labels,
-        sample_file=Path(),
-        datatypes=("FP32",),
-    )
+def _prepared_like(like: str | None) -> dict[str, Any]:
+    """How pictures become the network's input, as in the system `like`."""
     if like is None:
-        return about
+        return {}
     other = registry.load(like)
     if type(other) is not PictureClassifier:
         raise UsageError(
             f"--like {like}: that system prepares its inputs in its own way; name one that takes photos"
         )
-    return replace(about, input_size=other.input_size, mean=other.mean, std=other.std)
+    return {"input_size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _as_its_weights_want(
-    system: PictureClassifier, weights: Path | None, architecture: str | None
-) -> tuple[PictureClassifier, str]:
-    """The system with the tensors of an ONNX file, and its architecture, of which such a file has none."""
-    if not weights or weights.suffix != ".onnx":
-        return system, architecture or DEFAULT_ARCHITECTURE
-    if architecture:
-        raise UsageError(
-            f"--architecture is for .pth and .safetensors: drop it, {weights} says what it computes"
-        )
-    from gourmet.tasks.classification.given_onnx import as_given
-
-    with bar("reading"):
-        return as_given(system, weights), ""
-
-
-def _write_test(described: NewSystem, folder: Path) -> Path:
-    """Beside the product's own tests, for a system of the checkout; else into its folder."""
+def _place_of_test(folder: Path) -> Path:
+    """Beside the product's own tests, for a system of the checkout; else in its folder."""
     tests = repository.DEFAULT.parents[1] / "tests" / "unit"
     place = tests if folder.parent == folders()[0] and tests.is_dir() else folder
-    path = place / f"test_system_{folder.name}.py"
-    path.write_text(described.test(), encoding="utf-8")
-    return path
+    return place / f"test_system_{folder.name}.py"
 
 
 def _load(system: PictureClassifier, models: Path) -> Stack | None:
@@ -220,9 +205,9 @@ def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
         click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
 
 
-def _next(described: NewSystem, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
+def _next(system: PictureClassifier, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
     usual = models == repository.DEFAULT
-    name, model = described.system.name, described.system.default_model
+    name, model = system.name, system.default_model
     if not weights:
         return [
             f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from gourmet.contracts import Task
 from gourmet.errors import UsageError
@@ -14,20 +16,13 @@ from gourmet.serving.client import describe_model, triton
 from gourmet.systems import registry
 from gourmet.tasks.furniture import Stage
 
-# Each has a function `check`, which is a Checker.
+# Each has a function `check`.
 _MODULES: Final[dict[Task, str]] = {
     "classification": "gourmet.tasks.classification.checking.check",
-    "generation": "gourmet.tasks.generation.check",
+    "generation": "gourmet.tasks.generation_check",
 }
-
-
-@dataclass(frozen=True)
-class RequestOptions:
-    """How to ask."""
-
-    in_flight: int = 16
-    batch: int = 16
-    timeout_s: float = 60.0
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -41,14 +36,16 @@ class Wanted:
     part: str | None = None
     limit: int | None = None
     missing_classes: bool = False
-    options: RequestOptions = field(default_factory=RequestOptions)
+    in_flight: int = 16
+    batch: int = 16
+    timeout_s: float = 60.0
     weights: Path | None = None  # of the eager network
     runs: Path = Path("runs")  # where the weights that the manifest names may lie
     min_top1: float | None = None
 
 
 class CheckReport(Protocol):
-    """What a check found."""
+    """What a check found; Ctrl-C ends it early, with what it had by then."""
 
     @property
     def stopped(self) -> bool: ...
@@ -68,19 +65,33 @@ class CheckReport(Protocol):
         """As HTML."""
 
 
-Stopping = Callable[[], bool]
-Checker = Callable[[Wanted, Stage, Stopping], CheckReport]
-
-
-def checker(url: str, model: str) -> Checker:
-    """What checks models of the task that `model` is for."""
-    with triton(url) as client:
-        info = describe_model(client, model)
+def check(wanted: Wanted, stage: Stage) -> CheckReport:
+    """Check a served model as its task wants it."""
+    with triton(wanted.url) as client:
+        info = describe_model(client, wanted.model)
     if not info.system:
         raise UsageError(
-            f"the config of {model!r} does not say which system it belongs to: give it "
+            f"the config of {wanted.model!r} does not say which system it belongs to: give it "
             f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
             f"one of {', '.join(registry.names())}"
         )
-    found: Checker = importlib.import_module(_MODULES[registry.load(info.system).task]).check
-    return found
+    module = importlib.import_module(_MODULES[registry.load(info.system).task])
+    report: CheckReport = module.check(wanted, stage)
+    return report
+
+
+def in_threads(
+    ask: Callable[[Question], Answer], questions: Iterable[Question], threads: int
+) -> Iterator[Answer]:
+    """The answers in the order of the questions, which are read as they are needed."""
+    pool = ThreadPoolExecutor(threads)
+    under_way: deque[Future[Answer]] = deque()
+    try:
+        for question in questions:
+            under_way.append(pool.submit(ask, question))
+            if len(under_way) == 2 * threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -22,6 +22,10 @@ class Labelled(Protocol):
     """A labelled example, perhaps not yet read."""
 
     @property
+    def name(self) -> str:
+        """Unique within its data."""
+
+    @property
     def class_id(self) -> int: ...
 
 

@@ -54,7 +54,7 @@ def bundled() -> tuple[Path, str]:
 
 
 class Digits:
-    """Fulfils `gourmet.tasks.classification.furniture.Data`."""
+    """Fulfils `gourmet.tasks.furniture.Data`."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Digit, ...]:
         """The digits of one part of `data`; with a `limit`, evenly from its classes."""

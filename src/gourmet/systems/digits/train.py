@@ -15,7 +15,7 @@ from gourmet.errors import UsageError
 from gourmet.systems.digits import augment, contract
 from gourmet.systems.digits.data import DATA, Digit, bundled
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.tasks.classification.training_measures import measures
+from gourmet.tasks.classification.picture_training import measures
 from gourmet.tasks.datasets import check_classes
 from gourmet.training.recipe import Phase, Recipe
 from gourmet.training.task import Tick, Training

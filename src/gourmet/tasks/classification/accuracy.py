@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-Scores = npt.NDArray[np.floating[Any]]
+Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.integer[Any]]
 
 _Z95: Final = 1.96

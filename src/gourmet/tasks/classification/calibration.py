@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from gourmet.pictures.probabilities import softmax
 from gourmet.tasks.classification.accuracy import Classes, Scores
 
 _BINS: Final = 15
@@ -31,14 +31,6 @@ class Operating:
     threshold: float
     coverage: float
     accuracy: float
-
-
-def softmax(logits: Scores, temperature: float = 1.0) -> npt.NDArray[np.float64]:
-    """Probabilities; a temperature above 1 makes them more modest."""
-    shifted = logits.astype(np.float64) / temperature
-    exponentials = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-    result: npt.NDArray[np.float64] = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return result
 
 
 def fit_temperature(logits: Scores, classes: Classes) -> float:

@@ -1,23 +1,107 @@
-"""Ask a network about every picture of a data set, as it is asked when served, and measure the answers."""
+"""A network asked about every picture of a data set, as it is when served, and its answers measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gourmet.contracts import Classification
-from gourmet.tasks.classification.evaluate import Answered, Evaluation, evaluate
-from gourmet.tasks.classification.furniture import Data, Load
-from gourmet.tasks.furniture import Stage
+from gourmet.pictures.probabilities import softmax
+from gourmet.runtime.files import written_aside
+from gourmet.runtime.instances import available_cpus
+from gourmet.tasks.classification.accuracy import Accuracy, Classes, Scores, accuracy
+from gourmet.tasks.classification.calibration import (
+    Bin,
+    Operating,
+    calibration_error,
+    choose_threshold,
+    coverage_curve,
+    fit_temperature,
+    operating_at,
+    reliability,
+)
+from gourmet.tasks.classification.evaluation_file import Calibration, write_evaluation
+from gourmet.tasks.furniture import Data, Load, Stage
 
 if TYPE_CHECKING:
     from torch import nn
 
 _ROWS: Final = 64
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A part of a data set and what the network said about it."""
+
+    logits: Scores
+    classes: Classes
+    names: Sequence[str]
+    picture: Callable[[int], bytes]  # its own bytes, for the report
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known about one part."""
+
+    answered: Answered
+    accuracy: Accuracy
+    before: list[Bin]
+    after: list[Bin]
+    curve: list[Operating]
+    at_threshold: Operating
+    views: dict[str, float]  # balanced accuracy over subsets of the classes
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a report that another program reads."""
+        return {
+            **self.accuracy.as_dict(),
+            "calibration_error_before": round(calibration_error(self.before), 4),
+            "calibration_error_after": round(calibration_error(self.after), 4),
+            "answered": round(self.at_threshold.coverage, 4),
+            "right_of_answered": round(self.at_threshold.accuracy, 4),
+            **{f"balanced over {name}": round(value, 4) for name, value in self.views.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A temperature and a threshold, chosen on pictures held out of training, and every part measured."""
+
+    temperature: float
+    threshold: float
+    wanted: float  # the share of the answers above the threshold that should be right
+    parts: dict[str, Measured]
+    labels: Sequence[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """By part, for another program."""
+        return {name: part.as_dict() for name, part in self.parts.items()}
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        parts = [
+            f"{name}: balanced {part.accuracy.balanced:.3f} ± {part.accuracy.balanced_margin:.3f}, "
+            f"top-1 {part.accuracy.top1:.3f}, top-3 {part.accuracy.top3:.3f}, {part.accuracy.photos} pictures"
+            for name, part in self.parts.items()
+        ]
+        return [*parts, f"temperature {self.temperature:.3f}, threshold {self.threshold:.2f}"]
+
+    def write(self, weights: Path, title: str) -> Path:
+        """Leave what deploying needs beside the weights, and a report, whose path is returned."""
+        from gourmet.tasks.classification.evaluation_page import page
+
+        report = weights.with_suffix(".report.html")
+        with written_aside(report) as aside:
+            aside.write_text(page(title, self), encoding="utf-8")
+        write_evaluation(weights, Calibration(self.temperature, self.threshold), self.as_dict())
+        return report
 
 
 @dataclass(frozen=True)
@@ -40,7 +124,7 @@ class ClassifierEvaluation:
         limit: int | None,
         device: str,
         architecture: str = "",
-    ) -> Evaluation:
+    ) -> Evaluated:
         network, _ = self.load(weights, architecture)
         answered = {}
         for part in self.data.parts(data):
@@ -64,23 +148,65 @@ class ClassifierEvaluation:
         device: str = "cpu",
         tick: Callable[[float], None] = lambda share: None,
     ) -> Answered:
-        """The network's logits on the pictures of `part`, as pictures that went through the contract."""
-        import torch
-
-        network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        """The network's logits on the pictures of `part`."""
         pictures = self.data.listing(data, part, limit)
-        everything = self.data.read(pictures)
-        logits = []
-        with torch.inference_mode():
-            for first in range(0, len(pictures), _ROWS):
-                blobs = [next(everything) for _ in pictures[first : first + _ROWS]]
-                rows = torch.from_numpy(np.concatenate([self.system.encode(blob, "FP32") for blob in blobs]))
-                images = rows.to(device).contiguous(memory_format=torch.channels_last)
-                logits.append(network(images).float().cpu().numpy())
-                tick(min(1.0, (first + _ROWS) / len(pictures)))
         return Answered(
-            logits=np.concatenate(logits),
+            logits=ask(network, self.system, self.data.read(pictures), len(pictures), tick, device),
             classes=np.array([picture.class_id for picture in pictures]),
             names=[picture.name for picture in pictures],
             picture=lambda row: next(self.data.read(pictures[row : row + 1])),
         )
+
+
+def ask(
+    network: nn.Module,
+    system: Classification,
+    pictures: Iterator[bytes],
+    total: int,
+    tick: Callable[[float], None],
+    device: str = "cpu",
+) -> Scores:
+    """The network's logits on pictures that went through the contract."""
+    import torch
+
+    network = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encode, logits = partial(system.encode, datatype="FP32"), []
+    with ThreadPoolExecutor(available_cpus()) as pool, torch.inference_mode():
+        while blobs := list(islice(pictures, _ROWS)):
+            rows = torch.from_numpy(np.concatenate(list(pool.map(encode, blobs))))
+            images = rows.to(device).contiguous(memory_format=torch.channels_last)
+            logits.append(network(images).float().cpu().numpy())
+            tick(min(1.0, _ROWS * len(logits) / total))
+    return np.concatenate(logits)
+
+
+def evaluate(
+    parts: Mapping[str, Answered],
+    labels: Sequence[str],
+    *,
+    chosen_on: str,
+    wanted: float,
+    views: Mapping[str, Sequence[str]],
+) -> Evaluated:
+    """Choose temperature and threshold on the part `chosen_on`, then measure all parts with them.
+
+    The threshold is the lowest at which `wanted` of the answers given are right.
+    """
+    base = parts[chosen_on]
+    temperature = fit_temperature(base.logits, base.classes)
+    curve = coverage_curve(softmax(base.logits, temperature), base.classes)
+    threshold = choose_threshold(curve, wanted).threshold
+    measured = {}
+    for name, part in parts.items():
+        found = accuracy(part.logits, part.classes, labels)
+        probabilities = softmax(part.logits, temperature)
+        measured[name] = Measured(
+            answered=part,
+            accuracy=found,
+            before=reliability(softmax(part.logits), part.classes),
+            after=reliability(probabilities, part.classes),
+            curve=coverage_curve(probabilities, part.classes),
+            at_threshold=operating_at(threshold, probabilities, part.classes),
+            views={view: found.balanced_over(some) for view, some in views.items()},
+        )
+    return Evaluated(temperature, threshold, wanted, measured, labels)

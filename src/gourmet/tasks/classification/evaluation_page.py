@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+import numpy as np
+
+from gourmet.pictures.probabilities import softmax
 from gourmet.reports.chart import Series, lines
 from gourmet.reports.page import bullets, document, figure, paragraph, side_by_side, table
 from gourmet.reports.svg import COLOURS, Drawing
 from gourmet.tasks.classification.accuracy import Accuracy
 from gourmet.tasks.classification.calibration import Bin, Operating, calibration_error
-from gourmet.tasks.classification.evaluate import Answered, Evaluation, Measured, worst
+from gourmet.tasks.classification.evaluation import Answered, Evaluated, Measured
 
 _MISTAKES: Final = 36
 STYLE: Final = """
@@ -23,18 +26,18 @@ STYLE: Final = """
 """
 
 
-def page(title: str, evaluation: Evaluation) -> str:
+def page(title: str, evaluation: Evaluated) -> str:
     """The whole report."""
     words = (
         f"Temperature {evaluation.temperature:.3f}; answers below {evaluation.threshold:.2f} are “not sure”, "
         f"so that {100 * evaluation.wanted:g}% of those given are right. Both were chosen on the validation "
-        "photos, which were not trained on."
+        "pictures, which were not trained on."
     )
     parts = [_part(name, part, evaluation) for name, part in evaluation.parts.items()]
     return document(title, [paragraph(words), *parts], style=STYLE)
 
 
-def _part(name: str, part: Measured, evaluation: Evaluation) -> str:
+def _part(name: str, part: Measured, evaluation: Evaluated) -> str:
     labels, found, at = evaluation.labels, part.accuracy, part.at_threshold
     before, after = calibration_error(part.before), calibration_error(part.after)
     said = [
@@ -52,7 +55,7 @@ def _part(name: str, part: Measured, evaluation: Evaluation) -> str:
         ]
     )
     return (
-        f"<h2>{escape(name)}: {found.photos} photos</h2>{bullets(said)}{class_table(found)}{charts}"
+        f"<h2>{escape(name)}: {found.photos} pictures</h2>{bullets(said)}{class_table(found)}{charts}"
         f"<h3>Who is taken for whom</h3>{confusion_table(found, labels)}"
         f"<h3>Worst mistakes</h3>{mistakes(part.answered, evaluation.temperature, labels)}"
     )
@@ -60,7 +63,7 @@ def _part(name: str, part: Measured, evaluation: Evaluation) -> str:
 
 def class_table(found: Accuracy) -> str:
     """How every class fared."""
-    return table(("class", "photos", "recall", "precision"), found.rows())
+    return table(("class", "pictures", "recall", "precision"), found.rows())
 
 
 def confusion_table(found: Accuracy, labels: Sequence[str]) -> str:
@@ -91,7 +94,7 @@ def reliability_chart(bins: list[Bin]) -> Drawing:
         joined=False,
         radii=[3 + 7 * math.sqrt(each.photos / most) for each in bins],
         hints=[
-            f"{each.photos} photos: sure {each.confidence:.2f}, right {each.accuracy:.2f}" for each in bins
+            f"{each.photos} pictures: sure {each.confidence:.2f}, right {each.accuracy:.2f}" for each in bins
         ],
     )
     return _of_shares([dots], "calibration", "confidence", diagonal=True)
@@ -110,8 +113,17 @@ def _of_shares(shown: list[Series], title: str, across: str, *, diagonal: bool =
     return lines(shown, title, counts, x_range=whole, y_range=whole, size=size, diagonal=diagonal)
 
 
+def worst(part: Answered, temperature: float, count: int) -> list[tuple[int, int, float]]:
+    """Row, answer and probability of the mistakes made with the most confidence."""
+    probabilities = softmax(part.logits, temperature)
+    answers = probabilities.argmax(axis=1)
+    sure = np.where(answers == part.classes, -1.0, probabilities.max(axis=1))
+    rows = [int(row) for row in np.argsort(-sure)[:count] if sure[row] >= 0.0]
+    return [(row, int(answers[row]), float(sure[row])) for row in rows]
+
+
 def mistakes(part: Answered, temperature: float, labels: Sequence[str]) -> str:
-    """The photos about which the network is surest and wrong."""
+    """The pictures about which the network is surest and wrong."""
     figures = []
     for row, answer, sure in worst(part, temperature, _MISTAKES):
         picture = base64.b64encode(part.picture(row)).decode()

@@ -15,10 +15,10 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification.evaluation_file import Calibration, NotEvaluated, read_evaluation
-from gourmet.tasks.classification.furniture import Data, LabelledExample, Load
 from gourmet.tasks.classification.gate import Pixels
 from gourmet.tasks.classification.targets import Formats, Source
-from gourmet.tasks.datasets import BadData
+from gourmet.tasks.datasets import BadData, Labelled
+from gourmet.tasks.furniture import Data, Load
 from gourmet.training.task import Tick
 
 _CALIBRATED_ON: Final = 512
@@ -88,7 +88,7 @@ class ClassifierExport:
         tick(1.0)
         return images, images, None
 
-    def _pixels(self, examples: Sequence[LabelledExample], tick: Callable[[int], None]) -> Pixels:
+    def _pixels(self, examples: Sequence[Labelled], tick: Callable[[int], None]) -> Pixels:
         rows = []
         for at, (example, picture) in enumerate(zip(examples, self.data.read(examples), strict=True), 1):
             try:

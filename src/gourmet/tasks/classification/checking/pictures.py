@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,8 @@ from PIL import Image
 from gourmet.errors import GourmetError
 from gourmet.pictures.decode import FORMATS
 from gourmet.systems import registry
-from gourmet.tasks.classification import furniture
-from gourmet.tasks.classification.furniture import LabelledExample
-from gourmet.tasks.datasets import EmptyPart, evenly
+from gourmet.tasks import furniture
+from gourmet.tasks.datasets import EmptyPart, Labelled, evenly
 
 ALL: Final = "all"
 TEST: Final = "test"
@@ -34,11 +34,20 @@ class Pictures:
     part: str  # empty where the data have no parts
     names: Sequence[str]
     classes: npt.NDArray[np.int64] | None  # none where nobody has labelled them
-    read: Callable[[slice], Iterator[bytes]]
+    read: Callable[[Sequence[int]], Iterator[bytes]]  # those of some rows
     note: str = ""  # what a reader of the numbers must know about them
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def some(self, rows: Sequence[int]) -> Pictures:
+        """Those of `rows`, without their labels."""
+        return replace(
+            self,
+            names=[self.names[row] for row in rows],
+            classes=None,
+            read=lambda chosen: self.read([rows[row] for row in chosen]),
+        )
 
 
 def find(system: str, data: Path, part: str | None, limit: int | None, *, missing_classes: bool) -> Pictures:
@@ -53,65 +62,52 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
     if not data.exists():
         raise BadPictures(f"{data} does not exist: --data names pictures, in a folder or a zip")
     loose = _loose(data)
-    if loose is not None and not loose:
-        raise BadPictures(f"{data} holds no pictures: a picture's name ends in {', '.join(_suffixes())}")
+    if loose is not None:
+        try:
+            _listing(system, data, ALL)
+        except GourmetError as exc:
+            if loose:
+                return _unlabelled(data, loose, limit, str(exc))
+            suffixes = ", ".join(_suffixes())
+            raise BadPictures(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
     part = part or (ALL if loose else TEST)
-    try:
-        there = _listing(system, data, part)
-    except GourmetError as exc:
-        if loose and not _labelled(system, data):
-            return _unlabelled(data, loose, limit, str(exc))
-        raise
+    there = _listing(system, data, part)
     labels = registry.classification(system).labels
-    lacking = _lacking(labels, there)
-    if lacking and not missing_classes:
-        raise BadPictures(
-            f"{_words(data, part, lacking, labels)}: add some, or say --missing-classes to "
-            "measure on the others alone"
-        )
-    photos = evenly(there, limit)
-    lacking = _lacking(labels, photos)
+
+    def lacking(pictures: Sequence[Labelled]) -> str:
+        found = {picture.class_id for picture in pictures}
+        absent = [label for class_id, label in enumerate(labels) if class_id not in found]
+        if not absent:
+            return ""
+        of = f"{len(absent)} of the model's {len(labels)} labels"
+        return f"the part {part} of {data} has no pictures of {', '.join(absent)} ({of})"
+
+    if (words := lacking(there)) and not missing_classes:
+        raise BadPictures(f"{words}: add some, or say --missing-classes to measure on the others alone")
+    pictures = evenly(there, limit)
+    words = lacking(pictures)
     return Pictures(
         source=data,
         part=part,
-        names=[photo.name for photo in photos],
-        classes=np.array([photo.class_id for photo in photos], dtype=np.int64),
-        read=lambda rows: furniture.data(system).read(photos[rows]),
-        note=f"{_words(data, part, lacking, labels)}; balanced numbers are over the others"
-        if lacking
-        else "",
+        names=[picture.name for picture in pictures],
+        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64),
+        read=lambda rows: furniture.data(system).read([pictures[row] for row in rows]),
+        note=f"{words}; balanced numbers are over the others" if words else "",
     )
 
 
-def _listing(system: str, data: Path, part: str) -> Sequence[LabelledExample]:
+def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
     known = furniture.data(system)
     if part != ALL:
         return known.listing(data, part)
     parts = dict.fromkeys(("train", *known.parts(data)))
-    photos = [photo for each in parts for photo in _there(known, data, each)]
-    if not photos:
+    pictures: list[Labelled] = []
+    for each in parts:
+        with suppress(EmptyPart):  # few pictures may leave one empty
+            pictures += known.listing(data, each)
+    if not pictures:
         raise BadPictures(f"{data} has no pictures in {', '.join(parts)}")
-    return photos
-
-
-def _there(known: furniture.Data, data: Path, part: str) -> Sequence[LabelledExample]:
-    """The pictures of a part; few pictures may leave one empty."""
-    try:
-        return known.listing(data, part)
-    except EmptyPart:
-        return ()
-
-
-def _lacking(labels: Sequence[str], photos: Sequence[LabelledExample]) -> list[str]:
-    there = {photo.class_id for photo in photos}
-    return [label for class_id, label in enumerate(labels) if class_id not in there]
-
-
-def _words(data: Path, part: str, lacking: Sequence[str], labels: Sequence[str]) -> str:
-    return (
-        f"the part {part} of {data} has no pictures of {', '.join(lacking)} "
-        f"({len(lacking)} of the model's {len(labels)} labels)"
-    )
+    return pictures
 
 
 def _loose(data: Path) -> list[Path] | None:
@@ -124,17 +120,6 @@ def _loose(data: Path) -> list[Path] | None:
     return [entry for entry in visible if entry.suffix.lower() in _suffixes()]
 
 
-def _labelled(system: str, data: Path) -> bool:
-    """Whether the system finds labels in at least one part of `data`."""
-    for part in ("train", "validation", "test"):
-        try:
-            _listing(system, data, part)
-        except GourmetError:
-            continue
-        return True
-    return False
-
-
 def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> Pictures:
     rows = np.linspace(0, len(paths) - 1, min(limit or len(paths), len(paths))).round().astype(int)
     chosen = [paths[row] for row in rows]
@@ -143,7 +128,7 @@ def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> P
         part="",
         names=[path.name for path in chosen],
         classes=None,
-        read=lambda rows: (path.read_bytes() for path in chosen[rows]),
+        read=lambda rows: (chosen[row].read_bytes() for row in rows),
         note=f"these pictures carry no labels, so nothing is said of accuracy ({why})",
     )
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 
+from gourmet.pictures.probabilities import softmax
 from gourmet.runtime import malloc
-from gourmet.runtime.instances import available_cpus
-from gourmet.tasks.classification import furniture
+from gourmet.tasks import furniture
+from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.calibration import softmax
+from gourmet.tasks.classification.checking.asking import Asked, Served
 from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.classification.checking.requests import Asked
-from gourmet.tasks.classification.checking.served import Served
+from gourmet.training.task import Tick
 
-_ROWS: Final = 32
 _WORST: Final = 10
 
 
@@ -30,9 +25,9 @@ class Apart:
     """One picture about which the two disagree, or agree least."""
 
     name: str
-    served: int  # the class answered
+    served: str  # the label answered
     served_sure: float
-    eager: int
+    eager: str
     eager_sure: float
     difference: float
 
@@ -48,44 +43,36 @@ class Agreement:
     worst: tuple[Apart, ...]
     top1: float | None  # of the network itself, where there are labels
 
-
-def compare(
-    served: Served,
-    pictures: Pictures,
-    asked: Asked,
-    weights: Path,
-    tick: Callable[[float], None],
-    stopping: Callable[[], bool],
-) -> Agreement | None:
-    """Ask the network in `weights` about all pictures that were answered; None if stopped."""
-    malloc.use(malloc.TRAINING)
-    network, _ = furniture.load(served.info.system)(weights)
-    probabilities = np.empty_like(asked.probabilities, dtype=np.float64)
-    encode = partial(served.contract.encode, datatype="FP32")
-    everything = pictures.read(slice(None))
-    with ThreadPoolExecutor(available_cpus()) as pool, torch.inference_mode():
-        for first in range(0, len(pictures), _ROWS):
-            if stopping():
-                return None
-            blobs = [next(everything) for _ in pictures.names[first : first + _ROWS]]
-            there = asked.answered[first : first + _ROWS]
-            encoded = pool.map(
-                encode, [blob for blob, answered in zip(blobs, there, strict=True) if answered]
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Picture, answers of both, and how far apart, for a table."""
+        return [
+            (
+                each.name,
+                f"{each.served} {each.served_sure:.3f}",
+                f"{each.eager} {each.eager_sure:.3f}",
+                f"{each.difference:.1e}",
             )
-            rows = slice(first, first + len(blobs))
-            probabilities[rows] = np.nan
-            if there.any():
-                logits = network(torch.from_numpy(np.concatenate(list(encoded)))).float().numpy()
-                probabilities[rows][there] = softmax(logits, served.info.temperature)
-            tick((first + len(blobs)) / len(pictures))
-    return agreement(asked.probabilities, probabilities, pictures, weights)
+            for each in self.worst
+        ]
 
 
-def agreement(mine: Scores, theirs: Scores, pictures: Pictures, weights: Path) -> Agreement:
-    """Set the served answers `mine` against `theirs`, row by row."""
-    there = np.flatnonzero(~np.isnan(mine[:, 0]))
-    apart = np.abs(mine[there] - theirs[there]).max(axis=1)
-    best, right = mine[there].argmax(axis=1), theirs[there].argmax(axis=1)
+def compare(served: Served, pictures: Pictures, asked: Asked, weights: Path, tick: Tick) -> Agreement:
+    """Ask the network in `weights` about all pictures that were answered."""
+    malloc.use(malloc.TRAINING)
+    network, _ = furniture.evaluation(served.info.system).load(weights)
+    rows = np.flatnonzero(asked.answered).tolist()
+    logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
+    return agreement(asked, softmax(logits, served.info.temperature), pictures, served.labels, weights)
+
+
+def agreement(
+    asked: Asked, theirs: Scores, pictures: Pictures, labels: tuple[str, ...], weights: Path
+) -> Agreement:
+    """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
+    there = np.flatnonzero(asked.answered)
+    mine = asked.probabilities[there]
+    apart = np.abs(mine - theirs).max(axis=1)
+    best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
     # Other classes first, and the largest differences first among them.
     order = np.lexsort((-apart, best == right))[:_WORST]
     return Agreement(
@@ -95,11 +82,11 @@ def agreement(mine: Scores, theirs: Scores, pictures: Pictures, weights: Path) -
         largest_difference=float(apart.max()),
         worst=tuple(
             Apart(
-                pictures.names[int(there[row])],
-                int(best[row]),
-                float(mine[there[row]].max()),
-                int(right[row]),
-                float(theirs[there[row]].max()),
+                pictures.names[there[row]],
+                labels[best[row]],
+                float(mine[row].max()),
+                labels[right[row]],
+                float(theirs[row].max()),
                 float(apart[row]),
             )
             for row in order

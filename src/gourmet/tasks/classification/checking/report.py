@@ -1,16 +1,18 @@
-"""All that a check found, what is wrong with it, and both as plain data."""
+"""All that a check found, what is wrong with it, as plain data and as words for a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 
+from gourmet.reports.table import columns
 from gourmet.runtime.statistics import ModelStatistics
-from gourmet.tasks.checking import RequestOptions
+from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.accuracy import Accuracy, accuracy
 from gourmet.tasks.classification.calibration import (
     Bin,
@@ -19,20 +21,16 @@ from gourmet.tasks.classification.calibration import (
     operating_at,
     reliability,
 )
-from gourmet.tasks.classification.checking.batch_consistency import Again
+from gourmet.tasks.classification.checking.asking import Again, Asked, Served
 from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.classification.checking.requests import Asked
-from gourmet.tasks.classification.checking.served import Served
-
-if TYPE_CHECKING:  # it imports torch, which a check without weights does not need
-    from gourmet.tasks.classification.checking.reference_comparison import Agreement
+from gourmet.tasks.classification.checking.reference_comparison import Agreement
 
 PERCENTILES: Final = (50, 90, 95, 99)
-_NAMED_FAILURES: Final = 5
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
-class ClassificationQuality:
+class Quality:
     """How right the answers are, of those that were given."""
 
     accuracy: Accuracy
@@ -43,21 +41,28 @@ class ClassificationQuality:
     def calibration_error(self) -> float:
         return calibration_error(self.bins)
 
+    def as_dict(self) -> dict[str, Any]:
+        at = self.at_threshold
+        return {
+            **self.accuracy.as_dict(),
+            "calibration_error": round(self.calibration_error, 4),
+            "threshold": at and at.threshold,
+            "answered_surely": at and round(at.coverage, 4),
+            "right_of_answered": at and (None if math.isnan(at.accuracy) else round(at.accuracy, 4)),
+        }
+
 
 @dataclass(frozen=True)
 class Report:
-    """One check of one served model."""
+    """One check of one served model; fulfils `gourmet.tasks.checking.CheckReport`."""
 
     served: Served
     pictures: Pictures
-    options: RequestOptions
+    wanted: Wanted
     asked: Asked
     counted: ModelStatistics
     again: Again | None
-    eager: Agreement | None
-    no_eager: str  # why it is not there
-    quality: ClassificationQuality | None  # none without labels or answers
-    min_top1: float | None = None
+    eager: Agreement | str  # or why it was not compared
 
     @property
     def stopped(self) -> bool:
@@ -66,6 +71,20 @@ class Report:
     @property
     def answered(self) -> int:
         return int(self.asked.answered.sum())
+
+    @cached_property
+    def quality(self) -> Quality | None:
+        """None without labels or answers."""
+        there = self.asked.answered
+        if self.pictures.classes is None or not there.any():
+            return None
+        probabilities, classes = self.asked.probabilities[there], self.pictures.classes[there]
+        threshold = self.served.info.threshold
+        return Quality(
+            accuracy=accuracy(probabilities, classes, self.served.labels),
+            bins=reliability(probabilities, classes),
+            at_threshold=operating_at(threshold, probabilities, classes) if threshold else None,
+        )
 
     @property
     def rows_per_s(self) -> float:
@@ -82,75 +101,48 @@ class Report:
     def problems(self) -> list[str]:
         """What keeps these numbers from being the model's, a sentence each; the model may still be bad."""
         found = []
-        failures = self.asked.failures
-        if failures:
+        asked, again = self.asked, self.again
+        if failures := asked.failures:
             lost = sum(len(failure.names) for failure in failures)
-            named = "; ".join(map(str, failures[:_NAMED_FAILURES]))
-            more = f"; and {len(failures) - _NAMED_FAILURES} more" if len(failures) > _NAMED_FAILURES else ""
-            requests = len(failures) + len(self.asked.latencies_ms)
             found.append(
-                f"{len(failures)} of {requests} requests failed, which leaves {lost} of "
-                f"{self.asked.sent} pictures without an answer: {named}{more}"
+                f"{len(failures)} of {len(failures) + len(asked.latencies_ms)} requests failed, which leaves "
+                f"{lost} of {asked.sent} pictures without an answer: {_named(list(map(str, failures)))}"
             )
-        if self.again and self.again.different:
-            wrong = self.again.different
+        if again and again.different:
             found.append(
-                f"{len(wrong)} of {self.again.pictures} pictures got another answer when asked about alone, "
-                f"so the model mixes up the rows of its batches: {'; '.join(wrong[:_NAMED_FAILURES])}"
+                f"{len(again.different)} of {again.pictures} pictures got another answer when asked about "
+                f"alone, so the model mixes up the rows of its batches: {_named(again.different)}"
             )
-        if self.again and self.again.refused:
-            refused = self.again.refused
+        if again and again.refused:
             found.append(
-                f"{len(refused)} of {self.again.pictures} pictures were refused when asked about alone: "
-                f"{'; '.join(refused[:_NAMED_FAILURES])}"
+                f"{len(again.refused)} of {again.pictures} pictures were refused when asked about alone: "
+                f"{_named(again.refused)}"
             )
-        if len(self.asked.versions) > 1:
+        if len(asked.versions) > 1:
             found.append(
-                f"the versions {', '.join(sorted(self.asked.versions))} answered, so these are numbers of "
+                f"the versions {', '.join(sorted(asked.versions))} answered, so these are numbers of "
                 "none of them: repeat the check when nothing is being deployed"
             )
         return found
 
     def faults(self) -> list[str]:
-        return self.problems() + self._too_low()
-
-    def _too_low(self) -> list[str]:
-        wanted, top1 = self.min_top1, self.quality.accuracy.top1 if self.quality else None
-        if wanted is None:
-            return []
-        if top1 is None:
-            return [f"--min-top1 {wanted} cannot be judged: there are no labels, or no answers"]
-        return [f"top-1 is {top1:.4f}, below the {wanted} that --min-top1 asks for"] if top1 < wanted else []
+        least, found = self.wanted.min_top1, self.problems()
+        if least is not None and self.quality is None:
+            found.append(f"--min-top1 {least} cannot be judged: there are no labels, or no answers")
+        elif least is not None and self.quality and (top1 := self.quality.accuracy.top1) < least:
+            found.append(f"top-1 is {top1:.4f}, below the {least} that --min-top1 asks for")
+        return found
 
     def progress(self) -> str:
         return f"{self.answered} of {len(self.pictures)} pictures"
-
-    def summary(self) -> str:
-        from gourmet.tasks.classification.checking.summary import summary
-
-        return summary(self)
 
     def page(self) -> str:
         from gourmet.tasks.classification.checking.page import page
 
         return page(self)
 
-    def furthest_from_network(self) -> list[tuple[str, str, str, str]]:
-        """Picture, answers of both, and how far apart, for a table."""
-        labels = self.served.labels
-        return [
-            (
-                each.name,
-                f"{labels[each.served]} {each.served_sure:.3f}",
-                f"{labels[each.eager]} {each.eager_sure:.3f}",
-                f"{each.difference:.1e}",
-            )
-            for each in (self.eager.worst if self.eager else ())
-        ]
-
     def as_dict(self) -> dict[str, Any]:
-        """For a report that another program reads."""
-        problems = self.problems()
+        problems, eager = self.problems(), self.eager
         return {
             "model": self.served.info.name,
             "versions": sorted(self.asked.versions),
@@ -170,8 +162,8 @@ class Report:
             ],
             "requests": {
                 "answered": len(self.asked.latencies_ms),
-                "rows": self.options.batch,
-                "in_flight": self.options.in_flight,
+                "rows": self.wanted.batch,
+                "in_flight": self.wanted.in_flight,
                 "mean_in_flight": round(self.asked.mean_in_flight, 2),
                 "latency_ms": {name: round(value, 2) for name, value in self.latency_ms.items()},
                 "rows_per_s": round(self.rows_per_s, 1),
@@ -184,47 +176,89 @@ class Report:
                 "cache_hits": self.counted.cache_hits,
             },
             "asked_again": asdict(self.again) if self.again else None,
-            "eager": self._eager(),
-            "quality": self._quality(),
+            "eager": {"compared": False, "why": eager}
+            if isinstance(eager, str)
+            else {"compared": True, **asdict(eager), "weights": str(eager.weights)},
+            "quality": self.quality and self.quality.as_dict(),
         }
 
-    def _eager(self) -> dict[str, Any]:
-        if self.eager is None:
-            return {"compared": False, "why": self.no_eager}
-        labels = self.served.labels
-        worst = [
-            asdict(each) | {"served": labels[each.served], "eager": labels[each.eager]}
-            for each in self.eager.worst
-        ]
-        return {
-            "compared": True,
-            **asdict(self.eager),
-            "weights": str(self.eager.weights),
-            "worst": worst,
-        }
+    def headline(self) -> str:
+        """The model, the pictures, and whether all of them were answered."""
+        versions = ", ".join(sorted(self.asked.versions)) or self.served.info.version
+        part = f", part {self.pictures.part}" if self.pictures.part else ""
+        return (
+            f"{self.served.info.name} version {versions} at {self.served.url}: {self.answered} of "
+            f"{len(self.pictures)} pictures answered ({self.pictures.source}{part})"
+        )
 
-    def _quality(self) -> dict[str, Any] | None:
-        if self.quality is None:
-            return None
-        at = self.quality.at_threshold
-        return {
-            **self.quality.accuracy.as_dict(),
-            "calibration_error": round(self.quality.calibration_error, 4),
-            "threshold": at and at.threshold,
-            "answered_surely": at and round(at.coverage, 4),
-            "right_of_answered": at and (None if math.isnan(at.accuracy) else round(at.accuracy, 4)),
-        }
+    def summary(self) -> str:
+        stopped = [("STOPPED", "what follows is about the answers that had come by then")]
+        note = [("note", self.pictures.note)]
+        told = [*(stopped if self.stopped else ()), *(note if self.pictures.note else ()), *self.facts()]
+        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in told)]
+        if self.quality:
+            heading = ("class", "pictures", "recall", "precision")
+            lines += ["", columns([heading, *self.quality.accuracy.rows()])]
+        if isinstance(self.eager, Agreement) and self.eager.largest_difference:
+            heading = ("furthest from the network", "served", "network", "apart")
+            lines += ["", columns([heading, *self.eager.rows()[:_NAMED]])]
+        return "\n".join(lines)
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Name and value of everything measured, but for the classes."""
+        asked, wanted = self.asked, self.wanted
+        if self.quality:
+            found, at = self.quality.accuracy, self.quality.at_threshold
+            yield "top-1", f"{found.top1:.4f}, top-3 {found.top3:.4f}, top-5 {found.top5:.4f}"
+            yield "balanced", f"{found.balanced:.4f} ± {found.balanced_margin:.4f} (95 %)"
+            yield "calibration", f"error {self.quality.calibration_error:.4f}, as served"
+            if at:
+                right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
+                yield "threshold", f"{at.coverage:.1%} reach {at.threshold:g}, {right} of them right"
+        yield "network", self._network()
+        if again := self.again:
+            yield (
+                "order",
+                f"{again.pictures} asked again alone: {len(again.different)} answered otherwise, "
+                f"probabilities apart by at most {again.largest_difference:.1e}",
+            )
+        if self.latency_ms:
+            times = ", ".join(f"{name} {value:.0f}" for name, value in self.latency_ms.items())
+            requests = _count(len(asked.latencies_ms), "request")
+            yield "latency", f"{times} ms, {requests} of up to {_count(wanted.batch, 'row')}"
+        yield (
+            "throughput",
+            f"{self.rows_per_s:.0f} rows/s over {asked.wall_s:.1f} s, decoding here included; "
+            f"{asked.mean_in_flight:.1f} of {wanted.in_flight} requests in flight on average",
+        )
+        yield "batches", self._batches()
+
+    def _network(self) -> str:
+        eager = self.eager
+        if isinstance(eager, str):
+            return f"not compared: {eager}"
+        top1 = "" if eager.top1 is None else f", whose top-1 is {eager.top1:.4f}"
+        return (
+            f"{eager.different} of {eager.pictures} answered otherwise than by {eager.weights}{top1}; "
+            f"probabilities apart by at most {eager.largest_difference:.1e}"
+        )
+
+    def _batches(self) -> str:
+        counts = self.counted
+        sizes = ", ".join(f"{times} of {size}" for size, times in counts.executions_by_batch.items())
+        mean = f"{counts.mean_batch:.1f} rows at once on average inside Triton"
+        words = [f"{mean} ({sizes})" if sizes else "none ran"]
+        if counts.cache_hits:
+            words.append(f"{counts.cache_hits} requests answered from the cache")
+        if counts.rows > self.asked.sent:
+            words.append(f"{counts.rows - self.asked.sent} rows were asked for by others")
+        return "; ".join(words)
 
 
-def quality(served: Served, pictures: Pictures, asked: Asked) -> ClassificationQuality | None:
-    """Measure the answers against the labels, if there are any of both."""
-    there = asked.answered
-    if pictures.classes is None or not there.any():
-        return None
-    probabilities, classes = asked.probabilities[there], pictures.classes[there]
-    threshold = served.info.threshold
-    return ClassificationQuality(
-        accuracy=accuracy(probabilities, classes, served.labels),
-        bins=reliability(probabilities, classes),
-        at_threshold=operating_at(threshold, probabilities, classes) if threshold else None,
-    )
+def _named(reasons: Sequence[str]) -> str:
+    more = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
+    return "; ".join([*reasons[:_NAMED], *more])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any, Final
 
@@ -13,10 +14,11 @@ import numpy as np
 
 from gourmet.contracts import Generation, ModelInfo
 from gourmet.errors import GourmetError
+from gourmet.reports.page import document, table
 from gourmet.runtime.generate import stream
 from gourmet.serving.client import describe_model, infer, model_index, triton
 from gourmet.systems import registry
-from gourmet.tasks.checking import Stopping, Wanted
+from gourmet.tasks.checking import Wanted, in_threads
 from gourmet.tasks.furniture import Stage
 
 _EXAMPLES: Final = 64
@@ -107,18 +109,13 @@ class TextReport:
         return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self._answered[:_NAMED]])
 
     def page(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(each.text)}<td>{escape(each.joined or each.failure)}" for each in self.asked
-        )
-        return (
-            f"<!doctype html><html lang='en'><meta charset='utf-8'><title>gourmet check: {escape(self.model)}"
-            f"</title><h1>gourmet check: {escape(self.model)}</h1><pre>{escape(self.summary())}</pre>"
-            f"<table><tr><th>text<th>answer{rows}</table></html>\n"
-        )
+        rows = [(each.text, each.joined or each.failure) for each in self.asked]
+        parts = [f"<pre>{escape(self.summary())}</pre>", table(("text", "answer"), rows)]
+        return document(f"gourmet check: {self.model}", parts)
 
 
-def check(wanted: Wanted, stage: Stage, stopping: Stopping) -> TextReport:
-    """A `Checker`; `wanted.data` may be a file of texts, a line each."""
+def check(wanted: Wanted, stage: Stage) -> TextReport:
+    """`wanted.data` may be a file of texts, a line each."""
     with triton(wanted.url) as client:
         info = describe_model(client, wanted.model)
         system = registry.generation(info.system)
@@ -129,15 +126,11 @@ def check(wanted: Wanted, stage: Stage, stopping: Stopping) -> TextReport:
             beside = None if usual.decoupled else usual
     texts = _texts(wanted, system)
     asked: list[TextAnswer] = []
-
-    def ask(text: str) -> TextAnswer | None:
-        return None if stopping() else _ask(wanted, system, text, info, beside)
-
-    with stage("asking") as tick, ThreadPoolExecutor(wanted.options.in_flight) as pool:
-        for each in pool.map(ask, texts):
-            if each:
-                asked.append(each)
-                tick(len(asked) / len(texts), f"{len(asked)}/{len(texts)}")
+    ask = partial(_ask, wanted, system, info, beside)
+    with suppress(KeyboardInterrupt), stage("asking") as tick:
+        for each in in_threads(ask, texts, wanted.in_flight):
+            asked.append(each)
+            tick(len(asked) / len(texts), f"{len(asked)}/{len(texts)}")
     name = beside.name if beside else ""
     return TextReport(info.name, info.version, info.decoupled, name, len(texts), asked)
 
@@ -150,12 +143,12 @@ def _texts(wanted: Wanted, system: Generation) -> list[str]:
 
 
 def _ask(
-    wanted: Wanted, system: Generation, text: str, info: ModelInfo, beside: ModelInfo | None
+    wanted: Wanted, system: Generation, info: ModelInfo, beside: ModelInfo | None, text: str
 ) -> TextAnswer:
     began = time.monotonic()
     pieces: list[str] = []
     first_ms = 0.0
-    timeout_s = wanted.options.timeout_s
+    timeout_s = wanted.timeout_s
     try:
         inputs = system.text_inputs(text, info, {})
         if info.decoupled:
@@ -172,7 +165,7 @@ def _ask(
 
 
 def _whole(wanted: Wanted, system: Generation, text: str, info: ModelInfo) -> str:
-    with triton(wanted.url, wanted.options.timeout_s) as client:
+    with triton(wanted.url, wanted.timeout_s) as client:
         outputs = infer(client, info.name, system.text_inputs(text, info, {}))
     return system.generated(outputs, info).text
 
