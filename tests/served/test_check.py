@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.tasks.classification.accuracy import accuracy
 from gourmet.tasks.classification.calibration import (
     calibration_error,
@@ -17,7 +17,7 @@ from gourmet.tasks.classification.calibration import (
     reliability,
 )
 from gourmet.tasks.classification.evaluation import Answered, evaluate
-from gourmet.tasks.classification.evaluation_page import page, worst
+from gourmet.tasks.classification.evaluation_page import mistakes, page
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])
@@ -110,10 +110,11 @@ def test_temperature_and_threshold_come_from_the_part_named_and_apply_to_all() -
 
 def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
     part = answered(1.0)
-    found = worst(part, 1.0, count=10)
+    found = mistakes(part, 1.0, LABELS, count=10)
     assert len(found) == 10
-    assert all(answer != part.classes[row] for row, answer, _ in found)
-    assert [sure for *_, sure in found] == sorted((sure for *_, sure in found), reverse=True)
+    assert all(each["answer"] != each["true"] for each in found)
+    sure = [each["sure"] for each in found]
+    assert sure == sorted(sure, reverse=True)
 
 
 def test_the_report_holds_everything_itself() -> None:
@@ -123,3 +124,13 @@ def test_the_report_holds_everything_itself() -> None:
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
     assert report.count("<svg") == 3
+
+
+def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:
+    part = Answered(SCORES[[0, 5]], np.array([0, 2]), ["0.jpg", "1.jpg"], lambda row: b"picture")
+    report = page("two", evaluate({"test": part}, LABELS, chosen_on="test", wanted=0.75, views={}))
+    matrix = report.partition("matrix'")[2].partition("</table>")[0]
+    assert [line.removeprefix("<tr><th>") for line in matrix.splitlines() if "<tr><th>" in line][1:] == [
+        "a",
+        "c",
+    ]

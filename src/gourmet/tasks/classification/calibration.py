@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.tasks.classification.accuracy import Classes, Scores
 
 _BINS: Final = 15

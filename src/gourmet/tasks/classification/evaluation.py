@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gourmet.contracts import Classification
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.classification.accuracy import Accuracy, Classes, Scores, accuracy

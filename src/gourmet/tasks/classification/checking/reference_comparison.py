@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.pictures.probabilities import softmax
+from gourmet.pictures.classifier import softmax
 from gourmet.runtime import malloc
 from gourmet.tasks import furniture
 from gourmet.tasks.classification import evaluation
