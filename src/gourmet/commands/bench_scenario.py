@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -36,7 +35,18 @@ from gourmet.measure.task import Addresses, MeasureOptions
 @target_options
 @measure_options
 @output_options()
-def scenario(name: str, model: str | None, **options: Any) -> None:
+def scenario(
+    name: str,
+    turns: int,
+    model: str | None,
+    count: int,
+    data: Path | None,
+    write: Path | None,
+    target: Addresses,
+    effort: MeasureOptions,
+    save: Path | None,
+    as_json: bool,
+) -> None:
     """Run the exercise NAME of a known lab on the running server, and say what it shows here.
 
     \b
@@ -50,42 +60,6 @@ def scenario(name: str, model: str | None, **options: Any) -> None:
     """
     if name not in (known := scenarios.known()):
         raise UsageError(f"no scenario {name!r} found; there are {', '.join(sorted(known))}")
-    _run(name, model, **options)
-
-
-@click.command()
-@click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="How often all is run.")
-@click.option(
-    "--window", "window_ms", default=2000, show_default=True, type=click.IntRange(500), metavar="MS"
-)
-@click.option(
-    "--write",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Folder with measurements.md, whose part of this command is rewritten, such as docs.",
-)
-def foundation(turns: int, window_ms: int, write: Path | None) -> None:
-    """The backend against raw ONNX Runtime, and model.py against a reference lab's.
-
-    The scenario of that name, on a Triton of its own on free ports. Takes about three minutes a turn; on a
-    machine that does something else at the same time the ratios still mean something, the rest does not.
-    """
-    # A busy machine's windows may never agree; the spread over the turns says how much they differ.
-    effort = MeasureOptions(window_ms / 1000, windows=3, steadiness=0.3)
-    _run("foundation", None, Addresses(), effort, turns, count=64, write=write)
-
-
-def _run(
-    name: str,
-    model: str | None,
-    target: Addresses,
-    effort: MeasureOptions,
-    turns: int,
-    count: int,
-    write: Path | None,
-    data: Path | None = None,
-    save: Path | None = None,
-    as_json: bool = False,
-) -> None:
     chosen = scenarios.load(name, model)
     if chosen.needs_gpu and not gpus.find():
         # Figures of a CPU under this title would mislead.
@@ -100,3 +74,19 @@ def _run(
         for path in storage.write_docs(result, name, write, chosen.page):
             click.echo(f"wrote {path}", err=as_json)
     finish(result, save, as_json)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """The backend against raw ONNX Runtime, and model.py against a reference lab's.
+
+    The scenario of that name with its usual options, which others may follow. It takes about three minutes a
+    turn; on a machine that does something else at the same time the ratios still mean something, the rest
+    does not.
+    """
+    # A busy machine's windows may never agree; the spread over the turns says how much they differ.
+    usual = ("--turns=3", "--rows=64", "--window=2", "--windows=3", "--steady=30")
+    with scenario.make_context("scenario", ["foundation", *usual, *arguments], parent=ctx.parent) as context:
+        scenario.invoke(context)
