@@ -57,7 +57,6 @@ def url_option(
 
     Where it is not `required`, an address that was not given is None.
     """
-    default = {"default": found_url, "show_default": f"the running stack's, or {DEFAULT_URL}"}
     return click.option(
         "--url",
         envvar="TRITON_SERVER_URL",
@@ -65,7 +64,8 @@ def url_option(
         metavar="HOST:PORT",
         help=words,
         callback=_without_scheme,
-        **(default if required else {}),  # type: ignore[arg-type]
+        default=found_url if required else None,
+        show_default=f"the running stack's, or {DEFAULT_URL}" if required else None,
     )
 
 

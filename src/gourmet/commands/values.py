@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 import click
-
-Read = TypeVar("Read")
 
 _MOST_STEPS: Final = 100
 _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 
 
-class Written(click.ParamType[Read], Generic[Read]):
+class Written(click.ParamType[Any]):
     """A type of option that `read` makes a value of; its ValueError says what is wrong, and what is right."""
 
-    def __init__(self, name: str, read: Callable[[str], Read]) -> None:
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
         self._read = read
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Read:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return self._read(value) if isinstance(value, str) else value  # type: ignore[return-value]
+            return self._read(value) if isinstance(value, str) else value
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -44,7 +45,12 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
             raise NotReadyToStart(
                 f"more than one repository has {', '.join(sorted(twice))}: rename or drop one"
             )
-        served.update((name, _system(path / name)) for name in names)
+        for name in names:
+            served[name] = ""
+            # Triton says itself what is wrong with a config, and serves the others.
+            with contextlib.suppress(repository.RepositoryError):
+                config = config_change.as_json(repository.read_config(path / name))
+                served[name] = parameter(config, SYSTEM_PARAMETER)
     return dict(sorted(served.items()))
 
 
@@ -69,11 +75,3 @@ def configured_models(env: Mapping[str, str], served: Mapping[str, str]) -> dict
                 f"choose one of {', '.join(other for other, its in served.items() if its == system)}"
             )
     return found
-
-
-def _system(model: Path) -> str:
-    try:
-        config = config_change.as_json(repository.read_config(model))
-    except repository.RepositoryError:  # Triton says itself what is wrong with it, and serves the others
-        return ""
-    return parameter(config, SYSTEM_PARAMETER)

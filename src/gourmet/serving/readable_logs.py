@@ -10,11 +10,14 @@ from typing import Final
 import click
 
 # I1121 02:32:03.186922 6125 model_lifecycle.cc:472] "loading: food_classifier:1"
-_TRITON_LINE: Final = re.compile(r"([IWEF])\d{4} (\d\d:\d\d:\d\d)\.\d+ \d+ ([\w.]+:\d+)\] \"?(.*?)\"?$")
-_COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow", "E": "red", "F": "red"}
-
+_TRITON_LINE: Final = re.compile(
+    r"(?P<level>[IWEF])\d{4} (?P<clock>\d\d:\d\d:\d\d)\.\d+ \d+ (?P<where>[\w.]+:\d+)\] \"?(?P<words>.*?)\"?$"
+)
 # [2026-11-21 03:02:09 +0000] [16830] [INFO] Listening at: http://127.0.0.1:5000 (16830)
-_GUNICORN_LINE: Final = re.compile(r"\[\S+ (\d\d:\d\d:\d\d) \S+\] \[\d+\] \[([A-Z])\w+\] (.*)$")
+_GUNICORN_LINE: Final = re.compile(
+    r"\[\S+ (?P<clock>\d\d:\d\d:\d\d) \S+\] \[(?P<where>\d+)\] \[(?P<level>[A-Z])\w+\] (?P<words>.*)$"
+)
+_COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow"}  # and red for all others
 _PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.\d" 200 ')
 
 # What is worth a line without --verbose; warnings and errors always are.
@@ -28,7 +31,7 @@ _NOT_A_FAULT: Final = re.compile(
     r"no CUDA-capable device|NVML_ERROR|Exit timeout expired|ignore version directory '\.withdrawn-"
 )
 # What the Python backend adds below the message of a model that could not load.
-_TRACE: Final = re.compile(r"\s*At:$|  /\S+\(\d+\): \w+$")
+_TRACE: Final = re.compile(r"^\s*At:$|^  /\S+\(\d+\): \w+$")
 
 
 class LogPrinter:
@@ -45,29 +48,21 @@ class LogPrinter:
 
     def sink(self, origin: str) -> Callable[[str], None]:
         """A function that prints the lines of one process, as they come."""
-        return self._triton_line if origin == "triton" else lambda line: self._gunicorn_line(origin, line)
+        pattern = _TRITON_LINE if origin == "triton" else _GUNICORN_LINE
 
-    def _gunicorn_line(self, origin: str, line: str) -> None:
-        if found := _GUNICORN_LINE.match(line):
-            clock, level, message = found.groups()
-            if self._verbose or level != "I":
-                self.say(origin, f"{clock} {message}", _COLOURS.get(level, "red"))
-        elif self._verbose or not _PROBE.search(line):
-            self.say(origin, line)
-
-    def _triton_line(self, line: str) -> None:
-        found = _TRITON_LINE.match(line)
-        if found is None:
+        def take(line: str) -> None:
+            if found := pattern.match(line):
+                level, words = found["level"], found["words"]
+                where = f"  ({found['where']})" if self._verbose else ""
+                if where or (not _NOT_A_FAULT.search(words) and (level != "I" or _TELLING.search(words))):
+                    self.say(origin, f"{found['clock']} {words}{where}", _COLOURS.get(level, "red"))
             # The start-up tables, and the stubs' own output: keep what a model printed.
-            if self._verbose or not _tells_nothing(line):
-                self.say("triton", line)
-            return
-        level, clock, where, message = found.groups()
-        if self._verbose:
-            self.say("triton", f"{clock} {message}  ({where})", _COLOURS[level])
-        elif not _NOT_A_FAULT.search(message) and (level != "I" or _TELLING.search(message)):
-            self.say("triton", f"{clock} {message}", _COLOURS[level])
+            elif self._verbose or not _tells_nothing(line):
+                self.say(origin, line)
+
+        return take
 
 
 def _tells_nothing(line: str) -> bool:
-    return not line.strip() or line[0] in "+|" or bool(_NOT_A_FAULT.search(line) or _TRACE.match(line))
+    patterns = (_NOT_A_FAULT, _TRACE, _PROBE)
+    return not line.strip() or line[0] in "+|" or any(pattern.search(line) for pattern in patterns)

@@ -98,7 +98,6 @@ class Supervisor:
         self._models = models
         self._server = server
         self._web_options = web
-        self._had_triton = False
         self._web: Child | None = None
         self._stopping = threading.Event()
 
@@ -134,8 +133,8 @@ class Supervisor:
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
+        again = server.pid is not None
         server.stop()  # the stubs and the shared memory of a server that died
-        again, self._had_triton = self._had_triton, True
         if again and self._models and server.options.model_control == "explicit":
             server.start(first=list(self._models.values()))
             threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()

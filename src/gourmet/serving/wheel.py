@@ -57,8 +57,9 @@ class TritonWheel:
         """Fill `into` with the backends to serve with; copies, since Triton refuses links that leave it."""
         shutil.copytree(self.python_backend, into / "python", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy2(self.stub, into / "python")
-        for backend in sorted(path for path in own_backends().iterdir() if (path / "model.py").is_file()):
-            shutil.copytree(backend, into / backend.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for model in own_backends().glob("*/model.py"):
+            folder = model.parent
+            shutil.copytree(folder, into / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
         return into
 
 
@@ -80,9 +81,15 @@ def find_wheel() -> TritonWheel:
             "no Triton in this environment: the package nvidia-pytriton is missing; run `make setup`, on a "
             "system with glibc 2.35 or newer (such as Debian 12 or Ubuntu 22.04)"
         )
+    if (numpy := version("numpy")).split(".")[0] != "1":
+        raise TritonUnusable(
+            f"numpy {numpy} is installed, with which this Triton hands empty tensors to Python models "
+            "without an error: run `pip install 'numpy<2'`"
+        )
+    own_backends()
     root = Path(spec.origin).parent
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wheel = TritonWheel(
+    return TritonWheel(
         binary=root / "tritonserver" / "bin" / "tritonserver",
         libraries=root.parent / "nvidia_pytriton.libs",
         python_backend=root / "tritonserver" / "backends" / "python",
@@ -90,24 +97,6 @@ def find_wheel() -> TritonWheel:
         caches=root / "tritonserver" / "caches",
         libpython_dir=_libpython_dir(python),
     )
-    for part in (wheel.binary, wheel.libraries, wheel.python_backend, wheel.stub):
-        if not part.exists():
-            raise TritonUnusable(
-                f"the installed nvidia-pytriton has no {part.name}: reinstall it with "
-                "`pip install --force-reinstall --no-deps -r requirements/triton.txt`"
-            )
-    _check_numpy()
-    own_backends()
-    return wheel
-
-
-def _check_numpy() -> None:
-    """Raise if the models would import numpy 2."""
-    if (found := version("numpy")).split(".")[0] != "1":
-        raise TritonUnusable(
-            f"numpy {found} is installed, with which this Triton hands empty tensors to Python models "
-            "without an error: run `pip install 'numpy<2'`"
-        )
 
 
 def _libpython_dir(python: str) -> Path | None:
