@@ -15,7 +15,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.doctor.checks import CHECKS, examine
+from gourmet.commands.doctor import CHECKS, examine
 from gourmet.doctor.findings import Examined
 from gourmet.serving.ports import free_ports
 from gourmet.systems.food11 import contract
@@ -87,14 +87,6 @@ def test_a_page_whose_model_does_not_answer(broken_lab: Any) -> None:
     assert line.startswith("fail the model 'doctor_broken' is not ready (UNAVAILABLE, Internal: ")
     assert "its manifest says" in line
     assert "initialize" not in line  # Python's own lines of code
-
-
-def test_a_shape_is_held_against_what_is_served_now(broken_lab: Any) -> None:
-    subject = subject_of(broken_lab)
-    right = replace(subject, model="doctor_newer", shapes={"image": (224, 224, 3)})
-    assert lines("inputs", right) == ["ok doctor_newer takes --shape image:224,224,3"]
-    (line,) = lines("inputs", replace(right, shapes={"input": (3, 224, 224)}))
-    assert line.startswith("fail --shape input:3,224,224 is for an input that doctor_newer does not have")
 
 
 def test_a_program_that_is_no_triton(triton: Any, tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gourmet.doctor import checks
+from gourmet.commands import doctor
 from gourmet.doctor.findings import Examined, Finding
 
 
 def findings(check: str, subject: Examined) -> list[Finding]:
     """What one check says, as a run through all of them would."""
-    only = {check: checks.CHECKS[check]}
+    only = {check: doctor.CHECKS[check]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "CHECKS", only)
-        return [finding for _, finding in checks.examine(subject)]
+        patch.setattr(doctor, "CHECKS", only)
+        return [finding for _, finding in doctor.examine(subject)]
 
 
 def said(check: str, subject: Examined, level: str) -> str:

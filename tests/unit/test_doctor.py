@@ -17,15 +17,16 @@ from click.testing import CliRunner
 from unit.doctoring import said
 
 from gourmet.cli import main
-from gourmet.doctor import checks, machine
+from gourmet.commands.doctor import CHECKS, examine
+from gourmet.doctor import machine
 from gourmet.doctor.findings import Examined
 from gourmet.runtime import manifest
 from gourmet.serving import wheel
 
 
 def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callable[[str, str], None]) -> None:
-    found = list(checks.examine(subject))
-    assert {name for name, _ in found} == set(checks.CHECKS)
+    found = list(examine(subject))
+    assert {name for name, _ in found} == set(CHECKS)
     assert [(name, str(finding)) for name, finding in found if finding.level == "fail"] == []
     assert {name for name, finding in found if finding.level == "warn"} <= {"server", "packages"}
 
@@ -90,16 +91,3 @@ def test_the_command_prints_a_line_a_finding(subject: Examined) -> None:
     assert ran.exit_code == 0, ran.output
     assert all(line[:4] in ("ok  ", "warn") for line in ran.stdout.splitlines())
     assert "no Triton answers at localhost" in ran.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--shape", "input:3"], "--shape is about the inputs of a model: name it with -m"),
-        (["-m", "food_classifier", "--shape", "input"], "is not a shape: write it like input:3,224,224"),
-    ],
-)
-def test_a_shape_that_makes_no_sense_is_refused(words: list[str], says: str) -> None:
-    ran = CliRunner().invoke(main, ["doctor", *words])
-    assert ran.exit_code == 2
-    assert says in ran.output

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from unit.doctoring import said
 
-from gourmet.contracts import ModelInfo, TensorSpec
-from gourmet.doctor import stack
 from gourmet.doctor.findings import Examined
 from gourmet.runtime import manifest
 
@@ -52,34 +50,3 @@ def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str
     bring_about(models_copy)
     line = said(check, replace(subject, repositories=(models_copy,)), "fail")
     assert re.search(says, line), line
-
-
-CHARS = ModelInfo(
-    "chars",
-    (TensorSpec("input", "FP32", (-1, 3, 224, 224)), TensorSpec("lengths", "INT64", (-1, -1))),
-    (),
-    max_batch_size=16,
-)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "says"),
-    [
-        (
-            {"inputs": (3, 224, 224)},
-            "--shape inputs:3,224,224 is for an input that chars does not have, which perf_analyzer ignores "
-            "silently: give --shape input:3,224,224 --shape lengths:-1",
-        ),
-        ({"input": (224, 224, 3)}, "--shape input:224,224,3 does not fit chars"),
-        ({"input": (16, 3, 224, 224)}, "whose shapes are those of one row"),
-    ],
-    ids=["no such input", "other dims", "with the batch"],
-)
-def test_shapes_that_do_not_fit_the_model(shapes: dict[str, tuple[int, ...]], says: str) -> None:
-    (found,) = stack.misfits(CHARS, shapes)
-    assert found.level == "fail"
-    assert says in str(found)
-
-
-def test_shapes_that_fit_the_model() -> None:
-    assert not list(stack.misfits(CHARS, {"input": (3, 224, 224), "lengths": (7,)}))

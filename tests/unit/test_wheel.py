@@ -11,8 +11,8 @@ from gourmet.serving import wheel
 
 def test_the_wheel_of_this_environment_is_complete() -> None:
     found = wheel.find_wheel()
-    assert os.access(found.binary, os.X_OK)
-    assert found.stub.is_file()
+    assert os.access(found.server / "bin" / "tritonserver", os.X_OK)
+    assert found.libraries.is_dir()
 
 
 def test_backends_are_copied_because_triton_refuses_links(tmp_path: Path) -> None:

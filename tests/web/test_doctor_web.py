@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gourmet.doctor.checks import CHECKS
+from gourmet.commands.doctor import CHECKS
 from gourmet.doctor.findings import Examined, Finding
 from gourmet.serving.ports import free_ports
 

@@ -4,47 +4,55 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import click
 
 from gourmet.commands.stack_options import as_options, port_options, repositories_option, url_option
-from gourmet.commands.values import SHAPE
-from gourmet.doctor.checks import CHECKS, examine
-from gourmet.doctor.findings import Examined
-from gourmet.errors import UsageError
+from gourmet.doctor import gpus, machine, stack
+from gourmet.doctor.findings import Examined, Finding, refused
+from gourmet.errors import GourmetError
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+# In the order in which one stands on the other.
+CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
+    "wheel": machine.triton_wheel,
+    "packages": machine.packages,
+    "memory": machine.shared_memory,
+    "ports": machine.ports,
+    "gpu": gpus.gpus,
+    "models": stack.configs,
+    "manifests": stack.manifests,
+    "server": stack.server,
+    "served": stack.served,
+    "answers": stack.answers,
+    "web": stack.web,
+}
+
+
+def examine(subject: Examined) -> Iterator[tuple[str, Finding]]:
+    """Every finding with the name of its check, as they come; a check that raises has failed."""
+    for name, check in CHECKS.items():
+        try:
+            for finding in check(subject):
+                yield name, finding
+        except GourmetError as exc:
+            yield name, refused(exc)
 
 
 @click.command()
-@click.option("-m", "--model", help="Look at this model's inputs, as perf_analyzer would.")
-@click.option("--shape", "shapes", multiple=True, type=SHAPE, help="As meant for perf_analyzer, with -m.")
 @repositories_option(found=True)
 @url_option("Triton's HTTP address; given, it must answer.  [default: the running stack's]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address whose ports are looked at.")
 @port_options(found=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(
-    model: str | None,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    repositories: tuple[Path, ...],
-    url: str | None,
-    host: str,
-    as_json: bool,
-    **ports: int,
-) -> None:
+def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started.
-
-    \b
-    gourmet doctor
-    gourmet doctor -m food_classifier_onnx --shape input:3,224,224
     """
-    if shapes and not model:
-        raise UsageError("--shape is about the inputs of a model: name it with -m")
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
         host=host,
@@ -52,8 +60,6 @@ def doctor(
         url=url or f"localhost:{ports['http_port']}",
         must_run=url is not None,
         environment=os.environ,
-        model=model,
-        shapes=dict(shapes),
     )
     width = max(len(name) for name in CHECKS)
     found = []

@@ -17,7 +17,6 @@ from gourmet.serving import api_keys, preflight, run_file
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
-from gourmet.serving.wheel import find_wheel
 from gourmet.systems import registry
 
 _MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
@@ -109,11 +108,10 @@ def up(
     models: dict[str, str] = {}
     server = None
     if not web_only:
-        wheel = find_wheel()
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
         preflight.check_ports(triton_host, as_options(ports))
-        server = TritonServer(options, log.sink("triton"), wheel)
+        server = TritonServer(options, log.sink("triton"))
 
     def announce() -> None:
         log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -35,8 +35,6 @@ class Examined:
     # Whether the address was given, so that finding no server there is a fault.
     must_run: bool
     environment: Mapping[str, str]
-    model: str | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 ok = partial(Finding, "ok")

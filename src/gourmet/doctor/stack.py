@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from gourmet import repository
 from gourmet.config_change import as_json
-from gourmet.contracts import ModelInfo
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime import manifest
 from gourmet.serving import preflight
-from gourmet.serving.client import TritonUnreachable, ask_sample, describe_model, model_index, triton
+from gourmet.serving.client import TritonUnreachable, ask_sample, model_index, triton
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
@@ -134,48 +133,6 @@ def web(subject: Examined) -> Iterator[Finding]:
         )
     except OSError as exc:
         yield fail(f"the web app at {url} runs and does not answer /readyz ({exc})", "look at its log")
-
-
-def inputs(subject: Examined) -> Iterator[Finding]:
-    """The --shape arguments meant for perf_analyzer, against the inputs of the model as it is served.
-
-    perf_analyzer 2.50 measures as if it had not been given a shape that does not fit (tried).
-    """
-    if subject.model is None:
-        yield ok("no model to look at; name one with -m to have perf_analyzer's --shape checked")
-        return
-    with triton(subject.url) as client:
-        info = describe_model(client, subject.model)
-    wrong = list(misfits(info, subject.shapes))
-    yield from wrong or [ok(f"{subject.model} takes {_shapes(takes(info))}")]
-
-
-def takes(info: ModelInfo) -> dict[str, tuple[int, ...]]:
-    """The shape of a row of every input."""
-    return {spec.name: spec.shape[1:] if info.max_batch_size else spec.shape for spec in info.inputs}
-
-
-def misfits(info: ModelInfo, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Finding]:
-    """The shapes that perf_analyzer would ignore."""
-    known = takes(info)
-    for name, given in shapes.items():
-        dims = known.get(name, ())
-        if name not in known:
-            problem = f"is for an input that {info.name} does not have"
-        elif len(dims) != len(given) or any(
-            dim not in (-1, size) for size, dim in zip(given, dims, strict=True)
-        ):
-            problem = f"does not fit {info.name}, whose shapes are those of one row"
-        else:
-            continue
-        yield fail(
-            f"{_shapes({name: given})} {problem}, which perf_analyzer ignores silently",
-            f"give {_shapes(known)}",
-        )
-
-
-def _shapes(of: Mapping[str, tuple[int, ...]]) -> str:
-    return " ".join(f"--shape {name}:{','.join(map(str, dims))}" for name, dims in of.items())
 
 
 def _load(name: str) -> str:

@@ -55,8 +55,6 @@ def triton(url: str, timeout_s: float = 30.0) -> Iterator[triton_http.InferenceS
                 f"Triton, here, or set {api_keys.ADMIN_ENV} and {api_keys.MEMORY_ENV} to its keys"
             ) from exc
         raise ModelUnavailable(str(exc.message())) from exc
-    except generate.GenerateError as exc:
-        raise ModelUnavailable(str(exc)) from exc
     except (OSError, gevent.Timeout) as exc:
         raise TritonUnreachable(f"no Triton answers at {url} ({exc}): start one with `gourmet up`") from exc
     finally:

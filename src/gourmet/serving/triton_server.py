@@ -13,7 +13,7 @@ from typing import Final, Literal
 from gourmet.serving import api_keys
 from gourmet.serving.processes import Child, DiedWhileStarting, LineSink
 from gourmet.serving.waiting import http_ok, wait_until
-from gourmet.serving.wheel import TritonWheel, find_wheel
+from gourmet.serving.wheel import find_wheel
 
 ModelControl = Literal["explicit", "poll", "none"]
 
@@ -62,10 +62,10 @@ def reachable(host: str) -> str:
 class TritonServer:
     """Start, ask, stop. As a context manager it is started on entry and stopped on exit."""
 
-    def __init__(self, options: TritonOptions, on_line: LineSink, wheel: TritonWheel | None = None) -> None:
+    def __init__(self, options: TritonOptions, on_line: LineSink) -> None:
         self.options = options
         self._on_line = on_line
-        self._wheel = wheel or find_wheel()
+        self._wheel = find_wheel()
         self._folder = Path(tempfile.mkdtemp(prefix="gourmet-triton-"))
         # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
         self._memory_prefix = f"{self._folder.name}-"
@@ -131,7 +131,7 @@ class TritonServer:
         """The command line that this server is started with."""
         options = self.options
         command = [
-            str(self._wheel.binary),
+            str(self._wheel.server / "bin" / "tritonserver"),
             *(f"--model-repository={path}" for path in options.repositories),
             f"--backend-directory={self._backends}",
             *(
@@ -155,7 +155,7 @@ class TritonServer:
             command += [f"--load-model={name}" for name in first or ("*",)]
         if options.response_cache_bytes:
             command += [
-                f"--cache-directory={self._wheel.caches}",
+                f"--cache-directory={self._wheel.server / 'caches'}",
                 f"--cache-config=local,size={options.response_cache_bytes}",
             ]
         if options.traces_to:

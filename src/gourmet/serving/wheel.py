@@ -19,6 +19,7 @@ from gourmet.systems import FOLDERS_ENV, folders
 
 # triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class TritonUnusable(GourmetError):
@@ -27,14 +28,11 @@ class TritonUnusable(GourmetError):
 
 @dataclass(frozen=True)
 class TritonWheel:
-    """The parts of the wheel that a server is put together from."""
+    """Where a server's parts are."""
 
-    binary: Path
+    server: Path
     libraries: Path
-    python_backend: Path
-    stub: Path
-    caches: Path
-    libpython_dir: Path | None
+    libpython_dir: Path | None  # None where the system's loader finds it by itself
 
     def environment(self) -> dict[str, str]:
         """The variables that a server needs.
@@ -55,11 +53,11 @@ class TritonWheel:
 
     def assemble_backends(self, into: Path) -> Path:
         """Fill `into` with the backends to serve with; copies, since Triton refuses links that leave it."""
-        shutil.copytree(self.python_backend, into / "python", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy2(self.stub, into / "python")
-        for model in own_backends().glob("*/model.py"):
-            folder = model.parent
-            shutil.copytree(folder, into / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+        own = [model.parent for model in own_backends().glob("*/model.py")]
+        for backend in (self.server / "backends" / "python", *own):
+            shutil.copytree(backend, into / backend.name, ignore=shutil.ignore_patterns("__pycache__"))
+        stub = self.server / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
+        shutil.copy2(stub, into / "python")
         return into
 
 
@@ -88,20 +86,11 @@ def find_wheel() -> TritonWheel:
         )
     own_backends()
     root = Path(spec.origin).parent
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return TritonWheel(
-        binary=root / "tritonserver" / "bin" / "tritonserver",
-        libraries=root.parent / "nvidia_pytriton.libs",
-        python_backend=root / "tritonserver" / "backends" / "python",
-        stub=root / "tritonserver" / "python_backend_stubs" / python / "triton_python_backend_stub",
-        caches=root / "tritonserver" / "caches",
-        libpython_dir=_libpython_dir(python),
-    )
+    return TritonWheel(root / "tritonserver", root.parent / "nvidia_pytriton.libs", _libpython_dir())
 
 
-def _libpython_dir(python: str) -> Path | None:
-    """The folder of libpython, or None where the system's loader finds it by itself."""
-    library = f"libpython{python}.so.1.0"
+def _libpython_dir() -> Path | None:
+    library = f"libpython{_PYTHON}.so.1.0"
     folder = Path(str(sysconfig.get_config_var("LIBDIR")))
     if (folder / library).exists():
         return folder
@@ -110,6 +99,6 @@ def _libpython_dir(python: str) -> Path | None:
     except OSError as exc:
         raise TritonUnusable(
             f"{library} was not found on this machine, and Triton's Python backend links it: "
-            f"install it (Debian and Ubuntu: `apt install libpython{python}`)"
+            f"install it (Debian and Ubuntu: `apt install libpython{_PYTHON}`)"
         ) from exc
     return None
