@@ -14,9 +14,11 @@ from tritonclient.grpc import model_config_pb2
 from gourmet.cli import main
 from gourmet.config_change import Change, changed
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.measure.task import MeasureOptions
 from gourmet.tuning import explanation, report
 from gourmet.tuning.goal import TuneRequest
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning, as_json
+from gourmet.tuning.search import searched
 from gourmet.tuning.space import NotTunable, Space, name_of
 
 RUNNING: dict[str, Any] = {
@@ -36,6 +38,11 @@ def around(running: dict[str, Any] = RUNNING, **more: Any) -> Space:
 
 def wish(p95_ms: float | None, kind: Any = "throughput") -> TuneRequest:
     return TuneRequest("m", kind, p95_ms, levels=(8,), cpus=2)
+
+
+def told(space: Space) -> str:
+    trials = [Trial(PRESENT, RUNNING, "long", (point(),)), Trial("broken", RUNNING, "coarse")]
+    return "\n".join(searched(space, trials, MeasureOptions()))
 
 
 def candidate(instances: int, threads: int | None, max_batch: int) -> Change:
@@ -79,17 +86,28 @@ def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
     assert candidate(1, 2, 16) not in grid
 
 
+def test_what_was_searched_is_told_with_its_seconds() -> None:
+    assert told(around(levels=(1, 16), turns=3)).splitlines() == [
+        "2 configs at c=1, c=16: all for 1.7 s a load, beginning with every layout of instances and threads "
+        "and going on with other waits and batches for the best 2; the best 3 and the present one for 5 s",
+        "the best against the present config again, 3 turns of 2.5 s each: only these decide, since the best "
+        "of many short windows is partly the luckiest",
+        "not every combination was tried: another that is better may exist",
+        "1 configs could not be measured; each says why in the table",
+    ]
+
+
 def test_a_model_that_cannot_batch_is_tried_by_layout_alone_and_says_why() -> None:
     single = around({**RUNNING, "max_batch_size": 0})
     assert {each.dynamic_batching for each in single.coarse()} == {False}
     assert single.fine(single.coarse(), []) == []
-    assert "max_batch_size is 0" in single.notes()[0]
+    assert "max_batch_size is 0" in told(single)
 
 
 def test_a_lone_request_has_no_company_to_wait_for() -> None:
     alone = around(levels=(1,))
     assert alone.fine([alone.present], []) == []
-    assert "no two requests" in alone.notes()[0]
+    assert "no two requests" in told(alone)
 
 
 def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
@@ -109,7 +127,7 @@ def test_a_candidate_is_named_by_all_that_it_sets() -> None:
 def test_a_queue_policy_stays_whatever_is_tried() -> None:
     queued = around(QUEUED)
     assert all(each.dynamic_batching for each in queued.coarse())
-    assert any("queue policy" in words for words in queued.notes())
+    assert "queue policy" in told(queued)
     config = changed(QUEUED, batching(2, 1, 100, 4))
     assert config["dynamic_batching"] == {
         "default_queue_policy": {"max_queue_size": 9},
@@ -122,9 +140,9 @@ def test_a_queue_policy_stays_whatever_is_tried() -> None:
 def test_what_is_applied_takes_no_fewer_rows_than_before_unless_somebody_says_so() -> None:
     careful = around(apply=True)
     assert {each.max_batch for each in careful.fine([careful.present], [])} == {16}
-    assert any("--max-batches" in words for words in careful.notes())
-    told = around(apply=True, max_batches=(4,))
-    assert 4 in {each.max_batch for each in told.fine([told.present], [])}
+    assert "--max-batches" in told(careful)
+    asked = around(apply=True, max_batches=(4,))
+    assert 4 in {each.max_batch for each in asked.fine([asked.present], [])}
 
 
 def test_on_a_gpu_there_are_no_threads_to_try() -> None:

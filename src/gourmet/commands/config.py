@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 from gourmet import repository
 from gourmet.commands.stack_options import repositories_option, url_option
 from gourmet.commands.values import DURATION, NUMBERS
-from gourmet.config_change import VARIANTS, Change, Config, as_json, as_pbtxt, changed, summary
+from gourmet.config_change import VARIANTS, Change, as_json, as_pbtxt, changed, summary
 from gourmet.errors import UsageError
 from gourmet.runtime.openvino_network import ENGINES
 from gourmet.serving.client import ModelUnavailable, model_index, triton
@@ -76,10 +75,19 @@ def config(
             raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")
         running = client.get_model_config(model)
         started = time.monotonic()
-        # Asked to load without a config, Triton keeps the changed one: the files did not change.
-        wanted = _on_disk(repositories, model) if reset else changed(running, change)
-        if reset or change:
-            _load(client, model, wanted)
+        if reset:
+            # Asked to load without a config, Triton keeps the changed one: the files did not change.
+            holding = [folder for folder in repositories if (folder / model).is_dir()] or repositories
+            wanted = as_json(repository.read_config(holding[0] / model))
+        else:
+            wanted = changed(running, change)
+        try:
+            if reset or change:
+                client.load_model(model, config=json.dumps(wanted))
+        except InferenceServerException as exc:
+            raise ModelUnavailable(
+                f"Triton refuses this config and goes on with the one before: {exc.message()}"
+            ) from exc
         now = client.get_model_config(model)
         if write:
             write.write_text(as_pbtxt(now))
@@ -88,17 +96,3 @@ def config(
         click.echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
     elif not write:
         click.echo(as_pbtxt(now), nl=False)
-
-
-def _on_disk(repositories: Sequence[Path], model: str) -> Config:
-    holding = [folder for folder in repositories if (folder / model).is_dir()] or repositories
-    return as_json(repository.read_config(holding[0] / model))
-
-
-def _load(client: Any, model: str, config: Config) -> None:
-    try:
-        client.load_model(model, config=json.dumps(config))
-    except InferenceServerException as exc:
-        raise ModelUnavailable(
-            f"Triton refuses this config and goes on with the one before: {exc.message()}"
-        ) from exc

@@ -52,13 +52,6 @@ def _dim(text: str) -> tuple[str, int]:
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this SVG file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option(
-    "--model-repository",
-    "folder",
-    type=click.Path(path_type=Path),
-    default=repository.DEFAULT,
-    help="Where served models are found by name.  [default: triton/models]",
-)
 def roofline(
     model: str,
     batch: int,
@@ -68,7 +61,6 @@ def roofline(
     top: int,
     picture: Path | None,
     as_json: bool,
-    folder: Path,
 ) -> None:
     """Count the operations and bytes of MODEL by layer, and say what limits each.
 
@@ -82,7 +74,7 @@ def roofline(
     if no_machine and not gpus:
         raise UsageError("--no-machine leaves nothing to compare with: name a GPU with --gpu")
     others = [machines.GPUS[name] for name in gpus]
-    counted = count(onnx_file(model, folder), dict(dims))
+    counted = count(onnx_file(model), dict(dims))
     if batch > 1 and not counted.batches:
         raise UsageError(
             f"{model} takes one row at a time: drop --batch, or export it with a free first dimension"
@@ -111,18 +103,19 @@ def roofline(
         click.echo(f"drawn in {picture}")
 
 
-def onnx_file(model: str, folder: Path) -> Path:
+def onnx_file(model: str) -> Path:
     """The file that MODEL means: itself, or the latest version of a served model of that name."""
     if Path(model).is_file() or model.endswith(".onnx"):
         return Path(model)
-    if model not in (served := repository.model_names(folder)):
+    if model not in (served := repository.model_names(repository.DEFAULT)):
         raise UsageError(
-            f"{model!r} is neither an ONNX file nor a model of {folder}: that has {', '.join(served)}"
+            f"{model!r} is neither an ONNX file nor a model of triton/models: that has {', '.join(served)}"
         )
-    versions = repository.versions(folder / model)
-    found = sorted((folder / model / str(versions[-1])).glob("**/*.onnx")) if versions else []
+    folder = repository.DEFAULT / model
+    latest = repository.versions(folder)[-1:]
+    found = sorted(file for version in latest for file in (folder / str(version)).glob("**/*.onnx"))
     if not found:
-        backend = repository.read_config(folder / model).backend
+        backend = repository.read_config(folder).backend
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )

@@ -82,41 +82,35 @@ def pareto(tuning: Tuning) -> svg.Drawing:
     """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
     points = [point for trial in tuning.trials for point in trial.points]
     duel = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
-    best, limit = front(points), tuning.wish.p95_ms
-    highest = _SHOWN * max([*(point.latency_ms.p95 for point in (*best, *duel)), limit or 0])
-    shown = [point for point in points if point.latency_ms.p95 <= highest]
-    fastest = max(point.rows_per_s.value for point in (*points, *duel))
-    top = max([*(point.latency_ms.p95 for point in (*shown, *duel)), limit or 0])
-
-    def dots(name: str, which: Iterable[Point], colour: str, radius: float) -> Series:
-        seen = list(which)
-        return Series(
-            name,
-            [(point.rows_per_s.value, point.latency_ms.p95) for point in seen],
-            colour,
-            joined=False,
-            radii=[radius] * len(seen),
-            says=[f"c={point.demand.level:g}" for point in seen if name in (PRESENT, tuning.best)],
-            hints=[
-                f"{point.name}: {point.rows_per_s.value:.4g} rows/s, p95 {point.latency_ms.p95:.3g} ms"
-                for point in seen
-            ],
-        )
-
-    drawn = [
-        Series("", [(point.rows_per_s.value, point.latency_ms.p95) for point in best], svg.INK),
-        dots("tried", (point for point in shown if point.arm not in (PRESENT, tuning.best)), _OTHER, 3),
-    ]
-    for name, colour in dict.fromkeys([(PRESENT, svg.COLOURS[1]), (tuning.best, svg.COLOURS[2])]):
-        if name == PRESENT or tuning.best != PRESENT:
-            drawn.append(dots(name, (point for point in shown if point.arm == name), colour, 4.5))
-            drawn.append(dots("", (point for point in duel if point.arm == name), colour, 8))
-    if limit is not None:
+    best, limit = front(points), tuning.wish.p95_ms or 0.0
+    highest = _SHOWN * max(limit, *(point.latency_ms.p95 for point in (*best, *duel)))
+    shown = [point for point in (*points, *duel) if point.latency_ms.p95 <= highest]
+    fastest = max(point.rows_per_s.value for point in shown)
+    top = max(limit, *(point.latency_ms.p95 for point in shown))
+    colours = {"tried": _OTHER, tuning.best: svg.COLOURS[2], PRESENT: svg.COLOURS[1]}
+    drawn = [Series("", [_place(point) for point in best], svg.INK)]
+    for name, colour in colours.items():
+        mine = [point for point in shown if (point.arm if point.arm in colours else "tried") == name]
+        hints = ["{}: {:.4g} rows/s, p95 {:.3g} ms".format(point.name, *_place(point)) for point in mine]
+        says = [f"c={point.demand.level:g}" for point in mine if name != "tried"]
+        radii = [8.0 if point.turns > 1 else 3.0 if name == "tried" else 4.5 for point in mine]
+        places = [_place(point) for point in mine]
+        drawn.append(Series(name, places, colour, joined=False, radii=radii, hints=hints, says=says))
+    if limit:
         ends = [(0.0, limit), (fastest, limit)]
         drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
-    title = f"p95 against throughput of every config of {tuning.wish.model}"
-    counts = ("rows per second", "p95, ms")
-    return lines(drawn, title, counts, x_range=(0, 1.05 * fastest), y_range=(0, top), size=(880.0, 420.0))
+    return lines(
+        drawn,
+        f"p95 against throughput of every config of {tuning.wish.model}",
+        ("rows per second", "p95, ms"),
+        x_range=(0, 1.05 * fastest),
+        y_range=(0, top),
+        size=(880.0, 420.0),
+    )
+
+
+def _place(point: Point) -> tuple[float, float]:
+    return point.rows_per_s.value, point.latency_ms.p95
 
 
 def _page(tuning: Tuning) -> str:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from gourmet.config_change import Change, changed
-from gourmet.errors import UsageError
 from gourmet.measure import config_guard, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, Point
 from gourmet.measure.scenario import merge
 from gourmet.measure.sweep import OnStep
-from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
+from gourmet.reports.page import render
 from gourmet.serving.client import ModelUnavailable
 from gourmet.tuning import explanation
 from gourmet.tuning.goal import TuneRequest, nearest, p95s
@@ -47,18 +47,18 @@ def tune(
     """
     on_step(0.0, "asking every row alone")
     workload = sweep.prepare(wish.model, target, data)
-    if wish.batch > 1 and not workload.rows.batched:
-        raise UsageError(f"{wish.model} takes one input a request (max_batch_size 0): drop --batch")
     with config_guard.restored(target, [wish.model]) as serves_afterwards:
-        search = Search(workload, target, effort, Space(serves_afterwards[wish.model], wish), on_step)
+        space = Space(serves_afterwards[wish.model], wish)
+        search = Search(workload, target, effort, space, on_step)
         verdict, best, duel = search.run()
         if applied := wish.apply and verdict == "better":
             serves_afterwards[wish.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
+    trials = tuple(search.trials.values())
     return Tuning(
         wish,
-        tuple(search.story()),
-        tuple(search.trials.values()),
+        tuple(searched(space, trials, search.long)),
+        trials,
         best.name,
         duel,
         verdict,
@@ -73,6 +73,19 @@ def tune(
     )
 
 
+def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> list[str]:
+    """What was tried and how, for a reader to judge the result by."""
+    numbers = {"bases": _BASES, "finalists": _FINALISTS}
+    efforts = {"short": _shorter(long), "long": long}
+    template = "tuning/searched.txt"
+    return render(template, space=space, wish=space.wish, trials=trials, **numbers, **efforts).splitlines()
+
+
+def _shorter(long: MeasureOptions) -> MeasureOptions:
+    """A third of the time, tried once: what is close is looked at for longer."""
+    return replace(long, window_s=long.window_s / 3, warm_up_s=long.warm_up_s / 2, attempts=1)
+
+
 class Search:
     """One search on one model; within `config_guard.restored` only."""
 
@@ -85,19 +98,18 @@ class Search:
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT
         self._done = 0.0
-        self._long = replace(effort, steadiness=max(_STEADINESS, effort.steadiness))
-        # Ours looks at every answer and begins at once; perf_analyzer where a model is too fast for it.
-        self._client = "gourmet" if effort.client == "auto" else effort.client
+        self.long = replace(effort, steadiness=max(_STEADINESS, effort.steadiness))
 
     def run(self) -> tuple[Verdict, Trial, Confirmation | None]:
         """The best config found, and how it did against the present one in turns, if they could be held."""
         self._try_the_present()
-        self._stage("coarse", self._space.coarse(), self._short, until=0.4)
+        short = _shorter(self.long)
+        self._stage("coarse", self._space.coarse(), short, until=0.4)
         bases = [self._candidates[trial.name] for trial in self._ranked()[:_BASES]]
-        self._stage("fine", self._space.fine(bases, self._candidates.values()), self._short, until=0.6)
+        self._stage("fine", self._space.fine(bases, self._candidates.values()), short, until=0.6)
         finalists = [trial.name for trial in self._ranked() if trial.name != PRESENT][:_FINALISTS]
         going_on = [self._candidates[name] for name in (PRESENT, *finalists)]
-        self._stage("long", going_on, self._long, until=0.8)
+        self._stage("long", going_on, self.long, until=0.8)
         ranked = self._ranked()
         long = [trial for trial in ranked if trial.stage == "long"] or ranked
         if not any(self._wish.best(trial.points) for trial in long):
@@ -110,37 +122,15 @@ class Search:
             return "undecided", challenger, None
         return "better" if duel.won else "no better", challenger, duel
 
-    def story(self) -> list[str]:
-        """What was tried and how, for a reader to judge the result by."""
-        refused = sum(not trial.points for trial in self.trials.values())
-        loads = ", ".join(str(demand) for demand in self._wish.demands)
-        said = [
-            f"{len(self.trials)} configs at {loads}: all for {self._short.measure_s:.2g} s a load, beginning "
-            "with every layout of instances and threads and going on with other waits and batches for the "
-            f"best {_BASES}; the best {_FINALISTS} and the present one for {self._long.measure_s:.2g} s",
-            f"the best against the present config again, {self._wish.turns} turns of "
-            f"{self._long.measure_s / 2:.2g} s each: only these decide, since the best of many short windows "
-            "is partly the luckiest",
-            "not every combination was tried: another that is better may exist",
-            *self._space.notes(),
-        ]
-        if refused:
-            said.append(f"{refused} configs could not be measured; each says why in the table")
-        return said
-
-    @property
-    def _short(self) -> MeasureOptions:
-        """A third of the time, tried once: what is close is looked at for longer."""
-        long = self._long
-        return replace(long, window_s=long.window_s / 3, warm_up_s=long.warm_up_s / 2, attempts=1)
-
     def _try_the_present(self) -> None:
         """Which also tells whether our client is fast enough for the model."""
-        present, measured_by = [self._space.present], self._long.client
-        self._candidates[PRESENT] = present[0]
-        for client in dict.fromkeys([self._client, measured_by]):
-            self._long = replace(self._long, client=client)
-            self._stage("coarse", present, replace(self._short, attempts=self._long.attempts), until=0.05)
+        asked = self.long.client
+        # Ours looks at every answer and begins at once; perf_analyzer where a model is too fast for it.
+        clients: list[Client] = ["gourmet", "auto"] if asked == "auto" else [asked]
+        for client in clients:
+            self.long = replace(self.long, client=client)
+            patient = replace(_shorter(self.long), attempts=self.long.attempts)
+            self._stage("coarse", [self._space.present], patient, until=0.05)
             if self.trials[PRESENT].points:
                 return
 
@@ -205,7 +195,7 @@ class Search:
 
     def _turn(self, name: str, demand: LoadSpec) -> Iterable[Point]:
         """Half of the time: the turns together are longer than any other measurement."""
-        effort = replace(self._long, window_s=self._long.window_s / 2)
+        effort = replace(self.long, window_s=self.long.window_s / 2)
         try:
             return [sweep.measure(self._workload, demand, self._target, effort, name)]
         except (validity.Disturbed, validity.CountsDisagree):

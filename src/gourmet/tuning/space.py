@@ -84,57 +84,41 @@ class Space:
         return int(self.wish.heaviest) * self.wish.batch
 
     @property
-    def _batches(self) -> bool:
+    def batches(self) -> bool:
         """Whether rows of several requests can go through the network at once, and would ever meet."""
         return self.largest > 1 and self._in_flight > self.wish.batch
 
     @property
-    def _keeps_its_queue(self) -> bool:
+    def keeps_its_queue(self) -> bool:
         return "default_queue_policy" in self.running.get("dynamic_batching", {})
 
     @property
-    def _takes_as_many(self) -> bool:
+    def takes_as_many(self) -> bool:
         """Clients may send as many rows as the present config takes: less only where somebody says so."""
         return self.wish.apply and self.wish.max_batches is None
-
-    def notes(self) -> list[str]:
-        """What is not tried, and why."""
-        said = {
-            "batching is not tried: max_batch_size is 0, the network takes one input at a time, and a queue "
-            "delay would only be noise": self.largest < 1,
-            "batching is not tried: with this load no two requests ever wait at the same time": (
-                self.largest >= 1 and not self._batches
-            ),
-            "no config without dynamic batching is tried: the present one has a queue policy (time-outs, a "
-            "longest queue), which Triton has with dynamic batching only": self._keeps_its_queue,
-            "no smaller max_batch_size is tried: --apply would refuse clients that send more rows; name the "
-            "sizes with --max-batches to allow it": self._batches and self._takes_as_many,
-            "threads are not varied: the instances are on a GPU": not self.on_cpu,
-        }
-        return [words for words, true in said.items() if true]
 
     def coarse(self) -> list[Change]:
         """Every layout of instances and threads, with dynamic batching and without."""
         found = []
         for instances, threads in self._layouts():
             layout = replace(self.present, instances=instances, threads=threads)
-            if not self._keeps_its_queue:
+            if not self.keeps_its_queue:
                 found.append(replace(layout, dynamic_batching=False, delay_us=None, preferred_batches=None))
-            elif not self._batches:
+            elif not self.batches:
                 found.append(layout)
-            if self._batches:
+            if self.batches:
                 found.append(_batching(layout))
         return self._new(found)
 
     def fine(self, bases: Iterable[Change], tried: Iterable[Change]) -> list[Change]:
         """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
         found = []
-        for base in bases if self._batches else ():
+        for base in bases if self.batches else ():
             found += [_batching(base, delay) for delay in self._delays()]
             found += [
                 _batching(base, _WAIT_FOR_PREFERRED_US, size) for size in self._sizes(self.wish.preferred)
             ]
-            found += [replace(_batching(base), max_batch=size) for size in self._max_batches()]
+            found += [replace(_batching(base), max_batch=size) for size in self._largest_to_try()]
         return self._new(found, tried)
 
     def _new(self, found: Iterable[Change], tried: Iterable[Change] = ()) -> list[Change]:
@@ -164,10 +148,10 @@ class Space:
         sizes = (together // 2, together // 4) if given is None else given
         return [size for size in dict.fromkeys(sizes) if max(2, self.wish.batch) <= size <= self.largest]
 
-    def _max_batches(self) -> list[int]:
+    def _largest_to_try(self) -> list[int]:
         if self.wish.max_batches is not None:
             return [size for size in self.wish.max_batches if size >= self.wish.batch]
-        return [] if self._takes_as_many else self._sizes()
+        return [] if self.takes_as_many else self._sizes()
 
 
 def _batching(base: Change, delay_us: int = 0, *preferred: int) -> Change:
