@@ -93,21 +93,15 @@ def batch_sizes(points: Sequence[Point]) -> svg.Drawing:
 def ratios(pairs: Sequence[Pair]) -> svg.Drawing:
     """Every pair's ratio with its interval, around the line where nothing changed."""
     colours = {"slower": svg.COLOURS[6], "faster": svg.COLOURS[2], "same": svg.FAINT}
-    ends = [end for pair in pairs for end in vars(pair.speed).values() if end is not None]
-    marks = svg.ticks(min(0.9, *ends), max(1.1, *ends))
-    row, bottom = 36, 10 + 36 * len(pairs)
-    x = svg.Scale(marks[0], marks[-1], 14, chart.WIDTH - 60)
-    shapes = [
-        svg.across(x, marks, 6, bottom, "speed now ÷ before, with 95 % interval"),
-        svg.line(x(1), 6, x(1), bottom, svg.INK, 1.5),
+    shown = [
+        Bar(
+            pair.name, speed.value, speed.low, speed.high, colours[pair.verdict], pair.verdict, f"{speed:.3f}"
+        )
+        for pair in pairs
+        for speed in [pair.speed]
     ]
-    for place, pair in enumerate(pairs):
-        y, speed, colour = 10 + row * place, pair.speed, colours[pair.verdict]
-        shapes.append(svg.text(x.start + 2, y + 10, pair.name))
-        shapes.append(svg.whisker(x, y + 22, speed.low, speed.high, colour))
-        shapes.append(svg.dot(x(speed.value), y + 22, colour, f"{speed:.3f}", 5))
-        shapes.append(svg.text(x.end + 6, y + 26, pair.verdict, colour=colour))
-    return svg.picture(chart.WIDTH, bottom + 44, "speed of every pair, now over before", shapes)
+    title, counts = "speed of every pair, now over before", "speed now ÷ before, with 95 % interval"
+    return chart.bars(shown, title, counts, around=1)
 
 
 def _lines(points: Sequence[Point]) -> list[str]:

@@ -36,21 +36,30 @@ def bars(
     counts: str,
     *,
     most: float | None = None,
+    around: float | None = None,
     colours: Mapping[str, str] | None = None,
     width: float = WIDTH,
 ) -> svg.Drawing:
-    """A bar a row under its name, from 0; `colours` is the legend above them."""
+    """A bar a row under its name, from 0, or a dot beside a line `around`; `colours` is the legend above."""
     named, deep = svg.legend(14, 14, list(colours.items()), width - 14) if colours else ("", 0.0)
-    marks = svg.ticks(0, most if most is not None else max(max(bar.value, bar.high or 0) for bar in shown))
-    x = svg.Scale(0, marks[-1], 14, width - 60)
+    ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
+    low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
+    marks = svg.ticks(low, most or high)
+    x = svg.Scale(marks[0], marks[-1], 14, width - 60)
     top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
     shapes = [named, svg.across(x, marks, top - 4, bottom, counts)]
+    if around is not None:
+        shapes.append(svg.line(x(around), top - 4, x(around), bottom, svg.INK, 1.5))
     for place, bar in enumerate(shown):
         y, begun = top + _ROW * place, 0.0
         shapes.append(svg.text(x.start + 2, y + 11, bar.name))
         for length, colour, hint in bar.parts or [(bar.value, bar.colour, bar.hint)]:
-            shapes.append(svg.box(x(begun), y + 15, x(begun + length) - x(begun), _ROW - 20, colour, hint))
-            begun += length
+            if around is not None:
+                shapes.append(svg.dot(x(length), y + 23, colour, hint, 5))
+            else:
+                wide = x(begun + length) - x(begun)
+                shapes.append(svg.box(x(begun), y + 15, wide, _ROW - 20, colour, hint))
+                begun += length
         shapes.append(svg.whisker(x, y + 23, bar.low, bar.high))
         end = min(x(max(bar.value, bar.high or 0.0)), x.end)
         shapes.append(svg.text(end + 6, y + 27, bar.says or f"{bar.value:.4g}"))
@@ -79,7 +88,6 @@ def lines(
     x_range: Range | None = None,
     y_range: Range | None = None,
     size: tuple[float, float] = (WIDTH, 340.0),
-    diagonal: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> svg.Drawing:
     """Lines and dots with words beside them over two axes; `counts` says what each counts, across and up.
@@ -98,8 +106,6 @@ def lines(
         svg.across(x, at_x, y.end, y.start, counts[0]),
         svg.up(y, at_y, x.start, x.end, counts[1]),
     ]
-    if diagonal:
-        shapes.append(svg.line(x.start, y.start, x.end, y.end, svg.FAINT, 1, "stroke-dasharray='4 4'"))
     for at, name in marks:
         shapes.append(svg.line(x(at), y.end, x(at), y.start, svg.FAINT, 1, "stroke-dasharray='3 3'"))
         shapes.append(svg.text(x(at) + 3, y.end + 12, name, colour=svg.FAINT))

@@ -1,12 +1,12 @@
 """One HTML page with everything in it: the frame of every report, which templates extend, and its pieces.
 
 A room's templates lie beside its modules. They extend `reports/report.html` and import what they need of
-`reports/pieces.html`; the same pieces are functions here.
+`reports/pieces.html`; `pieces.table` and the like are functions of the same pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,7 @@ _ENVIRONMENT: Final = Environment(
 )
 # What not every page says.
 _ENVIRONMENT.globals.update(when="", command="", style="", says="")
-_PIECES: Final[dict[str, Callable[..., str]]] = vars(_ENVIRONMENT.get_template("reports/pieces.html").module)
-paragraph, figure, side_by_side = _PIECES["paragraph"], _PIECES["figure"], _PIECES["side_by_side"]
-table, bullets, warning = _PIECES["table"], _PIECES["bullets"], _PIECES["warning"]
+pieces: Final[Any] = _ENVIRONMENT.get_template("reports/pieces.html").module
 
 
 def render(template: str, **given: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gourmet.contracts import Generation, ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.reports.page import document, table
+from gourmet.reports.page import document, pieces
 from gourmet.runtime.generate import stream
 from gourmet.serving.client import describe_model, infer, model_index, triton
 from gourmet.systems import registry
@@ -110,7 +110,7 @@ class TextReport:
 
     def page(self) -> str:
         rows = [(each.text, each.joined or each.failure) for each in self.asked]
-        parts = [f"<pre>{escape(self.summary())}</pre>", table(("text", "answer"), rows)]
+        parts = [f"<pre>{escape(self.summary())}</pre>", pieces.table(("text", "answer"), rows)]
         return document(f"gourmet check: {self.model}", parts)
 
 

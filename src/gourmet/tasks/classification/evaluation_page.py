@@ -12,7 +12,7 @@ import numpy as np
 from gourmet.pictures.classifier import softmax
 from gourmet.reports.chart import Series, lines
 from gourmet.reports.page import render
-from gourmet.reports.svg import COLOURS, Drawing
+from gourmet.reports.svg import COLOURS, FAINT, Drawing
 from gourmet.tasks.classification.calibration import Bin, Operating, calibration_error
 from gourmet.tasks.classification.evaluation import Answered, Evaluated
 
@@ -44,7 +44,7 @@ def reliability_chart(bins: list[Bin]) -> Drawing:
             f"{each.photos} pictures: sure {each.confidence:.2f}, right {each.accuracy:.2f}" for each in bins
         ],
     )
-    return _of_shares([dots], "calibration", "confidence", diagonal=True)
+    return _of_shares([Series("", [(0, 0), (1, 1)], FAINT), dots], "calibration", "confidence")
 
 
 def _coverage_chart(curve: list[Operating], at: Operating) -> Drawing:
@@ -54,10 +54,10 @@ def _coverage_chart(curve: list[Operating], at: Operating) -> Drawing:
     return _of_shares(shown, "accuracy by coverage", "share answered")
 
 
-def _of_shares(shown: list[Series], title: str, across: str, *, diagonal: bool = False) -> Drawing:
+def _of_shares(shown: list[Series], title: str, across: str) -> Drawing:
     whole, size = (0.0, 1.0), (340.0, 320.0)
     counts = (across, "share that is right")
-    return lines(shown, title, counts, x_range=whole, y_range=whole, size=size, diagonal=diagonal)
+    return lines(shown, title, counts, x_range=whole, y_range=whole, size=size)
 
 
 def mistakes(
