@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gourmet.errors import UsageError
-from gourmet.systems.digits import augment, data
+from gourmet.systems.digits import data
 from gourmet.systems.digits.network import DigitsNetwork, load
-from gourmet.systems.digits.train import TRAINING, DigitsTask
+from gourmet.systems.digits.train import TRAINING, DigitsTask, varied
 from gourmet.training.files import BadWeights, save_tensors
 
 
@@ -55,9 +55,7 @@ def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
     )
     assert isinstance(task, DigitsTask)
     assert len(task.images) == len(digits)
-    one, same, other = (
-        augment.varied(task.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
+    one, same, other = (varied(task.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert one.shape == task.images.shape

@@ -13,6 +13,7 @@ from PIL import Image
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.data import DATA, dishes
+from gourmet.systems.food11.train import TRAINING
 from gourmet.tasks.classification.labelled_pictures import decode, natural_side, read
 from gourmet.tasks.datasets import BadData
 
@@ -113,8 +114,8 @@ def test_dishes_are_told_apart_by_class(tmp_path: Path) -> None:
 
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, [f"train/{c}/{i}.jpg" for c in CLASSES if c != 9 for i in range(3)])
-    with pytest.raises(BadData, match=r"train has no photos of Soup: training needs all 11"):
-        dishes(DATA.listing(tmp_path, "train"))
+    with pytest.raises(BadData, match=r"has no photos of Soup: training needs all 11"):
+        TRAINING.prepare(tmp_path, limit=None, seed=0, device="cpu", pretrained=False, tick=print)
 
 
 @pytest.mark.parametrize("name", ["11/a.jpg", "Pizza/a.jpg", "class_12/a.jpg", "a.jpg", "x_1.jpg"])

@@ -169,12 +169,6 @@ def test_a_smaller_batch_takes_smaller_steps() -> None:
     assert after == pytest.approx(before / 2**0.5, rel=1e-3)
 
 
-@pytest.mark.parametrize("starts", [(0.1,), (0.0, 1.0), (0.0, 0.7, 0.3), ()])
-def test_phases_that_leave_a_gap_are_refused(starts: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="phases start at"):
-        Recipe(1, tuple(Phase(start, 8) for start in starts), 0.1)
-
-
 def test_the_average_ends_between_where_it_was_and_where_the_network_is() -> None:
     network = nn.Linear(2, 2)
     average = moving_average(network, decay=0.9)

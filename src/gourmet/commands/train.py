@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gourmet.commands.progress import bar
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
-
-if TYPE_CHECKING:  # with torch, which takes seconds
-    from gourmet.training.task import Training
 
 
 @click.command()
@@ -64,7 +61,7 @@ def train(
     import torch
 
     from gourmet.tasks import furniture
-    from gourmet.training.files import begin_with
+    from gourmet.training.files import load_tensors, put_tensors
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.recipe import Recipe
     from gourmet.training.run import read_run, write_run
@@ -85,12 +82,19 @@ def train(
         seed = recipe.seed
     else:
         recipe = training.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
-    if data is None:
-        data = Path(begun["data"]) if resume else _bundled(system, training)
+    if data is None and resume:
+        data = Path(begun["data"])
+    elif data is None:
+        if (bundled := training.bundled_data()) is None:
+            raise UsageError(
+                f"{system} brings no data along: name a folder or file to learn from with --data"
+            )
+        data, words = bundled
+        click.echo(f"no --data given: learning from {words}")
     with bar("reading") as tick:
         task = training.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     if init:
-        begin_with(task.network, init)
+        put_tensors(task.network, load_tensors(init)[0], init)
     write_run(
         out, {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
     )
@@ -99,13 +103,3 @@ def train(
     last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")
-
-
-def _bundled(system: str, training: Training) -> Path:
-    """The data that the system brings along."""
-    found = training.bundled_data()
-    if found is None:
-        raise UsageError(f"{system} brings no data along: name a folder or file to learn from with --data")
-    data, words = found
-    click.echo(f"no --data given: learning from {words}")
-    return data

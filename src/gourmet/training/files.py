@@ -107,11 +107,17 @@ def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
         raise BadWeights(
             f"{path} is of another network: it lacks {_some(missing)}, and has {_some(extra)} besides"
         )
+    fixed = {name for name, _ in module.named_buffers() if not _STATISTICS.search(name)}
     for name, tensor in tensors.items():
         if tensor.shape != want[name].shape:
             raise BadWeights(
                 f"{path} is of another network, or of one with other labels: its {name} is "
                 f"{list(tensor.shape)}, and {list(want[name].shape)} is wanted"
+            )
+        if name in fixed and not torch.allclose(tensor.cpu().double(), want[name].cpu().double()):
+            raise BadWeights(
+                f"{path} was trained for something else: its {name}, which training does not change, "
+                "differs. Name weights of a run on data divided in the same way, or none"
             )
     module.load_state_dict(tensors)
 
@@ -120,16 +126,3 @@ def _some(names: Sequence[str]) -> str:
     """The first of `names`, and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}" if names else "nothing"
-
-
-def begin_with(network: torch.nn.Module, path: Path) -> None:
-    """Put the weights of an earlier run into `network`, or say why they do not fit."""
-    tensors, _ = load_tensors(path)
-    fixed = {k: v.clone() for k, v in network.named_buffers() if not _STATISTICS.search(k)}
-    put_tensors(network, tensors, path)
-    for name, value in fixed.items():
-        if not torch.equal(tensors[name].cpu(), value.cpu()):
-            raise BadWeights(
-                f"{path} was trained for something else: its {name}, which training does not change, "
-                "differs. Begin without --init, or with weights of a run on data divided in the same way"
-            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from gourmet.runtime.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
 from gourmet.training.recipe import Recipe
-from gourmet.training.run import read_log, write_log
+from gourmet.training.run import write_log
 from gourmet.training.task import Tick, TrainingTask
 
 CHECKPOINT: Final = "checkpoint.pt"
@@ -75,22 +74,29 @@ def fit(
 
     Returns the log, a dictionary an epoch.
     """
-    run = _Run(task, recipe, out, tick, checkpoint_every_s)
+    run = _Run(task, recipe, out, tick)
     if resume:
         run.restore()
     malloc.use(malloc.TRAINING)
+    saved_at = time.monotonic()
     with first_stop() as asked_to_stop:
         while run.position.epoch < recipe.epochs:
-            run.epoch(asked_to_stop)
+            order = task.order(run.generator(-1))
+            while run.position.seen < len(order):
+                run.step(order)
+                if asked_to_stop.is_set():
+                    run.save()
+                    raise Stopped(f"stopped; the checkpoint is in {out}: --resume goes on from there")
+                if time.monotonic() - saved_at > checkpoint_every_s:
+                    run.save()
+                    saved_at = time.monotonic()
+            run.close_epoch(len(order))
     return run.log
 
 
 class _Run:
-    def __init__(
-        self, task: TrainingTask, recipe: Recipe, out: Path, tick: Tick, checkpoint_every_s: float
-    ) -> None:
+    def __init__(self, task: TrainingTask, recipe: Recipe, out: Path, tick: Tick) -> None:
         self.task, self.recipe, self.out, self.tick = task, recipe, out, tick
-        self.checkpoint_every_s = checkpoint_every_s
         self.position = Position()
         self.optimizers = optimizers(task.network, recipe.momentum, recipe.weight_decay)
         self.average = moving_average(task.network, recipe.ema_decay)
@@ -98,28 +104,14 @@ class _Run:
         self.phase = recipe.phases[0]
         self.identity = {**task.about, "seed": recipe.seed}
 
-    def epoch(self, asked_to_stop: threading.Event) -> None:
-        """Run the rest of an epoch."""
-        position = self.position
-        order = self.task.order(self._generator(position.epoch, -1))
-        saved_at = time.monotonic()
-        while position.seen < len(order):
-            self._step(order)
-            if asked_to_stop.is_set():
-                self._save()
-                raise Stopped(f"stopped; the checkpoint is in {self.out}: --resume goes on from there")
-            if time.monotonic() - saved_at > self.checkpoint_every_s:
-                self._save()
-                saved_at = time.monotonic()
-        self._close_epoch(len(order))
-
-    def _step(self, order: torch.Tensor) -> None:
+    def step(self, order: torch.Tensor) -> None:
+        """Learn from the next examples of an epoch."""
         started = time.monotonic()
         position, recipe = self.position, self.recipe
         progress = self._progress(len(order))
         self.phase = phase = recipe.phase_at(progress)
         examples = order[position.seen : position.seen + phase.batch]
-        generator = self._generator(position.epoch, position.seen)
+        generator = self.generator(position.seen)
         torch.manual_seed(generator.initial_seed())  # for dropout, which takes no generator
         self.task.network.train()
         loss = self.task.loss(examples, phase, generator)
@@ -147,7 +139,8 @@ class _Run:
             f"loss {value:.3f} · {len(examples) / seconds:.0f}/s",
         )
 
-    def _close_epoch(self, examples: int) -> None:
+    def close_epoch(self, examples: int) -> None:
+        """Measure, keep the better weights, log."""
         position = self.position
         kept, network, measures = self._better()
         best = max((line["score"] for line in self.log), default=float("-inf"))
@@ -168,7 +161,7 @@ class _Run:
         )
         write_log(self.out, self.log)
         self.position = Position(epoch=position.epoch + 1, steps=position.steps, seconds=position.seconds)
-        self._save()
+        self.save()
 
     def _better(self) -> tuple[str, nn.Module, dict[str, float]]:
         """The average or the last step's network, whichever measures better.
@@ -187,15 +180,18 @@ class _Run:
     def _progress(self, examples: int) -> float:
         return (self.position.epoch + self.position.seen / examples) / self.recipe.epochs
 
-    def _generator(self, epoch: int, seen: int) -> torch.Generator:
+    def generator(self, seen: int) -> torch.Generator:
         """Random numbers that depend on nothing but the seed and the position in the run."""
-        return torch.Generator().manual_seed(hash((self.recipe.seed, epoch, seen)) & (2**63 - 1))
+        return torch.Generator().manual_seed(
+            hash((self.recipe.seed, self.position.epoch, seen)) & (2**63 - 1)
+        )
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write everything that the next step depends on."""
         state = {
             "identity": self.identity,
             "position": vars(self.position),
+            "log": self.log,
             "network": self.task.network.state_dict(),
             "average": self.average.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -220,4 +216,4 @@ class _Run:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.position = Position(**state["position"])
-        self.log = read_log(self.out, self.position.epoch)
+        self.log = state["log"]

@@ -49,13 +49,6 @@ def write_log(folder: Path, epochs: Sequence[dict[str, Any]]) -> None:
     _write(folder / PICTURE, curves(epochs))
 
 
-def read_log(folder: Path, epochs: int) -> list[dict[str, Any]]:
-    """The first so many lines of a log."""
-    if not epochs:
-        return []
-    return [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()[:epochs]]
-
-
 def _write(path: Path, text: str) -> None:
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")

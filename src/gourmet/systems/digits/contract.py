@@ -69,7 +69,7 @@ def layout(ink: npt.NDArray[Any]) -> Pixels:
     ink = ink.astype(np.float32)
     strong = np.where(ink > _NOISE * ink.max(), ink, 0.0)
     across, down = strong.sum(axis=0), strong.sum(axis=1)
-    longest = max(_extent(across), _extent(down))
+    longest = 1 + max(int(np.ptp(np.flatnonzero(profile))) for profile in (across, down))
     moved = longest in _RIGHT_SIZES
     window = INPUT_SIZE if moved else longest * INPUT_SIZE / _INK_SIZE
     left, top = _start(across, window), _start(down, window)
@@ -87,11 +87,6 @@ def _ink(grey: Floats) -> Floats:
     border = np.concatenate([grey[0], grey[-1], grey[1:-1, 0], grey[1:-1, -1]])
     lighter = grey - np.median(border)
     return np.asarray(lighter if lighter.max() >= -lighter.min() else -lighter).clip(0.0)
-
-
-def _extent(profile: Floats) -> int:
-    there = np.flatnonzero(profile)
-    return int(there[-1] - there[0] + 1)
 
 
 def _start(profile: Floats, window: float) -> float:

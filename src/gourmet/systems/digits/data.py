@@ -12,24 +12,32 @@ validation. The drawing of lots has a fixed seed, so the parts of the same file 
 from __future__ import annotations
 
 import functools
+import gzip
 import io
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import distribution
+from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from gourmet.pictures.decode import Pixels
-from gourmet.systems.digits import digit_files
+from gourmet.systems.digits import contract
 from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
 _ONE_IN: Final = {"test": 5, "validation": 10}
 _SEED: Final = 1998
+
+_SIDE: Final = contract.SYSTEM.input_size
+_CELLS: Final = 8  # across, of scikit-learn's digits, whose ink is from 0 to 16
+_IDX_PREFIXES: Final = {"train": "train", "test": "t10k"}
+_GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -43,14 +51,8 @@ class Digit:
 
 def bundled() -> tuple[Path, str]:
     """Digits that need no download, and what they are."""
-    package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise BadData(
-            "scikit-learn, which brings digits along, is not installed: "
-            "run `pip install -r requirements.txt`, or name other digits with --data"
-        )
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    return path, "scikit-learn's 1,797 digits of 8×8"
+    path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    return Path(str(path)), "scikit-learn's 1,797 digits of 8×8"
 
 
 class Digits:
@@ -80,36 +82,126 @@ DATA: Final = Digits()
 
 
 @functools.lru_cache(maxsize=2)
-def _divided(data: Path) -> dict[str, tuple[Digit, ...]]:
+def _divided(data: Path) -> dict[str, Sequence[Digit]]:
     """`data` by part. Kept, since verbs ask for part after part, and large files take long to read."""
-    files = digit_files.read(data)
-    found = {name: _digits(labelled) for name, labelled in files.items()}
+    found = _read(data)
     lots = np.random.default_rng(_SEED)
-    rest = found.get("train", ())
     if "test" not in found:
-        found["test"], rest = _hold_out(rest, _ONE_IN["test"], lots)
-    found["validation"], found["train"] = _hold_out(rest, _ONE_IN["validation"], lots)
+        found["test"], found["train"] = _hold_out(found["train"], _ONE_IN["test"], lots)
+    found["validation"], found["train"] = _hold_out(found["train"], _ONE_IN["validation"], lots)
     return found
-
-
-def _digits(labelled: digit_files.LabelledDigits) -> tuple[Digit, ...]:
-    source = labelled.source.name
-    return tuple(
-        Digit(f"{source}:{row}", int(class_id), image)
-        for row, (class_id, image) in enumerate(zip(labelled.classes, labelled.images, strict=True), 1)
-    )
 
 
 def _hold_out(
     digits: Sequence[Digit], one_in: int, lots: np.random.Generator
-) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+) -> tuple[Sequence[Digit], Sequence[Digit]]:
     """One in so many of every class, by lot, and the rest; both in the order in which they lay."""
-    classes = np.array([digit.class_id for digit in digits], dtype=np.int64)
-    held = np.zeros(len(digits), dtype=np.bool_)
-    for class_id in np.unique(classes):
-        mine: npt.NDArray[np.int64] = lots.permutation(np.flatnonzero(classes == class_id))
-        held[mine[: round(len(mine) / one_in)]] = True
+    held: set[int] = set()
+    for class_id in range(len(contract.SYSTEM.labels)):
+        mine = [place for place, digit in enumerate(digits) if digit.class_id == class_id]
+        held.update(lots.permutation(mine)[: round(len(mine) / one_in)])
     return (
-        tuple(digit for digit, out in zip(digits, held, strict=True) if out),
-        tuple(digit for digit, out in zip(digits, held, strict=True) if not out),
+        [digit for place, digit in enumerate(digits) if place in held],
+        [digit for place, digit in enumerate(digits) if place not in held],
     )
+
+
+def _read(data: Path) -> dict[str, Sequence[Digit]]:
+    """The digits in `data` by part; all under "train" where it is not divided."""
+    if not data.exists():
+        raise BadData(f"{data} does not exist: --data names digits, in a CSV or in a folder of idx files")
+    folder = data if data.is_dir() else data.parent
+    if data.is_dir() or "-ubyte" in data.name:
+        parts = {part: _idx(folder, prefix) for part, prefix in _IDX_PREFIXES.items()}
+        if parts["train"]:
+            return {part: digits for part, digits in parts.items() if digits}
+    if data.is_dir():
+        data = folder / "train.csv"
+        if not data.is_file():
+            raise BadData(f"{folder} holds neither train.csv nor train-images-idx3-ubyte (or .gz)")
+    return {"train": _csv(data)}
+
+
+def _csv(path: Path) -> Sequence[Digit]:
+    try:
+        text = _content(path).decode("utf-8-sig").replace('"', "")
+    except UnicodeDecodeError as exc:
+        raise BadData(f"{path} is not a CSV: {exc}") from exc
+    lines = [line for line in text.splitlines() if line.strip()]
+    kaggles = bool(lines) and lines[0].startswith("label,")
+    if not lines[kaggles:]:
+        raise BadData(f"{path} holds no digits")
+    try:
+        rows = np.loadtxt(lines[kaggles:], dtype=np.int32, delimiter=",", ndmin=2)
+    except (ValueError, OverflowError) as exc:
+        raise BadData(
+            f"{path} is not all whole numbers, as many in each line, below label,pixel0,… or nothing: {exc}"
+        ) from exc
+    if rows.shape[1] != 1 + (_SIDE**2 if kaggles else _CELLS**2):
+        raise BadData(
+            f"{path} has {rows.shape[1]} columns; {1 + _SIDE**2} are needed under label,pixel0,…, "
+            f"and {1 + _CELLS**2} without a head"
+        )
+    if kaggles:
+        return _digits(path, rows[:, 0], rows[:, 1:], 255)
+    return _digits(path, rows[:, -1], rows[:, :-1], 2 * _CELLS)
+
+
+def _idx(folder: Path, prefix: str) -> Sequence[Digit]:
+    """The digits of a part, if the folder has them."""
+    images, labels = (_idx_file(folder, f"{prefix}-{what}") for what in ("images-idx3", "labels-idx1"))
+    if images is None:
+        return ()
+    if labels is None:
+        raise BadData(f"{folder} lacks {prefix}-labels-idx1-ubyte (or .gz), which goes with {images}")
+    ink, classes = _array(images, 3), _array(labels, 1)
+    if ink.shape != (len(classes), _SIDE, _SIDE):
+        shape = "×".join(map(str, ink.shape))
+        raise BadData(f"{images} holds {shape} pixels, {labels} {len(classes)} labels, of 28×28 pixels each")
+    return _digits(images, classes, ink.reshape(len(ink), -1), 255)
+
+
+def _idx_file(folder: Path, stem: str) -> Path | None:
+    names = (f"{stem}-ubyte", f"{stem}-ubyte.gz", f"{stem.replace('-idx', '.idx')}-ubyte")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _array(path: Path, axes: int) -> npt.NDArray[np.uint8]:
+    data = _content(path)
+    magic, head = bytes((0, 0, 8, axes)), 4 + 4 * axes  # unsigned bytes
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, head, 4))
+    if data[:4] != magic or len(data) != head + prod(shape) or not prod(shape):
+        raise BadData(
+            f"{path} is not a whole idx file: it begins with {data[:4].hex() or 'nothing'}, {magic.hex()} is "
+            f"needed; and has {len(data)} bytes, {head + prod(shape)} for {'×'.join(map(str, shape))}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def _digits(path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: int) -> Sequence[Digit]:
+    """A digit for every row of `ink`, which is from 0 to `most`, laid out unless it has 28×28 pixels."""
+    low, high = ink.min(axis=1), ink.max(axis=1)
+    bad = (classes < 0) | (classes >= len(contract.SYSTEM.labels)) | (low < 0) | (high > most) | (high == 0)
+    if bad.any():
+        row = int(bad.argmax())
+        raise BadData(
+            f"{path}: number {row + 1} is labelled {classes[row]}, its ink is from {low[row]} to "
+            f"{high[row]}; digits are 0 to 9, and ink is from 0 to {most} and not all 0"
+        )
+    if ink.shape[1] == _SIDE**2:
+        images = ink.astype(np.uint8).reshape(-1, _SIDE, _SIDE)
+    else:
+        images = np.stack([contract.layout(cells) for cells in ink.reshape(-1, _CELLS, _CELLS)])
+    return [
+        Digit(f"{path.name}:{row}", int(class_id), image)
+        for row, (class_id, image) in enumerate(zip(classes, images, strict=True), 1)
+    ]
+
+
+def _content(path: Path) -> bytes:
+    """The file, unpacked if it is gzip whatever its name says."""
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data.startswith(_GZIP) else data
+    except (OSError, EOFError, zlib.error) as exc:  # gzip.BadGzipFile is an OSError
+        raise BadData(f"{path} cannot be read: {exc}") from exc

@@ -1,14 +1,13 @@
 """Digits drawn with a round brush, as somebody draws them on a page: the sample, and what tests send.
 
 `python src/gourmet/systems/digits/drawn_digits.py` writes sample.png again, and the ready-made digits of the
-page into its folder (or into the folder named as the argument).
+page into its folder.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -67,17 +66,7 @@ def png(
     return buffer.getvalue()
 
 
-def sample() -> bytes:
-    """The picture that a served model is asked first."""
-    return png(3)
-
-
-def main(folder: Path = FOLDER) -> None:
-    Path(__file__).with_name("sample.png").write_bytes(sample())
-    folder.mkdir(parents=True, exist_ok=True)
-    for digit in range(len(STROKES)):
-        (folder / f"{digit}.png").write_bytes(png(digit))
-
-
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    Path(__file__).with_name("sample.png").write_bytes(png(3))
+    for digit in range(len(STROKES)):
+        (FOLDER / f"{digit}.png").write_bytes(png(digit))

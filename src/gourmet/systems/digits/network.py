@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
+from gourmet.tasks.classification.torchvision_network import describe
 from gourmet.training.files import check_about, load_tensors, put_tensors
 
 ARCHITECTURE = "five convolutions 1"
@@ -47,11 +47,7 @@ class DigitsNetwork(nn.Module):
     @property
     def about(self) -> dict[str, Any]:
         """What a file of these weights says about itself."""
-        return {
-            "system": contract.SYSTEM.name,
-            "architecture": ARCHITECTURE,
-            "labels": list(contract.SYSTEM.labels),
-        }
+        return describe(contract.SYSTEM, ARCHITECTURE)
 
 
 def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
@@ -59,14 +55,10 @@ def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(filters), nn.ReLU()
 
 
-def load(path: Path, architecture: str = ARCHITECTURE, /) -> tuple[DigitsNetwork, dict[str, Any]]:
+def load(path: Path, architecture: str = "", /) -> tuple[DigitsNetwork, dict[str, Any]]:
     """The network in `path`, ready to answer, and what the file says about it."""
-    if architecture not in ("", ARCHITECTURE):
-        raise UsageError(
-            f"--architecture {architecture}: the digits network is {ARCHITECTURE!r} and no other"
-        )
     tensors, about = load_tensors(path)
-    check_about(path, about, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
+    check_about(path, about, contract.SYSTEM.name, architecture or ARCHITECTURE, contract.SYSTEM.labels)
     network = DigitsNetwork()
     put_tensors(network, tensors, path)
     return network.eval(), about

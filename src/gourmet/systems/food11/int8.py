@@ -8,10 +8,8 @@ mean colour; pixels are therefore counted from `_GREY`, which is near all three 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +19,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gourmet.deploying import onnx_export
 from gourmet.errors import UsageError
@@ -56,15 +50,12 @@ class PixelNetwork(nn.Module):
 
 def _on_pixels(first: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     """The first convolution and its batch normalisation as one convolution of pixels less `_GREY`."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    factor = 1.0 / (255.0 * torch.tensor(contract.SYSTEM.std).view(1, 3, 1, 1))
-    offset = (_GREY / 255.0 - torch.tensor(contract.SYSTEM.mean)) / torch.tensor(contract.SYSTEM.std)
-    gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    bias = norm.bias + gain * (first.weight.sum(dim=(2, 3)) @ offset - norm.running_mean)
-    folded = copy.deepcopy(first)
-    folded.weight = nn.Parameter(first.weight * factor * gain.view(-1, 1, 1, 1))
-    folded.bias = nn.Parameter(bias)
+    mean, std = torch.tensor(contract.SYSTEM.mean), torch.tensor(contract.SYSTEM.std)
+    folded = fuse_conv_bn_eval(first, norm)
+    assert folded.bias is not None
+    with torch.no_grad():
+        folded.bias += folded.weight.sum(dim=(2, 3)) @ ((_GREY / 255.0 - mean) / std)
+        folded.weight /= 255.0 * std.view(1, 3, 1, 1)
     return folded
 
 
@@ -104,21 +95,22 @@ def build(source: Source, path: Path) -> dict[str, Any]:
         )
     network = PixelNetwork(source.network, source.calibration.temperature).eval()
     example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
-    with _without_advice(), tempfile.TemporaryDirectory() as folder:
-        floats, quantized = Path(folder, "float.onnx"), Path(folder, "quantized.onnx")
-        onnx_export.export(network, example, floats, "pixels", "probabilities")
-        quantize_static(
-            floats,
-            quantized,
-            _Calibration(source.to_calibrate),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=["Conv", "Add", "Clip", "GlobalAveragePool", "Gemm"],
-            nodes_to_exclude=_tail(onnx.load(floats)),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
-        model = _with_pixels_in(onnx.load(quantized))
+    onnx_export.export(network, example, path, "pixels", "probabilities")
+    # onnxruntime advises on the root logger, and warns of what its quantizer leaves over.
+    logging.getLogger().setLevel(logging.ERROR)
+    onnxruntime.set_default_logger_severity(_ERRORS)
+    quantize_static(
+        path,
+        path,
+        _Calibration(source.to_calibrate),
+        op_types_to_quantize=["Conv", "Add", "Clip", "GlobalAveragePool", "Gemm"],
+        nodes_to_exclude=_tail(onnx.load(path)),
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    onnxruntime.set_default_logger_severity(_WARNINGS)
+    model = _with_pixels_in(onnx.load(path))
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
     return {
@@ -127,17 +119,6 @@ def build(source: Source, path: Path) -> dict[str, Any]:
         "input": "uint8 [N, 224, 224, 3]",
         "calibrated_on": f"{len(source.to_calibrate)} photos of the training part",
     }
-
-
-@contextlib.contextmanager
-def _without_advice() -> Iterator[None]:
-    """Silence onnxruntime, which advises on the root logger and warns of what its quantizer leaves over."""
-    logging.getLogger().setLevel(logging.ERROR)
-    onnxruntime.set_default_logger_severity(_ERRORS)
-    try:
-        yield
-    finally:
-        onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
 def _tail(model: onnx.ModelProto) -> list[str]:

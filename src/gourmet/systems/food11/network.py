@@ -51,9 +51,7 @@ class Food11Network(nn.Module):
     def about(self) -> dict[str, Any]:
         """What a file of these weights says about itself."""
         return {
-            "system": contract.SYSTEM.name,
-            "architecture": ARCHITECTURE,
-            "labels": list(contract.SYSTEM.labels),
+            **torchvision_network.describe(contract.SYSTEM, ARCHITECTURE),
             "dishes": list(self.dishes),
             "dish_classes": list(self.dish_classes),
         }

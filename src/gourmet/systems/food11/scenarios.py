@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 _PYTHON: Final = "food_classifier"
 _ONNX: Final = "food_classifier_onnx"
 
-SCENARIOS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+SCENARIOS: Final = {
     "food": ("serving_lab", {"title": "The food lab", "python": _PYTHON, "onnx": _ONNX}),
     "queue-delay": ("queue_delay", {"model": _ONNX}),
     # What a known lab reports as its best on two P100, in rows per second.
