@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from gourmet.tasks.classification.evaluation_file import (
     write_evaluation,
 )
 from gourmet.tasks.classification.gate import Scores
-from gourmet.tasks.classification.targets import ClassifierTarget, Onnx, Source, open_onnx
+from gourmet.tasks.classification.targets import Onnx, Source, open_onnx
 from gourmet.tasks.datasets import BadData
 from gourmet.training.files import save_tensors
 
@@ -90,10 +91,13 @@ def deployment(weights: Path, data: Path) -> Deployment:
     return EXPORT.open(weights, data, lambda share: None)
 
 
-def source_of(deployment: Deployment) -> Source:
-    target = deployment.targets["onnx"]
-    assert isinstance(target, ClassifierTarget)
-    return target.source
+@pytest.fixture(scope="module")
+def source(weights: Path, data: Path) -> Source:
+    """What the models of that deployment are made of."""
+    found: list[Source] = []
+    seen = dataclasses.replace(EXPORT, models={"onnx": found.append})  # type: ignore[type-var]
+    seen.open(weights, data, lambda share: None)
+    return found[0]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -191,37 +195,38 @@ def truncated(source: Source, path: Path) -> dict[str, Any]:
     return facts
 
 
-def written_by(deployment: Deployment, write: Write) -> Deployment:
+def written_by(deployment: Deployment, write: Write, source: Source) -> Deployment:
     """The same, but for how the ONNX model is written."""
-    target = deployment.targets["onnx"]
-    assert isinstance(target, ClassifierTarget)
-    return dataclasses.replace(deployment, targets={"onnx": dataclasses.replace(target, write=write)})
+    target = dataclasses.replace(deployment.targets["onnx"], build=partial(write, source))
+    return dataclasses.replace(deployment, targets={"onnx": target})
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("broken", [wrong_normalisation, swapped_channels, fixed_batch, truncated])
 def test_a_broken_export_is_refused_and_what_was_served_stays(
-    broken: Write, deployment: Deployment, repository: Path
+    broken: Write, deployment: Deployment, source: Source, repository: Path
 ) -> None:
     before = tree(repository)
     with pytest.raises(ExportRefused, match="food_classifier_onnx is not deployed") as refused:
-        deploy(written_by(deployment, broken), "onnx", repository)
+        deploy(written_by(deployment, broken, source), "onnx", repository)
     assert "FAIL" in str(refused.value)
     assert tree(repository) == before
 
 
-def test_an_export_that_raises_leaves_nothing_behind(deployment: Deployment, repository: Path) -> None:
+def test_an_export_that_raises_leaves_nothing_behind(
+    deployment: Deployment, source: Source, repository: Path
+) -> None:
     before = tree(repository)
     with pytest.raises(ZeroDivisionError):
-        deploy(written_by(deployment, lambda source, path: 1 / 0), "onnx", repository)  # type: ignore[arg-type, return-value]
+        deploy(written_by(deployment, lambda source, path: 1 / 0, source), "onnx", repository)  # type: ignore[arg-type, return-value]
     assert tree(repository) == before
 
 
 def test_a_new_model_is_a_folder_with_its_config_or_not_there_at_all(
-    deployment: Deployment, tmp_path: Path
+    deployment: Deployment, source: Source, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportRefused):
-        deploy(written_by(deployment, swapped_channels), "onnx", tmp_path)
+        deploy(written_by(deployment, swapped_channels, source), "onnx", tmp_path)
     assert not any(tmp_path.iterdir())
     folder, _ = deploy(deployment, "onnx", tmp_path)
     assert folder == tmp_path / "food_classifier_onnx" / "1"
@@ -239,15 +244,15 @@ def test_weights_that_were_not_evaluated_are_not_deployed(weights: Path, data: P
         EXPORT.open(alone, data, lambda share: None)
 
 
-def test_fewer_pictures_than_a_full_batch_are_enough(deployment: Deployment, repository: Path) -> None:
-    source = source_of(deployment)
+def test_fewer_pictures_than_a_full_batch_are_enough(
+    deployment: Deployment, source: Source, repository: Path
+) -> None:
     few = Onnx("food_classifier_onnx")(dataclasses.replace(source, held_out=source.held_out[:5]))
     _, checks = deploy(dataclasses.replace(deployment, targets={"onnx": few}), "onnx", repository)
     assert [check.allowed for check in checks if "top-1" in check.what] == ["1", "2", "5"]
 
 
-def test_no_picture_at_all_is_not_enough(deployment: Deployment, repository: Path) -> None:
-    source = source_of(deployment)
+def test_no_picture_at_all_is_not_enough(deployment: Deployment, source: Source, repository: Path) -> None:
     none = Onnx("food_classifier_onnx")(dataclasses.replace(source, held_out=source.held_out[:0]))
     with pytest.raises(BadData, match="no pictures are held out"):
         deploy(dataclasses.replace(deployment, targets={"onnx": none}), "onnx", repository)

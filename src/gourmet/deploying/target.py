@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,26 +33,16 @@ def table(checks: Sequence[Check]) -> str:
     return columns(rows)
 
 
-class Target(Protocol):
+@dataclass(frozen=True)
+class Target:
     """A served model that can be made of some weights."""
 
-    @property
-    def model(self) -> str:
-        """Its folder in the model repository."""
-
-    @property
-    def file(self) -> str:
-        """The file in a version's folder that is made."""
-
-    @property
-    def new_folder(self) -> Mapping[str, str]:
-        """The files of a model that the repository does not have yet; none where it has to be there."""
-
-    def build(self, path: Path) -> dict[str, Any]:
-        """Write the file; return what the manifest says of its form."""
-
-    def verify(self, path: Path) -> Sequence[Check]:
-        """Compare what was built with what it was made of."""
+    model: str  # its folder in the model repository
+    file: str  # what is made, in a version's folder
+    build: Callable[[Path], dict[str, Any]]  # writes the file; returns what the manifest says of its form
+    verify: Callable[[Path], Sequence[Check]]  # compares what was built with what it was made of
+    # The files of a model that the repository does not have yet; none where it has to be there.
+    new_folder: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

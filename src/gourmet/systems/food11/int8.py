@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +25,13 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gourmet.deploying import onnx_export
+from gourmet.deploying.target import Target
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
-from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.classification.targets import ClassifierTarget, Source, nearly, open_onnx
+from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.gate import Pixels
+from gourmet.tasks.classification.targets import Source, open_onnx
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
 _GREY: Final = round(255 * sum(contract.SYSTEM.mean) / 3)
@@ -78,13 +81,12 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
         return None if row is None else {"pixels": row}
 
 
-def target(source: Source) -> ClassifierTarget:
+def target(source: Source) -> Target:
     """The int8 model of these weights; opened by ONNX Runtime, asked with pixels."""
-
-    def answers(path: Path) -> Answers:
-        return open_onnx(path, "image", "probabilities")
-
-    return ClassifierTarget(source, "food_classifier_int8", "model.onnx", build, answers, nearly)
+    opened = partial(open_onnx, name="image", output="probabilities")
+    return Target(
+        "food_classifier_int8", "model.onnx", partial(build, source), gate.verify(opened, source.nearly)
+    )
 
 
 def build(source: Source, path: Path) -> dict[str, Any]:

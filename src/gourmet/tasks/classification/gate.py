@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,30 +24,38 @@ MIN_AGREEMENT: Final = 0.97
 MAX_ACCURACY_LOSS: Final = 0.01
 
 
-def cannot_be_opened(error: Exception) -> Check:
-    """The line about a file that its own runtime does not take."""
-    return Check("opens", _first_line(error), "yes", False)
+def verify(
+    opened: Callable[[Path], Answers], compare: Callable[[Answers], Sequence[Check]]
+) -> Callable[[Path], Sequence[Check]]:
+    """How a file is verified: `opened` as the server will, and then compared with what it was made of."""
+
+    def verified(path: Path) -> Sequence[Check]:
+        try:
+            model = opened(path)
+        except Exception as exc:  # a file that cannot be opened fails like one that answers wrongly
+            return [Check("opens", _first_line(exc), "yes", False)]
+        return compare(model)
+
+    return verified
 
 
-def same_answers(network: Answers, model: Answers, photos: Pixels, *, batched: bool = True) -> list[Check]:
-    """For exact models: the same logits at every batch size, and the same best class.
-
-    A model that knows no batches is asked about as many photos, one at a time.
-    """
+def same_answers(network: Answers, model: Answers, photos: Pixels) -> list[Check]:
+    """For exact models: the same logits at every batch size, and the same best class."""
     checks = []
     for rows in _batches(photos):
         some = photos[:rows]
-        asked = f"batch {rows}" if batched else f"{rows} alone"
-        mine, error = _asked(model, some) if batched else _asked_alone(model, some)
+        mine, error = _asked(model, some)
         if mine is None:
-            checks.append(Check(f"answers, {asked}", error, "an answer a row", False))
+            checks.append(Check(f"answers, batch {rows}", error, "an answer a row", False))
             continue
         right = network(some)
         difference = float(np.abs(mine - right).max())
         close = difference <= MAX_LOGIT_DIFFERENCE
-        checks.append(Check(f"logits, {asked}", f"{difference:.1e}", f"{MAX_LOGIT_DIFFERENCE:.0e}", close))
+        checks.append(
+            Check(f"logits, batch {rows}", f"{difference:.1e}", f"{MAX_LOGIT_DIFFERENCE:.0e}", close)
+        )
         equal = int((mine.argmax(axis=1) == right.argmax(axis=1)).sum())
-        checks.append(Check(f"top-1, {asked}", f"{equal} equal", f"{rows}", equal == rows))
+        checks.append(Check(f"top-1, batch {rows}", f"{equal} equal", f"{rows}", equal == rows))
     return checks
 
 
@@ -91,14 +100,9 @@ def _batches(photos: Pixels) -> Sequence[int]:
     return sorted({min(rows, len(photos)) for rows in BATCHES})
 
 
-def batched(photos: Pixels, rows: int = BATCHES[-1]) -> Iterator[Pixels]:
-    """`photos` in batches, the last one ragged."""
-    for first in range(0, len(photos), rows):
-        yield photos[first : first + rows]
-
-
 def _best(answers: Answers, photos: Pixels) -> npt.NDArray[np.signedinteger[Any]]:
-    return np.concatenate([answers(batch).argmax(axis=1) for batch in batched(photos)])
+    batches = np.split(photos, range(BATCHES[-1], len(photos), BATCHES[-1]))
+    return np.concatenate([answers(batch).argmax(axis=1) for batch in batches])
 
 
 def _asked(model: Answers, photos: Pixels) -> tuple[Scores | None, str]:
@@ -112,15 +116,6 @@ def _asked(model: Answers, photos: Pixels) -> tuple[Scores | None, str]:
     if not np.isfinite(scores).all():
         return None, "not finite"
     return scores, ""
-
-
-def _asked_alone(model: Answers, photos: Pixels) -> tuple[Scores | None, str]:
-    """Like `_asked`, of a model that takes one photo at a time."""
-    answers = [_asked(model, photos[row : row + 1]) for row in range(len(photos))]
-    errors = [error for scores, error in answers if scores is None]
-    if errors:
-        return None, errors[0]
-    return np.concatenate([scores for scores, _ in answers if scores is not None]), ""
 
 
 def _first_line(error: Exception) -> str:

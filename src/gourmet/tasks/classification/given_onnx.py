@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from gourmet.deploying.target import Check
+from gourmet.deploying.target import Check, Target
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.gate import Pixels
-from gourmet.tasks.classification.model_config import new_model
-from gourmet.tasks.classification.targets import open_onnx
+from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.targets import new_model, open_onnx
 
 
 class BadOnnx(GourmetError):
@@ -74,39 +73,23 @@ def _pictures(system: PictureClassifier, count: int) -> Pixels:
     return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
 
 
-@dataclass(frozen=True)
-class GivenOnnx:
-    """Fulfils `gourmet.deploying.target.Target`; there is no network to compare it with but itself."""
+def given_onnx(system: PictureClassifier, given: Path) -> Target:
+    """The model of a file; there is no network to compare it with but itself."""
+    found, model = signature(given), system.default_model
 
-    system: PictureClassifier
-    given: Path
-    file: str = "model.onnx"
+    def opened(path: Path, *, batched: bool = found.batched) -> Answers:
+        return open_onnx(path, found.input, found.output, system.normalise, batched=batched)
 
-    @property
-    def model(self) -> str:
-        return self.system.default_model
-
-    @property
-    def new_folder(self) -> Mapping[str, str]:
-        found = signature(self.given)
-        row = (3, found.side, found.side)
-        return new_model(self.system, self.model, (found.input, row), found.output, batched=found.batched)
-
-    def build(self, path: Path) -> dict[str, Any]:
-        shutil.copyfile(self.given, path)
+    def build(path: Path) -> dict[str, Any]:
+        shutil.copyfile(given, path)
         return {"form": "ONNX, exported elsewhere"}
 
-    def verify(self, path: Path) -> Sequence[Check]:
+    def compare(answers: Answers) -> Sequence[Check]:
         """A row of a batch has the answer that it has alone, and there is a score for each label."""
-        found = signature(path)
-        labels = len(self.system.labels)
+        labels = len(system.labels)
         count = Check("labels", str(found.outputs), str(labels), found.outputs == labels)
-        try:
-            model = open_onnx(path, found.input, found.output, self.system.normalise)
-        except Exception as exc:  # whatever a runtime raises on a broken file
-            return [count, gate.cannot_be_opened(exc)]
+        return [count, *gate.same_answers(opened(given, batched=False), answers, _pictures(system, 16))]
 
-        def alone(pixels: Pixels) -> gate.Scores:
-            return np.concatenate([model(pixels[row : row + 1]) for row in range(len(pixels))])
-
-        return [count, *gate.same_answers(alone, model, _pictures(self.system, 16), batched=found.batched)]
+    row = [3, found.side, found.side]
+    new = new_model(system, model, found.input, row, found.output, batched=found.batched)
+    return Target(model, "model.onnx", build, gate.verify(opened, compare), new)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gourmet.deploying.target import Deployment
 from gourmet.pictures.classifier import PictureClassifier
@@ -14,7 +11,8 @@ from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification.evaluation_file import Calibration
 from gourmet.tasks.classification.export import ClassifierExport
-from gourmet.tasks.classification.given_onnx import GivenOnnx
+from gourmet.tasks.classification.files import filled_in
+from gourmet.tasks.classification.given_onnx import given_onnx
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.targets import Onnx
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
@@ -24,13 +22,6 @@ _ALWAYS: Final = ("contract.py", "data.py", "MODEL_CARD.md")
 # Without a network of torch, as with a file of ONNX, there is nothing to train or export.
 _OF_A_NETWORK: Final = ("network.py", "train.py", "evaluate.py", "export.py")
 _CHOICES: Final = ("input_size", "mean", "std", "probability_outputs", "logit_outputs")
-_FILES: Final = Environment(  # noqa: S701  what is written is Python and Markdown, not HTML
-    loader=FileSystemLoader(Path(__file__).with_name("new_system_files")),
-    trim_blocks=True,
-    keep_trailing_newline=True,
-    undefined=StrictUndefined,
-)
-_FILES.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)
 
 
 def write_system(system: PictureClassifier, architecture: str, weights: Path | None) -> None:
@@ -46,14 +37,12 @@ def write_system(system: PictureClassifier, architecture: str, weights: Path | N
         if (value := getattr(system, name)) != getattr(usual, name)
     }
     for name in (*_ALWAYS, *(_OF_A_NETWORK if architecture else ())):
-        text = _FILES.get_template(f"{name}.jinja").render(
-            system=system, architecture=architecture, weights=weights, own=own
-        )
+        text = filled_in(name, system=system, architecture=architecture, weights=weights, own=own)
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def write_test(system: PictureClassifier, path: Path) -> None:
-    path.write_text(_FILES.get_template("test_system.py.jinja").render(system=system), encoding="utf-8")
+    path.write_text(filled_in("test_system.py", system=system), encoding="utf-8")
 
 
 def deployment_of(
@@ -72,4 +61,4 @@ def deployment_of(
         "training": {"weights_sha256": sha256(weights)},
         "verified_on": "made-up pictures",
     }
-    return Deployment({"onnx": GivenOnnx(system, weights)}, facts, vars(Calibration()))
+    return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from gourmet.deploying import onnx_export
-from gourmet.deploying.target import Check
+from gourmet.deploying.target import Check, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.evaluation_file import Calibration
+from gourmet.tasks.classification.files import filled_in
 from gourmet.tasks.classification.gate import Answers, Pixels, Scores
-from gourmet.tasks.classification.model_config import new_model
 
 Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
@@ -46,42 +46,16 @@ class Source:
         blank = np.zeros((rows, *self.held_out.shape[1:]), np.uint8)
         return torch.rand(self.system.normalise(blank).shape)
 
+    def exactly(self, model: Answers) -> Sequence[Check]:
+        """For a model whose scores are the network's logits."""
+        return gate.same_answers(self.eager, model, self.held_out)
 
-@dataclass(frozen=True)
-class ClassifierTarget:
-    """A model of a classifier; fulfils `gourmet.deploying.target.Target`."""
-
-    source: Source
-    model: str
-    file: str
-    write: Callable[[Source, Path], dict[str, Any]]
-    answers: Callable[[Path], Answers]  # opens the file as the server will
-    compare: Callable[[Source, Answers], Sequence[Check]]
-    new_folder: Mapping[str, str] = field(default_factory=dict)
-
-    def build(self, path: Path) -> dict[str, Any]:
-        return self.write(self.source, path)
-
-    def verify(self, path: Path) -> Sequence[Check]:
-        try:
-            model = self.answers(path)
-        except Exception as exc:  # a file that cannot be opened fails like one that answers wrongly
-            return [gate.cannot_be_opened(exc)]
-        return self.compare(self.source, model)
+    def nearly(self, model: Answers) -> Sequence[Check]:
+        """For a model whose probabilities are nearly the network's."""
+        return gate.close_answers(self.eager, model, self.held_out, self.held_out_classes)
 
 
-def exactly(source: Source, model: Answers, *, batched: bool = True) -> Sequence[Check]:
-    """For a model whose scores are the network's logits."""
-    return gate.same_answers(source.eager, model, source.held_out, batched=batched)
-
-
-def nearly(source: Source, model: Answers) -> Sequence[Check]:
-    """For a model whose probabilities are nearly the network's."""
-    return gate.close_answers(source.eager, model, source.held_out, source.held_out_classes)
-
-
-Format = Callable[[Source], ClassifierTarget]
-Formats = Mapping[str, Format]
+Formats = Mapping[str, Callable[[Source], Target]]
 
 
 @dataclass(frozen=True)
@@ -93,14 +67,15 @@ class Onnx:
     output: str = "output"
     batched: bool = True
 
-    def __call__(self, source: Source) -> ClassifierTarget:
-        def answers(path: Path) -> Answers:
-            return open_onnx(path, self.input, self.output, source.system.normalise)
+    def __call__(self, source: Source) -> Target:
+        def opened(path: Path) -> Answers:
+            normalise = source.system.normalise
+            return open_onnx(path, self.input, self.output, normalise, batched=self.batched)
 
-        shape = source.example(1).shape[1:]
-        new = new_model(source.system, self.model, (self.input, shape), self.output, batched=self.batched)
-        compare = functools.partial(exactly, batched=self.batched)
-        return ClassifierTarget(source, self.model, "model.onnx", self._write, answers, compare, new)
+        row = list(source.example(1).shape[1:])
+        new = new_model(source.system, self.model, self.input, row, self.output, batched=self.batched)
+        verify = gate.verify(opened, source.exactly)
+        return Target(self.model, "model.onnx", partial(self._write, source), verify, new)
 
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         example = source.example(2 if self.batched else 1)
@@ -113,20 +88,21 @@ class Onnx:
         return onnx_export.check(path, f"float32 [{shape}]")
 
 
+@dataclass(frozen=True)
 class TorchScript:
     """A traced network, for a Python model that opens it."""
 
-    def __init__(self, model: str) -> None:
-        self.model: Final = model
+    model: str
 
-    def __call__(self, source: Source) -> ClassifierTarget:
-        def answers(path: Path) -> Answers:
+    def __call__(self, source: Source) -> Target:
+        def opened(path: Path) -> Answers:
             with onnx_export.old_but_fastest():
                 network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
                 served = torch.jit.optimize_for_inference(torch.jit.freeze(network))
                 return eager(served, source.system.normalise)
 
-        return ClassifierTarget(source, self.model, "model.pt", self._write, answers, exactly)
+        verify = gate.verify(opened, source.exactly)
+        return Target(self.model, "model.pt", partial(self._write, source), verify)
 
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         """Freezing and fusing are the server's: what they make cannot be saved."""
@@ -150,11 +126,41 @@ def eager(network: nn.Module, normalise: Normalise) -> Answers:
     return answers
 
 
-def open_onnx(path: Path, name: str, output: str, normalise: Normalise = lambda pixels: pixels) -> Answers:
-    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input."""
+def open_onnx(
+    path: Path,
+    name: str,
+    output: str,
+    normalise: Normalise = lambda pixels: pixels,
+    *,
+    batched: bool = True,
+) -> Answers:
+    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input.
+
+    A model that is not `batched` is asked about one picture at a time.
+    """
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def answers(pixels: Pixels) -> Scores:
-        return np.asarray(session.run([output], {name: normalise(pixels)})[0])
+        given = normalise(pixels)
+        rows = [given] if batched else np.split(given, len(given))
+        return np.concatenate([session.run([output], {name: each})[0] for each in rows])
 
     return answers
+
+
+def new_model(
+    system: PictureClassifier, model: str, name: str, row: list[int], output: str, *, batched: bool
+) -> Mapping[str, str]:
+    """The folder of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
+    labels = "".join(f"{label}\n" for label in system.labels)
+    config = filled_in(
+        "config.pbtxt",
+        model=model,
+        input=name,
+        row=row,
+        output=output,
+        batched=batched,
+        system=system.name,
+        labels=system.labels,
+    )
+    return {"config.pbtxt": config, "labels.txt": labels}
