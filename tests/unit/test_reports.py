@@ -29,7 +29,7 @@ def shapes(drawing: Drawing, tag: str) -> list[ElementTree.Element]:
             "polyline",
             2,
         ),
-        (columns([1, 0, 5], "t", ("ms", "requests"), mark=1.5), "rect", 3),
+        (columns([1, 0, 5], "t", ("ms", "requests"), mark=1.5), "polyline", 1),
     ],
     ids=["bars", "parts", "dots", "lines", "columns"],
 )

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from gourmet.commands.bench_output import table
+from gourmet.commands.bench_options import table
 from gourmet.commands.bench_run import run
 from gourmet.commands.bench_scenario import foundation, scenario
 from gourmet.errors import UsageError

@@ -7,8 +7,13 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import measure_options, output_options, target_options
-from gourmet.commands.bench_output import command_line, finish
+from gourmet.commands.bench_options import (
+    command_line,
+    finish,
+    measure_options,
+    output_options,
+    target_options,
+)
 from gourmet.commands.progress import bar
 from gourmet.commands.values import COUNTS, RANGE, SHAPE, SIZE
 from gourmet.errors import UsageError

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.bench_options import measure_options, output_options, target_options
-from gourmet.commands.bench_output import command_line, finish
+from gourmet.commands.bench_options import (
+    command_line,
+    finish,
+    measure_options,
+    output_options,
+    target_options,
+)
 from gourmet.commands.progress import bar
 from gourmet.doctor import gpus
 from gourmet.errors import UsageError

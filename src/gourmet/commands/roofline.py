@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from gourmet import repository
-from gourmet.commands.bench_output import table
+from gourmet.commands.bench_options import table
 from gourmet.commands.values import Written
 from gourmet.errors import UsageError
 from gourmet.roofline import machines

@@ -7,8 +7,13 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import measure_options, output_options, target_options
-from gourmet.commands.bench_output import command_line, table
+from gourmet.commands.bench_options import (
+    command_line,
+    measure_options,
+    output_options,
+    table,
+    target_options,
+)
 from gourmet.commands.progress import bar
 from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
 from gourmet.errors import GourmetError

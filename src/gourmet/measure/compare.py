@@ -43,8 +43,9 @@ def compare(before: Bench, now: Bench, noise: float = NOISE) -> list[Pair]:
     known = {point.name: point for point in before.points}
     pairs = [_pair(known[point.name], point, noise) for point in now.points if point.name in known]
     if not pairs:
+        one, other = (", ".join(point.name for point in bench.points[:4]) for bench in (before, now))
         raise NothingInCommon(
-            f"the runs have no point in common: one has {_names(before)}, the other {_names(now)}; "
+            f"the runs have no point in common: one has {one}, the other {other}; "
             "compare two runs of the same command"
         )
     return pairs
@@ -76,7 +77,3 @@ def _pair(before: Point, now: Point, noise: float) -> Pair:
         "slower" if below(speed, 1 - noise) else "faster" if above(speed, 1 + noise) else "same"
     )
     return Pair(now.name, before, now, rate, latency, speed, verdict)
-
-
-def _names(bench: Bench) -> str:
-    return ", ".join(point.name for point in bench.points[:4]) or "none"

@@ -131,22 +131,11 @@ def columns(
     mark: float | None = None,
     size: tuple[float, float] = (360.0, 260.0),
 ) -> svg.Drawing:
-    """A histogram: columns of width `step` from `begins` on, and a dashed line at `mark`."""
-    width, height = size
-    at_x, at_y = svg.ticks(begins, begins + step * len(counts)), svg.ticks(0, max(counts))
-    x, y = svg.Scale(at_x[0], at_x[-1], _LEFT, width - 12), svg.Scale(0, at_y[-1], height - 46, 30)
-    shapes = [svg.across(x, at_x, y.end, y.start, says[0]), svg.up(y, at_y, x.start, x.end, says[1])]
-    for place, count in enumerate(counts):
-        left, right = x(begins + step * place), x(begins + step * (place + 1))
-        hint = f"{count:g}"
-        shapes.append(
-            svg.box(left + 0.5, y(count), right - left - 1, y.start - y(count), svg.COLOURS[0], hint)
-        )
-    if mark is not None:
-        shapes.append(
-            svg.line(x(mark), y.end, x(mark), y.start, svg.COLOURS[6], 1.5, "stroke-dasharray='4 3'")
-        )
-    return svg.picture(width, height, title, shapes)
+    """A histogram: the outline of columns of width `step` from `begins` on, and a dashed line at `mark`."""
+    steps = [(begins + step * at, count) for place, count in enumerate(counts) for at in (place, place + 1)]
+    outline = [(begins, 0.0), *steps, (steps[-1][0], 0.0)]
+    marks = [] if mark is None else [(mark, "")]
+    return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=size, marks=marks)
 
 
 def _around(values: Iterable[float]) -> Range:

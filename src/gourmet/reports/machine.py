@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,21 +37,13 @@ def _versions() -> Iterator[str]:
 
 
 def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return found[1] if found else platform.machine()
 
 
 def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "not in a checkout"
-    return described.stdout.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gourmet.config_change import Change
@@ -122,15 +122,10 @@ def only_noise(points: Sequence[Point], model: str) -> Statement:
 def batches_and_waits(points: Sequence[Point], at: str) -> list[Statement]:
     """Where rows can be batched: does waiting fill the batches, and what does it cost?"""
 
-    def waits() -> Found:
+    def grows(figure: Callable[[Point], float], unit: str, factor: float) -> Found:
         first, last = _first_and_last(points)
-        figures = over(points, lambda p: f"{p.split_ms.queue:.2f} ms", _delay)
-        return last.split_ms.queue > first.split_ms.queue, figures
-
-    def fills() -> Found:
-        first, last = _first_and_last(points)
-        figures = over(points, lambda p: f"{p.executed_rows:.2f} rows", _delay)
-        return last.executed_rows > first.executed_rows * 1.2, figures
+        figures = over(points, lambda point: f"{figure(point):.2f} {unit}", _delay)
+        return figure(last) > factor * figure(first), figures
 
     def pays() -> Found:
         first, _ = _first_and_last(points)
@@ -138,10 +133,11 @@ def batches_and_waits(points: Sequence[Point], at: str) -> list[Statement]:
         gained, figures = more(best, first)
         return gained, f"at best {figures}, with {_delay(best)} instead of {_delay(first)}"
 
+    longer = f"{at}: a longer delay"
     return [
-        claim(f"{at}: a longer delay is time in the queue", waits),
-        claim(f"{at}: a longer delay fills the batches", fills),
-        claim(f"{at}: a longer delay brings more throughput", pays),
+        claim(f"{longer} is time in the queue", lambda: grows(lambda point: point.split_ms.queue, "ms", 1.0)),
+        claim(f"{longer} fills the batches", lambda: grows(lambda point: point.executed_rows, "rows", 1.2)),
+        claim(f"{longer} brings more throughput", pays),
     ]
 
 
