@@ -148,7 +148,11 @@ def as_pbtxt(config: Config) -> str:
 def summary(config: Config) -> str:
     """What matters of a config, in one line."""
     groups = config.get("instance_group") or []
-    placed = ", ".join(_group(group) for group in groups) or "instances left to Triton"
+    each = []
+    for group in groups:
+        kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
+        each.append(f"{group.get('count', 1)} × {kind} {', '.join(map(str, group.get('gpus', [])))}".strip())
+    placed = ", ".join(each) or "instances left to Triton"
     threads = parameter(config, THREADS_PARAMETER)
     parts = [placed + (f" of {threads} threads" if threads and threads != "0" else "")]
     if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
@@ -164,9 +168,3 @@ def summary(config: Config) -> str:
     if config.get("response_cache", {}).get("enable"):
         parts.append("answers remembered")
     return "; ".join(parts)
-
-
-def _group(group: Config) -> str:
-    kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
-    gpus = " " + ", ".join(str(gpu) for gpu in group["gpus"]) if group.get("gpus") else ""
-    return f"{group.get('count', 1)} × {kind}{gpus}"

@@ -16,8 +16,7 @@ from gourmet.config_change import Change, changed
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.measure.task import MeasureOptions
 from gourmet.tuning import explanation, report
-from gourmet.tuning.goal import TuneRequest
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning, as_json
+from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
 from gourmet.tuning.search import searched
 from gourmet.tuning.space import NotTunable, Space, name_of
 

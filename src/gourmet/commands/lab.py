@@ -17,7 +17,7 @@ import click
 from gourmet.commands.stack_options import as_options, port_options
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
-from gourmet.serving.client import TritonUnreachable, triton
+from gourmet.serving.client import triton
 from gourmet.serving.processes import Child, DiedWhileStarting
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.waiting import http_ok
@@ -58,7 +58,10 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     url = chosen or f"127.0.0.1:{ports['http_port']}"
     # What was started last ends first: Jupyter, whose kernels use the other.
     with stops_set(ending), contextlib.ExitStack() as started:
-        if _triton_answers(url, required=bool(chosen)):
+        if chosen:  # and not there, it is not replaced
+            with triton(url) as client:
+                client.get_server_metadata()
+        if chosen or http_ok(f"http://{url}/v2/health/live"):
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
         else:
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
@@ -76,17 +79,6 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
         for name in ended:
             log.say("gourmet", f"{name} ended with status {running[name].exit_status()}")
     log.say("gourmet", "stopped")
-
-
-def _triton_answers(url: str, *, required: bool) -> bool:
-    try:
-        with triton(url) as client:
-            client.get_server_metadata()
-    except TritonUnreachable:
-        if required:
-            raise
-        return False
-    return True
 
 
 def _start_stack(ports: dict[str, int]) -> Child:

@@ -19,7 +19,6 @@ from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource
 from gourmet.tuning import report, results
-from gourmet.tuning.goal import TuneRequest
 from gourmet.tuning.search import tune as search
 
 
@@ -83,7 +82,7 @@ def tune(
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    wish = TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **wished)
+    wish = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **wished)
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
         found = search(wish, target, effort, rows, command=command_line(), on_step=tick)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,10 @@ import onnx.parser
 
 from gourmet.runtime.instances import available_cpus
 
-# Large enough that a product is not about its memory, small enough to be repeated a few times a second.
+# Large enough that a product is not about its memory, small enough to be repeated in a second or two.
 _EDGE: Final = 1024
 _COPY_MB: Final = 256
-_SECONDS: Final = 1.0
+_RUNS: Final = 30
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,4 @@ def _copy(cpus: int) -> float:
 
 def _best(run: Callable[[], Any]) -> float:
     """The seconds of the fastest run: others had to share the machine."""
-    run()
-    best, end = float("inf"), time.perf_counter() + _SECONDS
-    while time.perf_counter() < end:
-        started = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - started)
-    return best
+    return min(timeit.repeat(run, number=1, repeat=_RUNS))

@@ -63,11 +63,6 @@ def _pool(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
     return math.prod(outs[0]) * math.prod(kernel)
 
 
-def _recurrent(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    # Each step multiplies the input with W and the state with R, in every direction.
-    return 2 * math.prod(ins[0][:2]) * (math.prod(ins[1]) + math.prod(ins[2]))
-
-
 COUNTS: Final[dict[str, Count]] = {
     **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _nothing),
     **{name: _each(int(of)) for of, names in _TYPES["each"].items() for name in names},
@@ -77,5 +72,4 @@ COUNTS: Final[dict[str, Count]] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
     "Gemm": _gemm,
     **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), _pool),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }

@@ -12,8 +12,7 @@ from typing import Final
 
 from gourmet.measure.claims import below
 from gourmet.measure.results import Point
-from gourmet.tuning.goal import TuneRequest, nearest, p95s
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, Verdict
+from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Verdict, nearest, p95s
 
 # A part that makes less of the difference than this is not named.
 _WORTH_NAMING: Final = 0.03

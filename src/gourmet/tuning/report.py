@@ -13,8 +13,7 @@ from gourmet.measure.storage import folder_name
 from gourmet.reports import svg
 from gourmet.reports.chart import Series, lines
 from gourmet.reports.page import render
-from gourmet.tuning.goal import nearest
-from gourmet.tuning.results import PRESENT, Tuning, as_json
+from gourmet.tuning.results import PRESENT, Tuning, as_json, nearest
 
 HEADINGS: Final = (
     *("config", "best at", "rows/s", "p95 ms", "queue ms", "rows per batch", "cores", "measured", ""),

@@ -20,8 +20,7 @@ from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
 from gourmet.serving.client import ModelUnavailable
 from gourmet.tuning import explanation
-from gourmet.tuning.goal import TuneRequest, nearest, p95s
-from gourmet.tuning.results import PRESENT, Confirmation, Trial, Tuning, Verdict
+from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
 from gourmet.tuning.space import Space, name_of
 
 # How many go on: to have their neighbours tried, and to be measured for longer.

@@ -12,7 +12,7 @@ from typing import Final
 from gourmet.config_change import Change, Config
 from gourmet.errors import UsageError
 from gourmet.runtime.instances import cpu_threads, instance_count
-from gourmet.tuning.goal import TuneRequest
+from gourmet.tuning.results import TuneRequest
 
 _DELAYS_US: Final = (100, 1000, 5000)
 # A preferred size does nothing for rows that nobody waits for, so it is tried with a short wait.
