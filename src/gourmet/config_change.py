@@ -28,10 +28,6 @@ QUEUE_POLICY: Final[Config] = {
 }
 
 
-class ImpossibleChange(UsageError):
-    """A change that contradicts itself or the model's config."""
-
-
 @dataclass(frozen=True)
 class Change:
     """What to turn; None leaves a thing as it is."""
@@ -49,11 +45,9 @@ class Change:
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
-            raise ImpossibleChange("an instance group is on the CPU or on GPUs: give --cpu or --gpus")
+            raise UsageError("an instance group is on the CPU or on GPUs: give --cpu or --gpus")
         if self.dynamic_batching is False and (self.delay_us is not None or self.preferred_batches):
-            raise ImpossibleChange(
-                "--delay and --preferred are settings of dynamic batching: drop --no-dynamic"
-            )
+            raise UsageError("--delay and --preferred are settings of dynamic batching: drop --no-dynamic")
 
     def __bool__(self) -> bool:
         return self != Change()
@@ -85,7 +79,7 @@ def changed(config: Config, change: Change) -> Config:
         parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
     if change.engine is not None:
         if config.get("backend") != "onnxruntime":
-            raise ImpossibleChange(
+            raise UsageError(
                 f"{config.get('name', 'the model')} is not an ONNX model: --engine does not apply"
             )
         config.setdefault("parameters", {})[ENGINE_PARAMETER] = {"string_value": change.engine}
@@ -121,7 +115,7 @@ def _change_batching(config: Config, change: Change) -> None:
         return
     largest = config.get("max_batch_size", 0)
     if largest < 1:
-        raise ImpossibleChange(
+        raise UsageError(
             f"{config.get('name', 'the model')} has max_batch_size {largest}: its network takes one input at "
             "a time and there is nothing to batch; export it with a batch dimension first"
         )
@@ -130,7 +124,7 @@ def _change_batching(config: Config, change: Change) -> None:
         batching["max_queue_delay_microseconds"] = change.delay_us
     if change.preferred_batches is not None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
-            raise ImpossibleChange(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
+            raise UsageError(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)
 
 

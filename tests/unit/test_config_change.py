@@ -7,7 +7,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from gourmet.config_change import VARIANTS, Change, ImpossibleChange, as_pbtxt, changed, summary
+from gourmet.config_change import VARIANTS, Change, as_pbtxt, changed, summary
+from gourmet.errors import UsageError
 from gourmet.repository import read_config
 
 SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
@@ -86,7 +87,7 @@ def test_options_win_over_the_variant_they_are_given_with() -> None:
     ],
 )
 def test_a_contradiction_is_named(make: Any, message: str) -> None:
-    with pytest.raises(ImpossibleChange, match=message):
+    with pytest.raises(UsageError, match=message):
         make()
 
 

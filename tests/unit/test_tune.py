@@ -13,12 +13,13 @@ from tritonclient.grpc import model_config_pb2
 
 from gourmet.cli import main
 from gourmet.config_change import Change, changed
+from gourmet.errors import UsageError
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.measure.task import MeasureOptions
 from gourmet.tuning import explanation, report
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
 from gourmet.tuning.search import searched
-from gourmet.tuning.space import NotTunable, Space, name_of
+from gourmet.tuning.space import Space, name_of
 
 RUNNING: dict[str, Any] = {
     "name": "m",
@@ -160,7 +161,7 @@ def test_on_a_gpu_there_are_no_threads_to_try() -> None:
     ],
 )
 def test_what_these_settings_do_not_describe_is_not_tuned(more: dict[str, Any]) -> None:
-    with pytest.raises(NotTunable, match="m cannot be tuned here"):
+    with pytest.raises(UsageError, match="m cannot be tuned here"):
         around({**RUNNING, **more})
 
 

@@ -32,10 +32,6 @@ _JUPYTER_TIMEOUT_S: Final = 5.0
 _STACK_TIMEOUT_S: Final = 10.0
 
 
-class NoLab(GourmetError):
-    """JupyterLab, or the notebook for it, is not here."""
-
-
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option(
     "--lab-port", default=8888, show_default=True, type=click.IntRange(1, 65535), help="Port of JupyterLab."
@@ -50,9 +46,9 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
     """
     if find_spec("jupyterlab") is None:
-        raise NoLab("JupyterLab is not installed here: `make lab` installs it, and opens the notebook")
+        raise GourmetError("JupyterLab is not installed here: `make lab` installs it, and opens the notebook")
     if not _NOTEBOOK.is_file():
-        raise NoLab(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
+        raise GourmetError(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
     log, ending, running = LogPrinter(), threading.Event(), {}
     chosen = os.environ.get("TRITON_SERVER_URL")
     url = chosen or f"127.0.0.1:{ports['http_port']}"

@@ -22,10 +22,6 @@ from gourmet.tuning import report, results
 from gourmet.tuning.search import tune as search
 
 
-class NothingFound(GourmetError):
-    """No config keeps the goal, or too little of the last comparison could be believed."""
-
-
 @click.command()
 @click.argument("model")
 @click.option("--p95", "p95_us", type=GOAL, help="The p95 that must not be passed, like 50ms.")
@@ -100,4 +96,4 @@ def tune(
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")
     if found.verdict in ("out of reach", "undecided"):
-        raise NothingFound(found.sentence)
+        raise GourmetError(found.sentence)

@@ -24,10 +24,6 @@ from gourmet.roofline.operations import Shape
 _SIZES: Final = {"INT4": 0.5, "UINT4": 0.5, "STRING": 0.0, "UNDEFINED": 0.0}
 
 
-class CannotCount(GourmetError):
-    """A file that is not a valid ONNX model, or one whose shapes stay open."""
-
-
 @dataclass(frozen=True)
 class Layer:
     """One layer, for one row."""
@@ -68,11 +64,11 @@ def _load(path: Path) -> Any:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as exc:
-        raise CannotCount(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
+        raise GourmetError(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
     except Exception as exc:  # protobuf raises its own kinds for a file that is none
-        raise CannotCount(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
+        raise GourmetError(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
     if not model.graph.node:
-        raise CannotCount(f"{path} is not a valid ONNX model: it holds no nodes")
+        raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     return model
 
 
@@ -93,7 +89,7 @@ def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:
                 free.append(dim.dim_param or f"number {place} of {one.name}")
     if free:
         names = ", ".join(dict.fromkeys(free))
-        raise CannotCount(f"{path} leaves sizes open ({names}): say them with --dim {free[0]}=NUMBER")
+        raise GourmetError(f"{path} leaves sizes open ({names}): say them with --dim {free[0]}=NUMBER")
     return batches
 
 
@@ -107,7 +103,7 @@ def _with_shapes(model: Any, path: Path) -> Any:
         # Strict is about contradictions; what cannot be inferred stays open either way.
         return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     except Exception as exc:
-        raise CannotCount(
+        raise GourmetError(
             f"the shapes of {path} contradict each other: {str(exc).splitlines()[0]} (are --dim right?)"
         ) from exc
 

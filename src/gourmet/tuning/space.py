@@ -21,10 +21,6 @@ _INSTANCES_A_CPU: Final = 2
 _INSTANCES_ON_A_GPU: Final = (1, 2, 4)
 
 
-class NotTunable(UsageError):
-    """A model whose config these settings do not describe."""
-
-
 def name_of(candidate: Change) -> str:
     """A config in a few words, like `2 × 1 thread, max 16, batching 1 ms, prefers 8`."""
     instances, threads = candidate.instances, candidate.threads
@@ -55,7 +51,7 @@ class Space:
         if self.running.get("model_transaction_policy", {}).get("decoupled"):
             why.append("it is decoupled, and answers as often as it likes")
         if why:
-            raise NotTunable(f"{self.wish.model} cannot be tuned here: {why[0]}")
+            raise UsageError(f"{self.wish.model} cannot be tuned here: {why[0]}")
 
     @property
     def largest(self) -> int:
