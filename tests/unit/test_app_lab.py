@@ -18,7 +18,7 @@ from app.core.ttl_cache import TtlCache
 from app.features.lab import reports, routes
 from app.features.lab.reports import Report, Reports
 from app.triton.client import Deadline, Triton
-from gourmet.reports.page import document
+from gourmet.reports.page import render
 from gourmet.runtime.statistics import ModelStatistics
 
 COUNTED = ModelStatistics(
@@ -48,7 +48,7 @@ def client(reports: Path | None = None, **settings: Any) -> FlaskClient:
 
 def write(folder: Path, says: str = "", title: str = "a page", when: str = WHEN) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    page = document(title, ["<p>figures"], says=says, when=when)
+    page = render("reports/report.html", title=title, says=says, when=when)
     (folder / "index.html").write_text(page)
     return folder
 
@@ -225,7 +225,7 @@ def test_a_report_is_reached_by_its_id_and_by_nothing_else(tmp_path: Path, place
     report = only(tmp_path / "reports")
     found = browser.get(f"/lab/reports/{report.id}")
     assert (found.status_code, found.mimetype) == (200, "text/html")
-    assert "<p>figures" in found.text
+    assert "<h1>a page</h1>" in found.text
     policy = found.headers["Content-Security-Policy"]
     assert policy.startswith("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:")
     assert found.headers["X-Content-Type-Options"] == "nosniff"

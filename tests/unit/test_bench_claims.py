@@ -203,17 +203,17 @@ def test_the_page_tells_two_runs_apart_and_marks_each_claim() -> None:
         "gourmet bench run m",
         "2026-11-22T10:04:05+00:00",
         {},
-        "noise",
-        (a_point("m", STEADY),),
-        (Rejection("m c=8", "too noisy (the windows differ)"),),
+        "<b>noise",
+        (a_point("<b>m", STEADY),),
+        (Rejection("m c=8", "too noisy (the windows <b>differ)"),),
         findings,
+        about="<b>",
     )
     html = page.report(bench)
     assert "<title>m, c=1 to 8 · 2026-11-22 10:04</title>" in html
-    assert "<li>m c=8: Rejected: too noisy (the windows differ)" in html
-    assert re.search(
-        r"name='description' content='\S+ rows/s at m c=\d+, p95 \S+ ms · Rejected: too noisy \(1\) · Points",
-        html,
-    )
+    assert "<li>m c=8: Rejected: too noisy (the windows &lt;b&gt;differ)" in html
+    assert "<b>" not in html
+    best = r"\S+ rows/s at &lt;b&gt;m c=8, p95 \S+ ms"
+    assert re.search(rf"name='description' content='{best} · Rejected: too noisy \(1\) · Points", html)
     assert [each.mark for each in findings] == ["✓", "✗", "·"]
     assert tables.figures(bench.points)[0][0] == "point"

@@ -97,29 +97,30 @@ def as_csv(bench: Bench) -> str:
 
 def _cells(point: Point) -> dict[str, object]:
     demand, split, took = point.demand, point.split_ms, point.latency_ms
-    level = "Concurrency" if demand.arrivals == "closed" else "Request Rate"
-    times = {
-        "Network+Server Send/Recv": split.network,
-        "Server Queue": split.queue,
-        "Server Compute Input": split.input,
-        "Server Compute Infer": split.infer,
-        "Server Compute Output": split.output,
-        "Client Recv": None,
-        "p50 latency": took.p50,
-        "p90 latency": took.p90,
-        "p95 latency": took.p95,
-        "p99 latency": took.p99,
-        "Avg latency": took.mean,
-    }
-    return {
+    level, closed = f"{demand.level:g}", demand.arrivals == "closed"
+    words = {
         "Arm": point.arm,
         "Model": demand.model,
         "Client": point.client,
         "Protocol": demand.protocol,
         "Through": demand.through,
         "Batch": demand.batch,
-        **{name: f"{demand.level:g}" if name == level else "" for name in ("Concurrency", "Request Rate")},
+        "Concurrency": level if closed else "",
+        "Request Rate": "" if closed else level,
         "Inferences/Second": f"{point.rows_per_s.value:.3f}",
         "Client Send": "",
-        **{name: "" if ms is None else round(1000 * ms) for name, ms in times.items()},
     }
+    server = {
+        "Network+Server Send/Recv": split.network,
+        "Server Queue": split.queue,
+        "Server Compute Input": split.input,
+        "Server Compute Infer": split.infer,
+        "Server Compute Output": split.output,
+    }
+    latency = {f"p{share} latency": getattr(took, f"p{share}") for share in (50, 90, 95, 99)}
+    latency["Avg latency"] = took.mean
+    return words | _microseconds(server) | {"Client Recv": ""} | _microseconds(latency)
+
+
+def _microseconds(times: dict[str, float]) -> dict[str, int]:
+    return {name: round(1000 * ms) for name, ms in times.items()}

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from typing import Any, Final
 
 import numpy as np
 
 from gourmet.contracts import Generation, ModelInfo
 from gourmet.errors import GourmetError
-from gourmet.reports.page import document, pieces
+from gourmet.reports.page import render
 from gourmet.runtime.generate import stream
 from gourmet.serving.client import describe_model, infer, model_index, triton
 from gourmet.systems import registry
@@ -110,8 +109,8 @@ class TextReport:
 
     def page(self) -> str:
         rows = [(each.text, each.joined or each.failure) for each in self.asked]
-        parts = [f"<pre>{escape(self.summary())}</pre>", pieces.table(("text", "answer"), rows)]
-        return document(f"gourmet check: {self.model}", parts)
+        title, summary = f"gourmet check: {self.model}", self.summary()
+        return render("tasks/generation_check.html", title=title, summary=summary, rows=rows)
 
 
 def check(wanted: Wanted, stage: Stage) -> TextReport:
