@@ -89,18 +89,20 @@ def lines(
     y_range: Range | None = None,
     size: tuple[float, float] = (WIDTH, 340.0),
     marks: Sequence[tuple[float, str]] = (),
+    log: bool = False,
 ) -> svg.Drawing:
     """Lines and dots with words beside them over two axes; `counts` says what each counts, across and up.
 
-    `marks` are places across where something begins, with its name.
+    `marks` are places across where something begins, with its name; `log` is of both axes.
     """
     width, height = size
-    at_x = svg.ticks(*(x_range or _around(x for series in shown for x, _ in series.points)))
-    at_y = svg.ticks(*(y_range or _around(y for series in shown for _, y in series.points)))
+    ticks, scale = (svg.decades, svg.LogScale) if log else (svg.ticks, svg.Scale)
+    at_x = ticks(*(x_range or _around(x for series in shown for x, _ in series.points)))
+    at_y = ticks(*(y_range or _around(y for series in shown for _, y in series.points)))
     entries = [(series.name, series.colour) for series in shown if series.name]
     named, deep = svg.legend(_LEFT, 14, entries, width - _LEFT) if len(entries) > 1 else ("", 0.0)
-    x = svg.Scale(at_x[0], at_x[-1], _LEFT, width - 24)
-    y = svg.Scale(at_y[0], at_y[-1], height - 46, 34 + deep)
+    x = scale(at_x[0], at_x[-1], _LEFT, width - 24)
+    y = scale(at_y[0], at_y[-1], height - 46, 34 + deep)
     shapes = [
         named,
         svg.across(x, at_x, y.end, y.start, counts[0]),

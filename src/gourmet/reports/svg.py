@@ -28,6 +28,12 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(step * at, 10) for at in range(first, max(last, first + 1) + 1)]
 
 
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten from at or below `low` to at or above `high`."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
 @dataclass(frozen=True)
 class Scale:
     """From values to pixels along one axis."""
@@ -39,6 +45,14 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+class LogScale(Scale):
+    """The same, where each power of ten is as wide as the next."""
+
+    def __call__(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
 

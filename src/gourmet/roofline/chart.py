@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gourmet.reports import svg
+from gourmet.reports.chart import Series, lines
 from gourmet.roofline.analysis import Roofline
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 740.0, 32.0, 372.0
 _SMALLEST, _LARGEST = 2.5, 13.0
-_OTHER: Final = "#9aa0a6"
-
-
-class _LogScale(svg.Scale):
-    """Whole powers of ten around some values."""
-
-    @classmethod
-    def around(cls, values: Iterable[float], start: float, end: float) -> _LogScale:
-        known = [math.log10(value) for value in values if 0 < value < math.inf]
-        low, high = math.floor(min(known)), math.ceil(max(known) + 0.15)
-        return cls(low, max(high, low + 1), start, end)
-
-    def __call__(self, value: float) -> float:
-        return super().__call__(math.log10(value))
-
-    def marks(self) -> list[float]:
-        return [10.0**power for power in range(int(self.low), int(self.high) + 1)]
+_MOST_KINDS: Final = 5
+_COUNTS: Final = (
+    "operations for each byte read or written; the area of a dot is its share of the time",
+    "operations a second that it can reach",
+)
 
 
 def draw(title: str, rooflines: Sequence[Roofline]) -> svg.Drawing:
@@ -41,41 +29,34 @@ def draw(title: str, rooflines: Sequence[Roofline]) -> svg.Drawing:
 
 def _panel(found: Roofline) -> svg.Drawing:
     # Layers that compute nothing have no place on a logarithmic axis; their time is in the table.
-    shown = sorted((one for one in found.layers if one.operations), key=lambda one: -one.seconds)
+    shown = sorted(
+        (one for one in found.layers if one.operations and one.bytes), key=lambda one: -one.seconds
+    )
     machine = found.machine
-    roofs = {"fp32": machine.fp32}
-    if any(one.quantized for one in shown):
-        roofs["int8"] = machine.int8
+    roofs = {"fp32": machine.fp32, "int8": machine.int8}
+    if not any(one.quantized for one in shown):
+        del roofs["int8"]
     ridges = [roof / machine.bandwidth for roof in roofs.values()]
-    x = _LogScale.around([*(one.intensity for one in shown), *ridges], _LEFT, _RIGHT)
-    reached = [one.operations / one.seconds for one in shown]
-    y = _LogScale.around([*reached, *roofs.values()], _BOTTOM, _TOP)
-    across = "operations for each byte read or written; the area of a dot is its share of the time"
-    shapes = [
-        svg.across(x, x.marks(), _TOP, _BOTTOM, across),
-        svg.up(y, y.marks(), _LEFT, _RIGHT, "operations a second that it can reach"),
-    ]
-    # The slope is common to all roofs, and starts where it enters the picture.
-    low = max(10**x.low, 10**y.low / machine.bandwidth)
-    for name, roof in roofs.items():
-        corners = (low, roof / machine.bandwidth, 10**x.high)
-        shapes.append(
-            svg.path([(x(at), y(min(roof, at * machine.bandwidth))) for at in corners], svg.INK, 1.5)
-        )
-        label = f"{name}: {roof / 1e9:,.0f} G operations/s"
-        shapes.append(svg.text(_RIGHT - 4, y(roof) - _LARGEST - 5, label, anchor="end"))
+    lowest = min(*ridges, *(one.intensity for one in shown))
+    highest = 2 * max(*ridges, *(one.intensity for one in shown))
+    drawn = []
+    for (name, roof), ridge, ink in zip(roofs.items(), ridges, (svg.INK, svg.FAINT), strict=False):
+        corners = [(lowest, lowest * machine.bandwidth), (ridge, roof), (highest, roof)]
+        drawn.append(Series(f"{name}: {roof / 1e9:,.0f} G operations/s", corners, ink))
     seconds: dict[str, float] = {}
     for one in shown:
         seconds[one.kind] = seconds.get(one.kind, 0.0) + one.seconds
     # A colour for each of the kinds of layers that take most of the time.
-    kinds = sorted(seconds, key=lambda kind: -seconds[kind])
-    colours = dict(zip(kinds[:5], svg.COLOURS, strict=False))
-    for one, speed in zip(shown, reached, strict=True):
-        radius = _SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(one.seconds / shown[0].seconds)
-        share = one.seconds / found.seconds
-        hint = f"{one.name}: {one.intensity:.3g} operations/byte, {share:.1%} of the time"
-        shapes.append(svg.dot(x(one.intensity), y(speed), colours.get(one.kind, _OTHER), hint, radius))
-    entries = [*colours.items(), *([("others", _OTHER)] if len(kinds) > len(colours) else [])]
-    # The legend reckons with narrow letters; a little air keeps wide ones apart.
-    words, _ = svg.legend(_LEFT, _BOTTOM + 58, [(f"{kind}  ", it) for kind, it in entries], _RIGHT - _LEFT)
-    return svg.picture(760.0, _BOTTOM + 90, machine.name, [*shapes, words])
+    kinds = sorted(seconds, key=lambda kind: -seconds[kind])[:_MOST_KINDS]
+    for kind, colour in zip([*kinds, "others"], svg.COLOURS, strict=False):
+        mine = [one for one in shown if (one.kind if one.kind in kinds else "others") == kind]
+        radii = [
+            _SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(one.seconds / shown[0].seconds) for one in mine
+        ]
+        hints = [
+            f"{one.name}: {one.intensity:.3g} operations/byte, {one.seconds / found.seconds:.1%} of the time"
+            for one in mine
+        ]
+        places = [(one.intensity, one.operations / one.seconds) for one in mine]
+        drawn.append(Series(kind if mine else "", places, colour, joined=False, radii=radii, hints=hints))
+    return lines(drawn, machine.name, _COUNTS, size=(760.0, 460.0), log=True)

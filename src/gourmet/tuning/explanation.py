@@ -57,28 +57,20 @@ def because(ours: Point, theirs: Point, cpus: int) -> str:
         batches = f", in batches of {ours.executed_rows:.1f} rows instead of {theirs.executed_rows:.1f}"
     queue, their_queue = ours.split_ms.queue, theirs.split_ms.queue
     took, they_took = ours.latency_ms.mean, theirs.latency_ms.mean
-    parts = sorted(
-        [
-            (
-                _log(parallel, their_parallel),
-                f"{parallel:.1f} executions run at a time instead of {their_parallel:.1f}{busy}",
-            ),
-            (
-                _log(their_cost, cost),
-                f"a row costs {cost:.3g} ms of execution instead of {their_cost:.3g}{batches}",
-            ),
-            (
-                (their_queue - queue) / max(they_took, 1e-9),
-                f"a request waits {queue:.3g} ms in the queue instead of {their_queue:.3g} "
-                f"(of {took:.3g} and {they_took:.3g})",
-            ),
-        ],
-        reverse=True,
-    )
-    named = [words for weight, words in parts if weight > _WORTH_NAMING]
-    if not named:
-        return "of nothing that the figures show: " + ", ".join(words for _, words in parts)
-    return " and ".join(named[:2])
+    # How much of the difference each makes.
+    parts = {
+        f"{parallel:.1f} executions run at a time instead of {their_parallel:.1f}{busy}": (
+            _log(parallel, their_parallel)
+        ),
+        f"a row costs {cost:.3g} ms of execution instead of {their_cost:.3g}{batches}": (
+            _log(their_cost, cost)
+        ),
+        f"a request waits {queue:.3g} ms in the queue instead of {their_queue:.3g} (of {took:.3g} and "
+        f"{they_took:.3g})": (their_queue - queue) / max(they_took, 1e-9),
+    }
+    most_first = sorted(parts, key=parts.__getitem__, reverse=True)
+    named = [words for words in most_first if parts[words] > _WORTH_NAMING]
+    return " and ".join(named[:2]) or f"of nothing that the figures show: {', '.join(most_first)}"
 
 
 def _parallel_and_cost(point: Point) -> tuple[float, float]:
@@ -93,9 +85,8 @@ def _log(ours: float, theirs: float) -> float:
 
 
 def _reached(point: Point) -> str:
-    return (
-        f"{point.rows_per_s.value:.4g} rows/s with a p95 of {point.latency_ms.p95:.3g} ms at {point.demand}"
-    )
+    p95 = f"a p95 of {point.latency_ms.p95:.3g} ms"
+    return f"{point.rows_per_s.value:.4g} rows/s with {p95} at {point.demand}"
 
 
 def _out_of_reach(wish: TuneRequest, best: Trial) -> str:
@@ -103,7 +94,6 @@ def _out_of_reach(wish: TuneRequest, best: Trial) -> str:
     name = "the present one" if best.name == PRESENT else f"“{best.name}”"
     most, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
     return (
-        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is "
-        f"{name} with {point.latency_ms.p95:.3g} ms and {point.rows_per_s.value:.4g} rows/s "
-        f"at {point.demand}, of which {ms / point.latency_ms.mean:.0%} of the mean is {most}."
+        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is {name} with "
+        f"{_reached(point)}, of which {ms / point.latency_ms.mean:.0%} of the mean is {most}."
     )
