@@ -127,8 +127,6 @@ class Classifier:
         self._triton = triton
         self._first = next(iter(systems))
         self._models = ServedModels(triton, systems, configured, lambda system, info: system.takes(info))
-        self._versions: dict[str, str] = {}
-        self._known: dict[str, ServedModel] = {}
 
     def classify(
         self,
@@ -186,15 +184,7 @@ class Classifier:
 
     def _find(self, model: str, deadline: Deadline, system: str = "") -> ServedModel:
         name = model or self._models.configured[system or self._first]
-        owner, info = self._models.find(name, deadline, system)
-        return self._served(owner, info)
-
-    def _served(self, owner: Classification, info: ModelInfo) -> ServedModel:
-        """What its config says, read again only when Triton describes it again."""
-        known = self._known.get(info.name)
-        if known is None or known.info is not info or known.system is not owner:
-            known = self._known[info.name] = ServedModel.of(owner, info)
-        return known
+        return ServedModel.of(*self._models.find(name, deadline, system))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
         self._triton.describe(served.name, deadline, afresh=True)
@@ -205,20 +195,18 @@ class Classifier:
     ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
             tensor, phases = _prepared(photo, asked)
-        name, input_name = asked.name, asked.info.inputs[0].name
-        watch = Watch(self._triton, name, deadline) if with_server_timing else None
+        watch = Watch(self._triton, asked.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        answer = self._triton.infer(name, {input_name: tensor}, deadline, request_id)
+        answer = self._triton.infer(asked.name, {asked.info.inputs[0].name: tensor}, deadline, request_id)
         answered = time.perf_counter()
         inside = watch.inside(answer.model_version) if watch else None
-        if answer.model_version != self._versions.get(name):
-            self._versions[name] = answer.model_version
+        if answer.model_version != asked.version:
             asked = self._looked_at_afresh(asked, deadline)
         return Prediction(
             asked.system,
             asked.labels,
             tuple(_probabilities(answer, asked, 1)[0].tolist()),
-            name,
+            asked.name,
             answer.model_version,
             asked.threshold,
             {**phases, "triton": (answered - prepared) * 1000},

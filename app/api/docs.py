@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, current_app, jsonify, render_template, request
+from flask import Blueprint, Flask, Response, jsonify, render_template, request
 from markupsafe import Markup, escape
 
-from app.api.openapi import EXAMPLES, document, operation_of
+from app.api.openapi import document, examples_of
 from app.core.http import API, marked
 from app.core.messages import starting_with, t
 from app.features.feature import NavigationEntry, Services
@@ -38,13 +38,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/api/docs")
     def docs() -> str:
-        base = request.url_root.rstrip("/")
         return render_template(
             "api_docs.html",
             document=made(),
-            examples=_examples(base),
-            keys=bool(settings.api_keys),
-            rate=settings.rate_limit,
+            examples=_examples(made(), request.url_root.rstrip("/")),
             settings=settings,
             texts=starting_with("api.js."),
         )
@@ -54,20 +51,18 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return [NavigationEntry("docs.docs", t("nav.api"))]
 
 
-def _examples(base: str) -> list[tuple[str, dict[str, str], str]]:
+def _examples(document: dict[str, Any], base: str) -> list[tuple[str, dict[str, str], str]]:
     """What a client's code can do, its code by language and, if there is one, a sample of an answer."""
-    rules = sorted(current_app.url_map.iter_rules(), key=lambda rule: rule.rule)
     found = []
-    for rule in rules:  # in the order of the document
-        operation = operation_of(current_app.view_functions[rule.endpoint])
-        if operation and operation.examples:
-            folder = EXAMPLES / operation.examples
+    for operation in (each for methods in document["paths"].values() for each in methods.values()):
+        folder = examples_of(operation["operationId"])
+        if folder.is_dir():
             code = {
                 language: (folder / file).read_text().replace(_EXAMPLE_BASE, base).strip()
                 for language, file in _LANGUAGES.items()
             }
             answer = folder / "answer.json"
-            found.append((operation.summary, code, answer.read_text() if answer.exists() else ""))
+            found.append((operation["summary"], code, answer.read_text() if answer.exists() else ""))
     return found
 
 

@@ -24,8 +24,7 @@ from app.core.settings import Settings
 
 VERSION: Final = "1.0.0"
 JSON: Final = "application/json"
-# A client's code in several languages, in a folder for each operation that has some.
-EXAMPLES: Final = Path(__file__).parent / "examples"
+_EXAMPLES: Final = Path(__file__).parent / "examples"
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
@@ -60,8 +59,6 @@ class Operation:
     fails_as_answer: tuple[int, ...] = ()
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
-    # The folder of `EXAMPLES` with a client's code for it.
-    examples: str = ""
     guarded: bool = True
     summary: str = ""
     description: str = ""
@@ -87,9 +84,9 @@ def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R
     return mark
 
 
-def operation_of(view: object) -> Operation | None:
-    found: Operation | None = getattr(view, "openapi", None)
-    return found
+def examples_of(operation_id: str) -> Path:
+    """The folder with a client's code in several languages, which only some operations have."""
+    return _EXAMPLES / operation_id.rpartition("_")[2]
 
 
 def form(*, several: bool) -> dict[str, Any]:
@@ -113,7 +110,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     shapes: set[type[Schema]] = {Error}
     for rule in app.url_map.iter_rules():
-        operation = operation_of(app.view_functions[rule.endpoint])
+        operation: Operation | None = getattr(app.view_functions[rule.endpoint], "openapi", None)
         if operation is None:
             continue
         shapes |= {
@@ -122,8 +119,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             *(s for s in operation.bodies.values() if isinstance(s, type)),
         }
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            described = _described(operation, settings)
-            described["operationId"] = rule.endpoint.replace(".", "_")
+            described = _described(operation, rule.endpoint.replace(".", "_"), settings)
             paths.setdefault(rule.rule, {})[method.lower()] = described
     return {
         "openapi": "3.1.0",
@@ -134,15 +130,16 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, settings: Settings) -> dict[str, Any]:
+def _described(operation: Operation, operation_id: str, settings: Settings) -> dict[str, Any]:
     statuses = set(operation.errors)
     if operation.guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
     described: dict[str, Any] = {
+        "operationId": operation_id,
         "summary": operation.summary,
         "description": operation.description,
         "security": _KEYS if operation.guarded and settings.api_keys else [],
-        "responses": {"200": _answer(operation)}
+        "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
     }
     if operation.query:
@@ -156,13 +153,12 @@ def _described(operation: Operation, settings: Settings) -> dict[str, Any]:
     return described
 
 
-def _answer(operation: Operation) -> dict[str, Any]:
+def _answer(operation: Operation, example: Path) -> dict[str, Any]:
     if operation.kinds:
         content = {kind: {"schema": _any_of(shapes)} for kind, shapes in operation.kinds.items()}
         return {"description": "The answer, in parts; each is one of these", "content": content}
     answer: dict[str, Any] = {"schema": _any_of([operation.answer])}
-    example = EXAMPLES / operation.examples / "answer.json"
-    if operation.examples and example.exists():
+    if example.exists():
         answer["example"] = json.loads(example.read_text())
     return {"description": "The answer", "content": {JSON: answer}}
 

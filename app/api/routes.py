@@ -62,7 +62,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 **photo_calls.PARAMETERS,
                 "probabilities": "`all` to be told the probability of every label as well",
             },
-            examples="classify",
         )
     )
     def classify() -> Response:

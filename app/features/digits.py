@@ -69,7 +69,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             fails_as_answer=photo_calls.PHOTO_ERRORS,
             bodies=openapi.photos(several=True),
             query=photo_calls.PARAMETERS,
-            examples="digits",
         )
     )
     def read_digits() -> Response:

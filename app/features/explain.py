@@ -66,7 +66,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 "label": "The label to explain; the likeliest unless given",
                 "grid": f"{GRIDS[0]} for the coarse map alone; both are made unless given",
             },
-            examples="explain",
         )
     )
     def explain() -> Response:

@@ -20,11 +20,10 @@ from app.core.errors import UploadTooLarge
 from app.core.events import EVENTS, Parts, streamed
 from app.core.http import marked, request_id
 from app.core.metrics import Metrics
-from app.core.settings import Settings
 from app.features.feature import NavigationEntry, Services
-from app.generator import Generator, TextModel, joined
+from app.generator import TextModel, joined
 from app.triton.client import Deadline
-from gourmet.contracts import GeneratedText, Tensors
+from gourmet.contracts import GeneratedText
 
 # Several times the longest text, whose characters may be written as \uXXXX.
 _MOST_BYTES: Final = 200_000
@@ -56,77 +55,63 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         there: `piece` events, and at the end `done` with the whole answer, or `error`. Who closes the
         connection ends the work on it.
         """
-        asked = _asked(settings)
+        request.max_content_length = _MOST_BYTES
+        too_large = UploadTooLarge(f"the text is too long: send at most {_MOST_BYTES // 1000} KB of JSON")
+        with receiving(request, settings, too_large):
+            body = request.get_data(cache=False)
+        asked = from_json(schemas.TextRequest, body, '{"text": "…", "stream": false}')
         deadline = Deadline(settings.generate_deadline_s)
         model = generator.find(request.args.get("model") or asked.model or "", deadline)
         inputs = generator.inputs(model, asked.text, asked.options)
         g.model = model.info.name
-        call = _Call(generator, model, inputs, deadline)
-        return call.streamed() if asked.stream else unstored(call.whole())
+        started = time.perf_counter()
+        pieces = generator.pieces(model, inputs, deadline, request_id())
+        if not asked.stream:
+            return unstored(_generated(model, [piece for piece in pieces if piece], started, {}))
+        with contextlib.ExitStack() as held:
+            held.callback(keep_turn())
+            held.callback(pieces.close)
+            # What goes wrong before the first piece, or a silence, has a status of its own.
+            first = list(itertools.islice(pieces, 1))
+            return streamed(_parts(model, itertools.chain(first, pieces), started), held.pop_all(), EVENTS)
 
     return ()
 
 
-class _Call:
-    """One text that is being answered."""
-
-    def __init__(self, generator: Generator, model: TextModel, inputs: Tensors, deadline: Deadline) -> None:
-        self._model = model
-        self._started = time.perf_counter()
-        self._pieces = generator.pieces(model, inputs, deadline, request_id())
-
-    def whole(self) -> schemas.Generated:
-        return self._generated(joined([piece for piece in self._pieces if piece]), {})
-
-    def streamed(self) -> Response:
-        """What goes wrong before the first piece, or a silence, has a status of its own."""
-        with contextlib.ExitStack() as held:
-            held.callback(keep_turn())
-            held.callback(self._pieces.close)
-            first = list(itertools.islice(self._pieces, 1))
-            parts = self._parts(itertools.chain(first, self._pieces))
-            return streamed(parts, held.pop_all(), EVENTS)
-
-    def _parts(self, pieces: Iterator[GeneratedText | None]) -> Parts:
-        metrics: Metrics = current_app.extensions["metrics"]
-        counted, name = metrics.generation[self._model.system.name], self._model.info.name
-        found: list[GeneratedText] = []
-        inner: dict[str, float] = {}
-        last = self._started
-        for piece in pieces:
-            if piece is None:
-                yield None
-                continue
-            now = time.perf_counter()
-            if found:
-                counted.piece_seconds.labels(name).observe(now - last)
-            else:
-                counted.first_piece_seconds.labels(name).observe(now - last)
-                inner["first_piece"] = (now - last) * 1000
-            last = now
-            found.append(piece)
-            yield schemas.Piece(text=piece.text)
-        yield self._generated(joined(found), inner)
-
-    def _generated(self, answer: GeneratedText, inner: Mapping[str, float]) -> schemas.Generated:
-        asked_ms = (time.perf_counter() - self._started) * 1000
-        timings = phases_ms({**inner, "triton": asked_ms})
-        metrics: Metrics = current_app.extensions["metrics"]
-        info = self._model.info
-        metrics.observe_generation(self._model.system.name, info.name, answer.tokens, timings)
-        return schemas.Generated(
-            text=answer.text,
-            tokens=answer.tokens,
-            score=answer.score,
-            model=schemas.ModelName(name=info.name, version=info.version),
-            timings_ms=schemas.GenerationTimings(**rounded(timings)),
-            request_id=request_id(),
-        )
+def _parts(model: TextModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
+    metrics: Metrics = current_app.extensions["metrics"]
+    counted, name = metrics.generation[model.system.name], model.info.name
+    found: list[GeneratedText] = []
+    inner: dict[str, float] = {}
+    last = started
+    for piece in pieces:
+        if piece is None:
+            yield None
+            continue
+        now = time.perf_counter()
+        if found:
+            counted.piece_seconds.labels(name).observe(now - last)
+        else:
+            counted.first_piece_seconds.labels(name).observe(now - last)
+            inner["first_piece"] = (now - last) * 1000
+        last = now
+        found.append(piece)
+        yield schemas.Piece(text=piece.text)
+    yield _generated(model, found, started, inner)
 
 
-def _asked(settings: Settings) -> schemas.TextRequest:
-    request.max_content_length = _MOST_BYTES
-    too_large = UploadTooLarge(f"the text is too long: send at most {_MOST_BYTES // 1000} KB of JSON")
-    with receiving(request, settings, too_large):
-        body = request.get_data(cache=False)
-    return from_json(schemas.TextRequest, body, '{"text": "…", "stream": false}')
+def _generated(
+    model: TextModel, pieces: list[GeneratedText], started: float, inner: Mapping[str, float]
+) -> schemas.Generated:
+    answer = joined(pieces)
+    timings = phases_ms({**inner, "triton": (time.perf_counter() - started) * 1000})
+    metrics: Metrics = current_app.extensions["metrics"]
+    metrics.observe_generation(model.system.name, model.info.name, answer.tokens, timings)
+    return schemas.Generated(
+        text=answer.text,
+        tokens=answer.tokens,
+        score=answer.score,
+        model=schemas.ModelName(name=model.info.name, version=model.info.version),
+        timings_ms=schemas.GenerationTimings(**rounded(timings)),
+        request_id=request_id(),
+    )

@@ -31,6 +31,7 @@ __all__ = ["listen"]  # the fixture
 
 METADATA = {
     "name": "m",
+    "versions": ["1"],
     "inputs": [{"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]}],
     "outputs": [{"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, 11]}],
 }
