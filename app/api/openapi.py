@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photos, Error, Schema
 from app.core.errors import BadPicture, BadRequest, ServingError
+from app.core.messages import starting_with
 from app.core.settings import Settings
 
 VERSION: Final = "1.0.0"
@@ -191,7 +192,17 @@ def codes() -> dict[int, list[str]]:
 
 
 class _Plain(GenerateJsonSchema):
-    """Without what says nothing: a title that repeats its field's name, a default that means left out."""
+    """With the texts of the fields, each under the schema that first has it, and without what says nothing.
+
+    That is a title which repeats its field's name, and a default which means left out.
+    """
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().model_schema(schema)
+        for shape in schema["cls"].__mro__:
+            for name, text in starting_with(f"shape.{shape.__name__}.").items():
+                made["properties"][name].setdefault("description", text)
+        return made
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

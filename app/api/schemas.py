@@ -1,4 +1,7 @@
-"""What goes over the wire of /api/v1, as types: answers are built from them and documented by them."""
+"""What goes over the wire of /api/v1, as types: answers are built from them and documented by them.
+
+What their fields say is in app/texts.toml.
+"""
 
 from __future__ import annotations
 
@@ -53,34 +56,21 @@ class Timings(Schema):
     What is left of `total` after the others is the app's own work between them.
     """
 
-    receive: Milliseconds = Field(description="Reading the request's body, until its last byte was here")
-    wait: Milliseconds | Maybe = Field(
-        default=None,
-        description="Only where there was a wait: for its turn where much is asked at a time, and of "
-        "several photos behind others of the call",
-    )
-    decode: Milliseconds = Field(
-        description="Checking the photo; and where the model takes pixels or tensors, decoding it"
-    )
-    preprocess: Milliseconds | Maybe = Field(
-        default=None, description="Only where the model takes pixels or tensors: from pixels to its tensor"
-    )
-    triton: Milliseconds = Field(
-        description="The round trip to Triton: sending, its queue, the model (which decodes where it takes "
-        "the photo itself) and the answer. What of it was inside Triton stands in `inside`, where asked for."
-    )
-    total: Milliseconds = Field(description="From the end of the request's headers until this photo's answer")
+    receive: Milliseconds
+    wait: Milliseconds | Maybe = None
+    decode: Milliseconds
+    preprocess: Milliseconds | Maybe = None
+    triton: Milliseconds
+    total: Milliseconds
 
 
 class Predicted(Schema):
     """What one photo shows."""
 
     label: str = Field(examples=["Dessert"])
-    probability: Probability = Field(
-        description="Calibrated, as far as photos resemble those that the model was measured on"
-    )
-    sure: bool = Field(description="Whether the probability reaches the model's threshold")
-    top: list[Guess] = Field(description="The five likeliest labels, best first")
+    probability: Probability
+    sure: bool
+    top: list[Guess]
     model: ModelName
     timings_ms: Timings
     request_id: str
@@ -89,27 +79,25 @@ class Predicted(Schema):
 class Inside(Schema):
     """Milliseconds inside Triton: the mean of the model's requests that ended while this was under way."""
 
-    requests: int = Field(ge=1, description="How many those were; 1: this one alone")
+    requests: int = Field(ge=1)
     queue: Milliseconds
-    compute: Milliseconds = Field(description="With the model, which decodes where it takes the photo itself")
+    compute: Milliseconds
 
 
 class Photo(Predicted):
     """What is told of a photo of a call."""
 
-    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
-    class_id: int = Field(ge=0, description="The label's place in the model's list of labels")
-    threshold: float = Field(description="Below it, the model's answer should be shown as a guess")
-    bytes_sent: int = Field(ge=0, description="The bytes of the tensor that went to Triton")
-    inside: Inside | Maybe = Field(default=None, description="Only where it was asked for and Triton told it")
+    filename: str | Maybe = None
+    class_id: int = Field(ge=0)
+    threshold: float
+    bytes_sent: int = Field(ge=0)
+    inside: Inside | Maybe = None
 
 
 class Classified(Photo):
     """What one photo of a call shows."""
 
-    probabilities: dict[str, Probability] | Maybe = Field(
-        default=None, description="Of every label, only where it was asked for"
-    )
+    probabilities: dict[str, Probability] | Maybe = None
 
 
 class Failed(Schema):
@@ -129,8 +117,8 @@ class Progress(Schema):
     """A line of the answer that says how far a heat map has come."""
 
     kind: Literal["progress"] = "progress"
-    done: int = Field(ge=0, description="Questions that the model has answered")
-    total: int = Field(ge=1, description="Questions there are in all")
+    done: int = Field(ge=0)
+    total: int = Field(ge=1)
 
 
 class HeatMap(Schema):
@@ -140,16 +128,13 @@ class HeatMap(Schema):
     """
 
     kind: Literal["map"] = "map"
-    final: bool = Field(description="Whether no finer map follows")
+    final: bool
     label: str
     class_id: int = Field(ge=0)
-    probability: Probability = Field(description="Of the label, for the whole photo")
-    grid: int = Field(ge=1, description="Cells a side", examples=[14])
-    cover: Probability = Field(description="What of the square's side was covered around a cell's middle")
-    falls: list[list[float]] = Field(
-        description="Row by row from the top, by how much the probability falls when the cell and what is "
-        "around it is covered; below zero where it rises"
-    )
+    probability: Probability
+    grid: int = Field(ge=1, examples=[14])
+    cover: Probability
+    falls: list[list[float]]
     model: ModelName
     request_id: str
 
@@ -157,7 +142,7 @@ class HeatMap(Schema):
 class TensorInput(Schema):
     name: str = Field(examples=["INPUT_IMAGE"])
     datatype: Literal["BYTES", "UINT8", "FP32"]
-    shape: list[int] = Field(description="As Triton tells it; −1 is the batch", examples=[[-1, 1]])
+    shape: list[int] = Field(examples=[[-1, 1]])
 
 
 class PictureModel(Schema):
@@ -165,23 +150,21 @@ class PictureModel(Schema):
 
     name: str
     version: str
-    system: str = Field(description="The system that it belongs to")
-    labels: list[str] = Field(description="What it tells apart, in the order of `class_id`")
+    system: str
+    labels: list[str]
     input: TensorInput
     threshold: float
-    bytes_kind: Literal["photo", "pixels", "tensor"] = Field(
-        description="What the app sends to it: the photo as it came, its pixels, or the normalised tensor"
-    )
+    bytes_kind: Literal["photo", "pixels", "tensor"]
 
 
 class Models(Schema):
-    default: str = Field(description="The model that answers where none is named; it may not be ready")
+    default: str
     models: list[PictureModel]
 
 
 class HealthModel(Schema):
     name: str
-    version: str | Maybe = Field(default=None, description="Only when ready")
+    version: str | Maybe = None
 
 
 class Health(Schema):
@@ -189,14 +172,8 @@ class Health(Schema):
 
     alive: Literal[True]
     ready: bool
-    state: Literal["ready", "starting", "loading", "not_ready", "away"] = Field(
-        description="ready: the model has just answered its sample. loading: Triton is loading the model. "
-        "not_ready: Triton runs and does not have the model ready; where its list of models is locked, it "
-        "may be loading it all the same. "
-        "starting: Triton has not been seen since this app started a short while ago, and is probably "
-        "loading its models. away: anything else, which the message names."
-    )
-    code: str | Maybe = Field(default=None, description="The code of the error that a photo would get")
+    state: Literal["ready", "starting", "loading", "not_ready", "away"]
+    code: str | Maybe = None
     message: str
     model: HealthModel
 
@@ -204,33 +181,27 @@ class Health(Schema):
 class Base64Photos(Schema):
     """Photos as text, for clients that speak JSON only. A data: URL is taken too."""
 
-    images: list[str] = Field(min_length=1, description="Each the base64 text of a photo")
-    model: str | Maybe = Field(default=None, description="As the parameter of that name")
+    images: list[str] = Field(min_length=1)
+    model: str | Maybe = None
 
 
 class TextRequest(Schema):
     """A text to answer."""
 
     text: str = Field(min_length=1, max_length=20_000)
-    stream: bool = Field(default=False, description="Whether the answer comes in pieces, as they are made")
-    model: str | Maybe = Field(default=None, description="As the parameter of that name")
-    options: dict[str, int] = Field(
-        default_factory=dict,
-        description="What the model takes beside the text",
-        examples=[{"max_tokens": 99}],
-    )
+    stream: bool = False
+    model: str | Maybe = None
+    options: dict[str, int] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
 
 
 class GenerationTimings(Schema):
     """Milliseconds, each measured by the app and none of them estimated."""
 
-    receive: Milliseconds = Field(description="Reading the request's body, until its last byte was here")
-    wait: Milliseconds | Maybe = Field(default=None, description="Only where it waited for its turn")
-    first_piece: Milliseconds | Maybe = Field(
-        default=None, description="Only of a streamed answer: from asking Triton to the first piece"
-    )
-    triton: Milliseconds = Field(description="From asking Triton to the end of its answer")
-    total: Milliseconds = Field(description="From the end of the request's headers until the answer's end")
+    receive: Milliseconds
+    wait: Milliseconds | Maybe = None
+    first_piece: Milliseconds | Maybe = None
+    triton: Milliseconds
+    total: Milliseconds
 
 
 class Piece(Schema):
@@ -244,8 +215,8 @@ class Generated(Schema):
     """The whole answer to a text; of a streamed one, the last part."""
 
     text: str
-    tokens: int | Maybe = Field(default=None, ge=0, description="Only where the model tells them")
-    score: float | Maybe = Field(default=None, description="Only where the model tells it")
+    tokens: int | Maybe = Field(default=None, ge=0)
+    score: float | Maybe = None
     model: ModelName
     timings_ms: GenerationTimings
     request_id: str

@@ -102,23 +102,19 @@ class PictureClassifier:
         return square_pixels(data, self.input_size)
 
     @cached_property
-    def _scale(self) -> Floats:
+    def _line(self) -> tuple[Floats, Floats]:
         """normalise(x) = (x / 255 - mean) / std, as one multiplication and one addition per value."""
-        scale: Floats = (1.0 / (255.0 * np.array(self.std, ndmin=3).T)).astype(np.float32)
-        return scale
-
-    @cached_property
-    def _shift(self) -> Floats:
-        shift: Floats = (-np.array(self.mean, ndmin=3).T / np.array(self.std, ndmin=3).T).astype(np.float32)
-        return shift
+        mean, std = (np.array(values, ndmin=3).T for values in (self.mean, self.std))
+        return (1.0 / (255.0 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
     def normalise(self, image: Pixels) -> Floats:
         """uint8 [..., size, size, 3] as the network's float32 [..., 3, size, size], contiguous."""
         # One pass from the bytes to their places: twelve times as fast as scaling first and moving after.
         planes = np.moveaxis(image, -1, -3)
+        scale, shift = self._line
         out = np.empty(planes.shape, np.float32)
-        np.multiply(planes, self._scale, out=out)
-        out += self._shift
+        np.multiply(planes, scale, out=out)
+        out += shift
         return out
 
     def encode(self, data: bytes, datatype: str) -> npt.NDArray[Any]:

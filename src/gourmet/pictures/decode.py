@@ -24,7 +24,7 @@ import contextlib
 import ctypes
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -157,37 +157,30 @@ def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixe
     Cropping and shrinking come first and everything else after, so that turning the picture
     upright, flattening its transparency and changing its colours cost what the small one costs.
     """
-    small, turn = _shown(data, frame)
+    with _open(data) as image:
+        turn = _turn(image, data)
+        with turn, _explained(f"this {_format(image)} cannot be decoded"):
+            image.draft(None, frame(*image.size)[1])
+            image.load()
+            small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
+    del image
     if turn is _large:
-        _give_back()
+        # Otherwise a process that keeps what it frees, as the Python model does for torch, keeps the memory
+        # of the largest picture that it ever decoded.
+        with contextlib.suppress(OSError, AttributeError):  # where there is another C library
+            ctypes.CDLL(None).malloc_trim(0)
     return np.asarray(small)
 
 
-def _shown(
-    data: bytes, frame: Callable[[int, int], tuple[Box, Size]]
-) -> tuple[Image.Image, AbstractContextManager[object]]:
-    with _open(data) as image:
-        turn = _turn(image, data)
-        try:
-            with turn:
-                image.draft(None, frame(*image.size)[1])
-                image.load()
-                small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
-        except PictureError:
-            raise
-        except Exception as exc:  # decoders of hostile bytes raise anything, struct.error to MemoryError
-            raise PictureError("broken_picture", f"this {_format(image)} cannot be decoded: {exc}") from exc
-    return small, turn
-
-
-def _give_back() -> None:
-    """Have malloc return to the system what the last picture took.
-
-    Otherwise a process that keeps what it frees, as the Python model does for torch, keeps the memory of the
-    largest picture that it ever decoded.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # where there is another C library
-        ctypes.CDLL(None).malloc_trim(0)
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Decoders of hostile bytes raise anything, struct.error to MemoryError."""
+    try:
+        yield
+    except PictureError:
+        raise
+    except Exception as exc:
+        raise PictureError("broken_picture", f"{what}: {exc}") from exc
 
 
 def from_base64(blob: bytes) -> bytes:
@@ -220,14 +213,8 @@ def _open(data: bytes) -> Image.Image:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
     except Exception as exc:  # the header parsers of hostile bytes raise anything
         raise _not_a_picture(data) from exc
-    try:
+    with _explained(f"this {_format(image)} cannot be read"):
         _check(image, data)
-    except PictureError:
-        image.close()
-        raise
-    except Exception as exc:
-        image.close()
-        raise PictureError("broken_picture", f"this {_format(image)} cannot be read: {exc}") from exc
     return image
 
 
