@@ -26,6 +26,9 @@ from app.core.settings import Settings
 VERSION: Final = "1.0.0"
 JSON: Final = "application/json"
 _EXAMPLES: Final = Path(__file__).parent / "examples"
+# What may go wrong where photos are answered, and what of it with a single one.
+ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
+_PHOTO_ERRORS: Final = (400, 413, 415, 500, 502, 503, 504)
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
@@ -55,9 +58,9 @@ class Operation:
     answer: type[Schema]
     # By content type, what the answer or a part of it may be, where that is not just `answer` as JSON.
     kinds: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
-    errors: tuple[int, ...] = ()
-    # Statuses that a photo which failed alone may have too, in the shape of the answer.
-    fails_as_answer: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ERRORS
+    # Whether a photo that failed alone is told in the shape of the answer.
+    fails_as_answer: bool = False
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     guarded: bool = True
@@ -165,10 +168,10 @@ def _answer(operation: Operation, example: Path) -> dict[str, Any]:
 
 
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
-    shapes = [Error, operation.answer] if status in operation.fails_as_answer else [Error]
+    both = operation.fails_as_answer and status in _PHOTO_ERRORS
     refused = {
         "description": ", ".join(f"`{code}`" for code in codes()[status]),
-        "content": {JSON: {"schema": _any_of(shapes)}},
+        "content": {JSON: {"schema": _any_of([Error, operation.answer] if both else [Error])}},
     }
     return refused | ({"headers": _RETRY_AFTER} if status in (429, 503) else {})
 

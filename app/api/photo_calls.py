@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 # Threads of a process for all calls of several photos together, so that one such call leaves the
 # others, and those who send one photo, their share of Triton.
 THREADS: Final = 4
-ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
-# Those that a photo which failed alone may have too.
-PHOTO_ERRORS: Final = (400, 413, 415, 500, 502, 503, 504)
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 PARAMETERS: Final = {
     **MODEL_PARAMETER,

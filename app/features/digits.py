@@ -65,8 +65,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @documented(
         Operation(
             Digits,
-            errors=photo_calls.ERRORS,
-            fails_as_answer=photo_calls.PHOTO_ERRORS,
+            fails_as_answer=True,
             bodies=openapi.photos(several=True),
             query=photo_calls.PARAMETERS,
         )

@@ -59,7 +59,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.HeatMap,
             kinds={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
-            errors=(400, 404, 408, 413, 415, 429, 500, 502, 503, 504),
+            errors=(*openapi.ERRORS, 429),
             bodies=openapi.photos(several=False),
             query={
                 **MODEL_PARAMETER,

@@ -10,7 +10,7 @@ from flask import Blueprint, Flask, Response, request
 from app.admission.queue import acquire
 from app.admission.uploads import photo
 from app.api.openapi import Operation, documented, form
-from app.api.photo_calls import ERRORS, MODEL_PARAMETER, form_answer
+from app.api.photo_calls import MODEL_PARAMETER, form_answer
 from app.api.schemas import Predicted
 from app.core.http import marked
 from app.core.messages import t
@@ -29,7 +29,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/predict")
     @marked(admitted=True, charged=True)
-    @documented(Operation(Predicted, errors=ERRORS, bodies=form(several=False), query=MODEL_PARAMETER))
+    @documented(Operation(Predicted, bodies=form(several=False), query=MODEL_PARAMETER))
     def predict() -> Response:
         """What food is on this photo.
 
