@@ -40,18 +40,16 @@ class Generator:
         name = model or (configured[system] if system else next(iter(configured.values())))
         return TextModel(*self._models.find(name, deadline, system))
 
-    def inputs(self, model: TextModel, text: str, options: Mapping[str, int]) -> Tensors:
+    def pieces(
+        self, model: TextModel, text: str, options: Mapping[str, int], deadline: Deadline, request_id: str
+    ) -> Pieces[GeneratedText | None, None, None]:
+        """As the model makes them, a single one where it answers whole; None in a silence."""
         try:
-            return model.system.text_inputs(text, model.info, options)
+            inputs = model.system.text_inputs(text, model.info, options)
         except ValueError as exc:
             raise BadRequest(str(exc)) from exc
         except BadModel as exc:
             raise InferenceFailed(str(exc)) from exc
-
-    def pieces(
-        self, model: TextModel, inputs: Tensors, deadline: Deadline, request_id: str = ""
-    ) -> Pieces[GeneratedText | None, None, None]:
-        """As the model makes them, a single one where it answers whole; None in a silence."""
         if not model.info.decoupled:
             answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
             yield _generated(model, answer.outputs)
@@ -62,8 +60,7 @@ class Generator:
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """The model configured for `system`, if it answers; raise ServingError."""
         model = self.find("", deadline, system)
-        inputs = self.inputs(model, model.system.sample().decode(), {})
-        for _ in self.pieces(model, inputs, deadline, "readyz"):
+        for _ in self.pieces(model, model.system.sample().decode(), {}, deadline, "readyz"):
             pass
         return model.info
 

@@ -15,7 +15,6 @@ from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
 from app.api.responses import told
 from app.api.schemas import Failed, Photo, Probability, Schema
-from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import t
 from app.features.feature import NavigationEntry, Services
@@ -79,8 +78,4 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return photo_calls.answer(services, partial(told, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
-    return [
-        NavigationEntry(
-            "digits.page", t("nav.digits"), lambda: not isinstance(readiness.check(), ServingError)
-        )
-    ]
+    return [NavigationEntry("digits.page", t("nav.digits"), readiness)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from flask import Blueprint, Flask, render_template, request, url_for
 
 from app.classifier import Classifier
+from app.core.errors import ServingError
 from app.core.health import Readiness
 from app.core.settings import Settings
 from app.generator import Generator
@@ -52,8 +53,12 @@ class NavigationEntry:
 
     endpoint: str
     text: str
-    is_shown: Callable[[], bool] = lambda: True
+    readiness: Readiness | None = None  # of whom is asked there
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> bool:
+        return self.readiness is None or not isinstance(self.readiness.check(), ServingError)
 
     @property
     def url(self) -> str:
@@ -68,5 +73,5 @@ class NavigationEntry:
 def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
     """Have every page show `entries`, of which the first is the home page."""
     app.jinja_env.globals.update(
-        navigation=lambda: [entry for entry in entries if entry.is_shown()], home=lambda: entries[0].url
+        navigation=lambda: [entry for entry in entries if entry.shown], home=lambda: entries[0].url
     )

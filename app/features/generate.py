@@ -62,10 +62,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         asked = from_json(schemas.TextRequest, body, '{"text": "…", "stream": false}')
         deadline = Deadline(settings.generate_deadline_s)
         model = generator.find(request.args.get("model") or asked.model or "", deadline)
-        inputs = generator.inputs(model, asked.text, asked.options)
         g.model = model.info.name
         started = time.perf_counter()
-        pieces = generator.pieces(model, inputs, deadline, request_id())
+        pieces = generator.pieces(model, asked.text, asked.options, deadline, request_id())
         if not asked.stream:
             return unstored(_generated(model, [piece for piece in pieces if piece], started, {}))
         with contextlib.ExitStack() as held:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from flask import Blueprint, Flask, Response, abort, request, url_for
 
@@ -49,11 +48,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         again = (url_for("pictures.page", name=name), t("result.another"))
         return form_answer(services, photo(request, settings), name, again=again)
 
-    def is_ready(name: str) -> bool:
-        return not isinstance(services.readiness[name].check(), ServingError)
-
     app.register_blueprint(routes)
     return [
-        NavigationEntry("pictures.page", system.title, partial(is_ready, name), {"name": name})
+        NavigationEntry("pictures.page", system.title, services.readiness[name], {"name": name})
         for name, system in systems.items()
     ]

@@ -139,12 +139,10 @@ def _sequence_headers(stream: bytes, parts: _Parts) -> Iterator[bytes]:
 
 def _leb128(stream: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for place in range(8):
-        if at >= len(stream):
-            break
-        value |= (stream[at] & 0x7F) << (7 * place)
+    for place, byte in enumerate(stream[at : at + 8]):
+        value |= (byte & 0x7F) << (7 * place)
         at += 1
-        if not stream[at - 1] & 0x80:
+        if not byte & 0x80:
             break
     return value, at
 
