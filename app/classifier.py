@@ -101,16 +101,8 @@ class ServedModel:
         return _BYTES_KINDS[self.info.inputs[0].datatype]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """One version of a model, asked about several pictures of the size that it takes at once."""
-
-    system: Classification
-    labels: tuple[str, ...]
-    model: str
-    version: str
-    at_once: int
-    ask: Callable[[Pixels], Floats]
+# Asks one version of a model about several pictures of the size that it takes at once.
+AskRows = Callable[[Pixels], Floats]
 
 
 class Classifier:
@@ -158,7 +150,7 @@ class Classifier:
                 raise _bad_picture(error) from error
             raise
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
         """The same model, to be asked about pictures that were decoded already."""
         served = self._looked_at_afresh(self._find(model, deadline), deadline)
         info, system = served.info, served.system
@@ -170,7 +162,7 @@ class Classifier:
                 raise InferenceFailed(f"{info.name} was replaced while it was asked: ask again")
             return _probabilities(answer, served, len(images))
 
-        return Rows(system, served.labels, info.name, info.version, max(1, info.max_batch_size), ask)
+        return served, ask
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""

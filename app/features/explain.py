@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,13 +23,13 @@ from app.api import openapi, schemas
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
 from app.api.request_parsing import photos_and_model
+from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
 from app.core.events import LINES, streamed
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
-from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 
 # In one process; each asks Triton for one batch after another, so that others get their share of it.
@@ -84,9 +84,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if photos[0].fault:
             raise photos[0].fault
         deadline = Deadline(settings.explain_deadline_s)
-        rows = classifier.rows(deadline, request_id(), model)
-        label = one_of("label", rows.labels)
-        image = rows.system.pixels(photos[0].data)
+        served, ask = classifier.rows(deadline, request_id(), model)
+        label = one_of("label", served.labels)
+        image = served.system.pixels(photos[0].data)
         with contextlib.ExitStack() as held:
             held.callback(keep_turn())  # for Flask the request is over before the first line is made
             if not turns.acquire(blocking=False):
@@ -94,18 +94,18 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             held.callback(turns.release)
             if settings.rate_limit:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
-            before = rows.ask(image[None])[0]
-            class_id = rows.labels.index(label) if label else int(before.argmax())
+            before = ask(image[None])[0]
+            class_id = served.labels.index(label) if label else int(before.argmax())
             found = heat_maps(
                 image,
-                carried(rows.ask),
-                rows.at_once,
+                carried(ask),
+                max(1, served.info.max_batch_size),
                 [step for step in STEPS if step.grid <= grid],
                 deadline,
-                label=rows.labels[class_id],
+                label=served.labels[class_id],
                 class_id=class_id,
                 probability=float(before[class_id]),
-                model=schemas.ModelName(name=rows.model, version=rows.version),
+                model=schemas.ModelName(name=served.name, version=served.version),
                 request_id=request_id(),
             )
             ends = held.pop_all()
@@ -116,7 +116,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 def heat_maps(
     image: Pixels,
-    ask: Callable[[Pixels], Floats],
+    ask: AskRows,
     at_once: int,
     steps: Sequence[Step],
     deadline: Deadline,

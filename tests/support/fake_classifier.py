@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.classifier import Classifier, Prediction, Rows, ServedModel
+from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
 from app.triton.client import Deadline
 from gourmet.contracts import Classification, ModelInfo, TensorSpec
@@ -55,7 +55,7 @@ class FakeClassifier(Classifier):
         (outcome.system if isinstance(outcome, Prediction) else FOOD).identify(photo)
         return self._answer(outcome, model)
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
         """A model to which every picture is the same but for its middle, which is all it looks at."""
         answer = self._answer(self.outcome, model)
         seen: list[Pixels] = []
@@ -66,7 +66,8 @@ class FakeClassifier(Classifier):
             same = (middle == seen[0]).all(axis=1)
             return np.where(same[:, None], np.asarray(answer.probabilities, np.float32), np.float32(0.0))
 
-        return Rows(answer.system, answer.labels, answer.model, answer.version, 16, ask)
+        info = ModelInfo(answer.model, (), (), version=answer.version, max_batch_size=16)
+        return ServedModel(answer.system, info, answer.labels, answer.threshold), ask
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         if isinstance(self.outcome, Exception):

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -20,7 +19,7 @@ from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
 from app.api.schemas import HeatMap, ModelName, Progress
-from app.classifier import Rows
+from app.classifier import AskRows, ServedModel
 from app.core import errors
 from app.core.events import LINES
 from app.core.settings import Rate, Settings
@@ -176,16 +175,16 @@ def test_without_a_triton_there_is_no_stream_but_the_usual_error() -> None:
 class Ending(FakeClassifier):
     """Is away after a few answers."""
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
-        whole = super().rows(deadline, request_id, model)
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
+        served, whole = super().rows(deadline, request_id, model)
         answers: Iterator[None] = iter([None] * 3)
 
         def ask(images: Pixels) -> Floats:
             for _ in answers:
-                return whole.ask(images)
+                return whole(images)
             raise errors.TritonUnavailable("gone")
 
-        return replace(whole, ask=ask)
+        return served, ask
 
 
 def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
@@ -202,16 +201,16 @@ class Held(FakeClassifier):
         super().__init__(EGG)
         self.reached, self.may_go_on = threading.Event(), threading.Event()
 
-    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> Rows:
-        whole = super().rows(deadline, request_id, model)
+    def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
+        served, whole = super().rows(deadline, request_id, model)
 
         def ask(images: Pixels) -> Floats:
             if len(images) > 1:
                 self.reached.set()
                 assert self.may_go_on.wait(30)
-            return whole.ask(images)
+            return whole(images)
 
-        return replace(whole, ask=ask)
+        return served, ask
 
 
 @pytest.mark.parametrize(

@@ -211,13 +211,13 @@ def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(
     listener = listen(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
     )
-    rows = classifier_of(Triton(listener.url)).rows(Deadline(5))
-    assert (rows.model, rows.version, rows.at_once) == ("m", "1", 4)
+    served, ask = classifier_of(Triton(listener.url)).rows(Deadline(5))
+    assert (served.name, served.version, served.info.max_batch_size) == ("m", "1", 4)
     picture = np.zeros((1, 224, 224, 3), np.uint8)
-    assert rows.ask(picture).argmax() == 10
+    assert ask(picture).argmax() == 10
     listener.script["/infer"] = answered([1.0] + [0.0] * 10, "2")
     with pytest.raises(InferenceFailed, match="replaced"):
-        rows.ask(picture)
+        ask(picture)
 
 
 def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Listen) -> None:
