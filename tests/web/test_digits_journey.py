@@ -16,6 +16,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 
 def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
+    expect(page.locator("#board")).to_be_visible()  # once the page's script runs
     box = page.locator("#board").bounding_box()
     assert box
     for stroke in strokes:
