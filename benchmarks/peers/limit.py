@@ -44,11 +44,11 @@ def measure(
 ) -> Run:
     """Decode and run as fast as `layout` can for `window_s`; raise WrongAnswers for a single wrong one."""
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(layout.processes, mp_context=context) as pool:
-        together = manager.Barrier(layout.processes + 1)
+    with context.Manager() as manager, ProcessPoolExecutor(layout.sessions, mp_context=context) as pool:
+        together = manager.Barrier(layout.sessions + 1)
         futures = [
             pool.submit(_work, model, photos, expected, layout.threads, window_s, first, together)
-            for first in range(layout.processes)
+            for first in range(layout.sessions)
         ]
         try:
             together.wait(timeout=120)

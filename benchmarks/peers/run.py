@@ -162,7 +162,7 @@ class _Bench:
 
     def _limit(self, arm: Contender, turn: int, drawn: PhotoSet, right: Floats) -> ContenderWindow:
         model = Model.served(arm.model, self._plan.models)
-        ways = [way for way in usual_layouts(available_cpus()) if way.processes * way.threads > 1]
+        ways = [way for way in usual_layouts(available_cpus()) if way.sessions * way.threads > 1]
         runs = [
             limit.measure(model, drawn.photos, right, way, self._plan.window_s, os.getpid())
             for way in ways or usual_layouts(1)
@@ -171,7 +171,7 @@ class _Bench:
         return ContenderWindow(
             arm.key,
             drawn.name,
-            best.layout.processes,
+            best.layout.sessions,
             turn,
             len(best.latencies_s) / best.photos_per_s,
             best.latencies_s,

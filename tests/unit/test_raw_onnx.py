@@ -10,7 +10,7 @@ import pytest
 
 from gourmet.contracts import Tensors
 from gourmet.measure import raw_onnx
-from gourmet.measure.raw_onnx import Layout, RawOnnxError, Seen
+from gourmet.measure.raw_onnx import Layout, RawOnnxError
 
 
 def write(path: Path, operator: str) -> Path:
@@ -62,11 +62,10 @@ def test_a_file_that_cannot_be_run_is_named(
         raw_onnx.measure(path, feeds, seconds=0.05, layouts=(Layout(1, 1),))
 
 
-def test_throughput_counts_the_runs_of_all_processes_over_the_time_they_share() -> None:
-    def seen(started: float, ended: float, *latencies_s: float) -> Seen:
-        return Seen(started, ended, np.array(latencies_s), [])
+def test_throughput_counts_the_runs_of_all_sessions_over_the_time_they_share() -> None:
+    moments = [np.array([10, 10.5, 11, 12]), np.array([10.5, 11.5, 13])]
 
-    result = raw_onnx.summarise(Layout(2, 1), [seen(10, 12, 0.5, 0.5, 1.0), seen(10.5, 13, 1.0, 1.5)])
+    result = raw_onnx.summarise(Layout(2, 1), moments)
 
     assert result.runs_per_s == 5 / 3
     assert result.p50_ms == 1000

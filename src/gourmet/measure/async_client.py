@@ -37,33 +37,10 @@ _SEED: Final = 1
 
 
 @dataclass
-class Traffic:
-    """What was sent when, and answered when; failures apart. Times are seconds of one clock."""
-
-    # When each request was due, sent and answered.
-    times: list[tuple[float, float, float]] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
-    # When the pieces of each streamed answer came.
-    pieces: list[tuple[float, ...]] = field(default_factory=list)
-    began: float = 0.0
-    ended: float = 0.0
-    client_cores: float = 0.0
-
-    def arrays(self) -> tuple[Array, Array, Array]:
-        due, sent, done = np.array(self.times).reshape(-1, 3).T
-        return due, sent, done
-
-    def holds(self, times: Array) -> npt.NDArray[np.bool_]:
-        """Which of these moments lie in the measurement."""
-        held: npt.NDArray[np.bool_] = (times >= self.began) & (times < self.ended)
-        return held
-
-
-@dataclass
 class Load:
-    """A demand on a server; `check` raises where an answer is wrong, which ends the run.
+    """A demand on a server, and what came of it; `check` raises where an answer is wrong, which ends the run.
 
-    `mark` is called in a thread when the measurement begins and when it ends.
+    `mark` is called in a thread when the measurement begins and when it ends. Times are seconds of one clock.
     """
 
     wire: Wire
@@ -73,12 +50,28 @@ class Load:
     warm_up_s: float
     measure_s: float
     mark: Callable[[], None]
-    traffic: Traffic = field(default_factory=Traffic)
+    # When each request was due, sent and answered; failures apart.
+    times: list[tuple[float, float, float]] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    # When the pieces of each streamed answer came.
+    pieces: list[tuple[float, ...]] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
+    client_cores: float = 0.0
     in_flight: int = 0
 
-    def run(self) -> Traffic:
+    def run(self) -> Load:
         asyncio.run(self._run())
-        return self.traffic
+        return self
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        due, sent, done = np.array(self.times).reshape(-1, 3).T
+        return due, sent, done
+
+    def holds(self, times: Array) -> npt.NDArray[np.bool_]:
+        """Which of these moments lie in the measurement."""
+        held: npt.NDArray[np.bool_] = (times >= self.began) & (times < self.ended)
+        return held
 
     async def _run(self) -> None:
         start, length_s = time.perf_counter(), self.warm_up_s + self.measure_s
@@ -98,11 +91,10 @@ class Load:
     async def _watch(self) -> None:
         await asyncio.sleep(self.warm_up_s)
         await asyncio.to_thread(self.mark)
-        seen = self.traffic
-        seen.began, busy = time.perf_counter(), time.process_time()
+        self.began, busy = time.perf_counter(), time.process_time()
         await asyncio.sleep(self.measure_s)
-        seen.ended = time.perf_counter()
-        seen.client_cores = (time.process_time() - busy) / (seen.ended - seen.began)
+        self.ended = time.perf_counter()
+        self.client_cores = (time.process_time() - busy) / (self.ended - self.began)
         await asyncio.to_thread(self.mark)
 
     async def _ask_until(self, stop: float) -> None:
@@ -124,14 +116,14 @@ class Load:
         try:
             reply = await self.wire.send(request)
         except RequestFailed as exc:
-            self.traffic.errors[str(exc)] += 1
+            self.errors[str(exc)] += 1
             return
         finally:
             self.in_flight -= 1
         done = time.perf_counter()
         self.check(request, reply)
-        self.traffic.times.append((due, sent, done))
-        self.traffic.pieces.append(reply.pieces)
+        self.times.append((due, sent, done))
+        self.pieces.append(reply.pieces)
 
 
 def _due_times(demand: LoadSpec, length_s: float) -> Iterator[float]:
@@ -176,10 +168,10 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         checks += (validity.littles_law(demand.level, under_way),)
     else:
         owed, seconds = int(ours.sum()), traffic.ended - traffic.began
-        out, answered = (int(traffic.holds(moments).sum()) for moments in (sent, done))
+        answered = int(traffic.holds(done).sum())
         lag_ms = float(1000 * (sent - due)[ours].mean())
         checks += (
-            validity.generator_was_punctual(sent=out, due=owed, lag_ms=lag_ms, mean_ms=took.mean),
+            validity.generator_was_punctual(lag_ms, took.mean),
             validity.server_kept_up(answered=answered, due=owed, seconds=seconds),
             validity.littles_law(under_way, owed / seconds * took.mean / 1000),
         )
@@ -210,7 +202,7 @@ def checked_traffic(
     target: Addresses,
     effort: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
-) -> tuple[Traffic, tuple[Evidence, ...]]:
+) -> tuple[Load, tuple[Evidence, ...]]:
     """Load from our client, every answer checked and every row accounted for."""
     rows, answers = workload.rows, workload.answers
     before = statistics_now(target.url, demand.model)

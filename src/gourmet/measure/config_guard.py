@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Final
 
 from gourmet.config_change import Config
@@ -26,7 +26,7 @@ def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Con
     """
     with triton(target.url) as client:
         running = {model: client.get_model_config(model) for model in models}
-    with handled({signal.SIGTERM: _end}):
+    with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
         try:
             yield running
         finally:
@@ -46,7 +46,3 @@ def load(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
         except TritonUnreachable:
             if not left:
                 raise
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

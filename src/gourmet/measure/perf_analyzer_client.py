@@ -14,7 +14,6 @@ from gourmet.measure.perf_analyzer import WINDOWS, PerfAnalyzerError, PerfLoad, 
 from gourmet.measure.results import Latency, LoadSpec, Point, Split
 from gourmet.measure.server_probe import ServerProbe
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
-from gourmet.serving.statistics import booked, statistics_now
 
 _MOST_WINDOWS: Final = 2 * WINDOWS + 2
 # What perf_analyzer says where its windows disagree, or are shorter than a request.
@@ -33,7 +32,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
     latency_s = float((done - due).mean()) if done.size else 0.0
     # As asked, and long enough that the requests that a window cuts through do not matter.
     window_s = max(effort.measure_s / WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
-    probe, at_rest = ServerProbe(target, demand), statistics_now(target.url, demand.model)
+    probe = ServerProbe(target, demand)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
         load = PerfLoad(
             demand,
@@ -45,14 +44,6 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         )
         got = _profile(load, probe)
     counted = probe.counted
-    if counted.failures:
-        failed = {"an error counted by Triton": counted.failures}
-        checks += (validity.few_errors(failed, counted.requests, effort.errors_allowed),)
-    # Looked at before and after the load: under it, Triton's two counts are not of the same moment.
-    whole = booked(
-        target.url, demand.model, at_rest, lambda counts: counts.rows == counts.requests * demand.batch
-    )
-    validity.rows_counted(whole.rows, whole.requests * demand.batch)
     measured = got.measured
     rates = [window.requests_per_s for window in got.windows]
     return Point(
