@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import statistics
 import time
 from collections import Counter
@@ -102,7 +103,7 @@ class Load:
             await self._ask(now)
 
     async def _dispatch(self, group: asyncio.TaskGroup, start: float, length_s: float) -> None:
-        for at in _due_times(self.demand, length_s):
+        for at in _due_times(self.demand, length_s).tolist():
             left = start + at - time.perf_counter()
             await asyncio.sleep(max(0.0, left))  # even when late, so that others get their turn
             if self.in_flight >= _MOST_IN_FLIGHT or -left > _HOPELESSLY_LATE_S:
@@ -126,18 +127,14 @@ class Load:
         self.pieces.append(reply.pieces)
 
 
-def _due_times(demand: LoadSpec, length_s: float) -> Iterator[float]:
-    """Seconds after the start: the clock's own numbers are too large to add hundredths to them."""
-    random = np.random.default_rng(_SEED)
-    at = 0.0
-    for number in itertools.count(1):
-        if at >= length_s:
-            return
-        yield at
-        if demand.arrivals == "poisson":
-            at += random.exponential(1 / demand.level)
-        else:
-            at = number / demand.level
+def _due_times(demand: LoadSpec, length_s: float) -> Array:
+    """Seconds after the start at which requests are due."""
+    count = math.ceil(demand.level * length_s)
+    if demand.arrivals == "constant":
+        return np.arange(count) / demand.level
+    gaps = np.random.default_rng(_SEED).exponential(1 / demand.level, 2 * count + 100)
+    moments: Array = gaps.cumsum() - gaps[0]
+    return moments[moments < length_s]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
