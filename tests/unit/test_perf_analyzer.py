@@ -30,7 +30,7 @@ def test_a_report_is_read_in_milliseconds_and_rows() -> None:
 
 @pytest.mark.parametrize("report", ["", REPORT.splitlines()[0], REPORT.replace("Server Queue", "Queue")])
 def test_a_report_of_another_form_is_refused(report: str) -> None:
-    with pytest.raises(PerfAnalyzerError, match="report has"):
+    with pytest.raises(PerfAnalyzerError, match="report has not one whole row"):
         perf_analyzer.parse(report, 1)
 
 

@@ -13,10 +13,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from gourmet.errors import GourmetError
 from gourmet.measure.results import LoadSpec, Window
@@ -47,23 +47,28 @@ class PerfLoad:
     timeout_s: float = 600
 
 
+def _column(name: str) -> Any:
+    """A column of perf_analyzer's report, in microseconds there."""
+    return field(metadata={"column": name})
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What one load came to; the parts of the latency are means and add up to about the mean of it."""
 
     batch: int
     rows_per_s: float
-    p50_ms: float
-    p90_ms: float
-    p95_ms: float
-    p99_ms: float
-    client_send_ms: float
-    network_ms: float
-    queue_ms: float
-    compute_input_ms: float
-    compute_infer_ms: float
-    compute_output_ms: float
-    client_receive_ms: float
+    p50_ms: float = _column("p50 latency")
+    p90_ms: float = _column("p90 latency")
+    p95_ms: float = _column("p95 latency")
+    p99_ms: float = _column("p99 latency")
+    client_send_ms: float = _column("Client Send")
+    network_ms: float = _column("Network+Server Send/Recv")
+    queue_ms: float = _column("Server Queue")
+    compute_input_ms: float = _column("Server Compute Input")
+    compute_infer_ms: float = _column("Server Compute Infer")
+    compute_output_ms: float = _column("Server Compute Output")
+    client_receive_ms: float = _column("Client Recv")
 
     @property
     def requests_per_s(self) -> float:
@@ -73,22 +78,6 @@ class Measurement:
     def server_ms(self) -> float:
         """The mean time of a request inside Triton."""
         return self.queue_ms + self.compute_input_ms + self.compute_infer_ms + self.compute_output_ms
-
-
-# perf_analyzer's column -> ours, in microseconds there.
-_COLUMNS: Final = {
-    "p50 latency": "p50_ms",
-    "p90 latency": "p90_ms",
-    "p95 latency": "p95_ms",
-    "p99 latency": "p99_ms",
-    "Client Send": "client_send_ms",
-    "Network+Server Send/Recv": "network_ms",
-    "Server Queue": "queue_ms",
-    "Server Compute Input": "compute_input_ms",
-    "Server Compute Infer": "compute_infer_ms",
-    "Server Compute Output": "compute_output_ms",
-    "Client Recv": "client_receive_ms",
-}
 
 
 @dataclass(frozen=True)
@@ -179,15 +168,16 @@ def _keys(url: str, protocol: str) -> list[str]:
 
 def parse(report: str, batch: int) -> Measurement:
     """The only row of perf_analyzer's CSV report."""
-    rows = list(csv.DictReader(report.splitlines()))
-    missing = sorted({"Inferences/Second", *_COLUMNS} - set(rows[0] if rows else ()))
-    if len(rows) != 1 or missing:
+    try:
+        (row,) = csv.DictReader(report.splitlines())
+        columns = {each.name: each.metadata["column"] for each in fields(Measurement) if each.metadata}
+        milliseconds = {name: float(row[column]) / 1000 for name, column in columns.items()}
+        return Measurement(batch, float(row["Inferences/Second"]), **milliseconds)
+    except (KeyError, ValueError) as exc:
         raise PerfAnalyzerError(
-            f"perf_analyzer's report has {len(rows)} rows and lacks {', '.join(missing) or 'no column'}; "
-            "one whole row is what the pinned tritonclient writes: run `make setup`"
-        )
-    milliseconds = {ours: float(rows[0][theirs]) / 1000 for theirs, ours in _COLUMNS.items()}
-    return Measurement(batch, float(rows[0]["Inferences/Second"]), **milliseconds)
+            f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
+            "run `make setup`"
+        ) from exc
 
 
 def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callable[[str], None]) -> str:
