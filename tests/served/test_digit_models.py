@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+import drawn_digits
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from PIL import Image
 
 from gourmet.serving.client import ask_sample
-from gourmet.systems.digits import contract, data, drawn_digits
+from gourmet.systems.digits import contract, data
 
 NAMES = {"digits": ("input", "logits"), "onnx-mnist-cpu": ("input.1", "26")}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 
+import drawn_digits
 import numpy as np
 import pytest
 from PIL import Image
 
 from gourmet.pictures.decode import PictureError
-from gourmet.systems.digits import contract, drawn_digits
+from gourmet.systems.digits import contract
 
 
 def png(pixels: np.ndarray) -> bytes:

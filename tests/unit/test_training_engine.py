@@ -20,7 +20,7 @@ from gourmet.errors import UsageError
 from gourmet.runtime.files import written_aside
 from gourmet.tasks.classification.picture_training import phase
 from gourmet.training.files import BadWeights, load_tensors, save_tensors
-from gourmet.training.loop import BEST, CHECKPOINT, LAST, Diverged, Stopped, fit, moving_average
+from gourmet.training.loop import BEST, CHECKPOINT, LAST, Diverged, Stopped, fit
 from gourmet.training.muon import orthogonal
 from gourmet.training.recipe import Phase, Recipe
 from gourmet.training.run import curves
@@ -167,17 +167,6 @@ def test_the_rate_rises_then_falls_to_nothing() -> None:
 def test_a_smaller_batch_takes_smaller_steps() -> None:
     before, after = RECIPE.rate_at(0.6 - 1e-9), RECIPE.rate_at(0.6)
     assert after == pytest.approx(before / 2**0.5, rel=1e-3)
-
-
-def test_the_average_ends_between_where_it_was_and_where_the_network_is() -> None:
-    network = nn.Linear(2, 2)
-    average = moving_average(network, decay=0.9)
-    before = average.module.state_dict()["weight"].clone()
-    with torch.no_grad():
-        network.weight += 1.0
-    average.n_averaged.fill_(1000)
-    average.update_parameters(network)
-    assert torch.allclose(average.module.state_dict()["weight"], before + 0.1)
 
 
 @pytest.mark.parametrize("shape", [(8, 40), (40, 8), (160, 200)])

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime import malloc
@@ -44,21 +43,6 @@ class Position:
     steps: int = 0
     loss_sum: float = 0.0  # over the examples of this epoch
     seconds: float = 0.0
-
-
-def moving_average(network: nn.Module, decay: float) -> AveragedModel:
-    """A copy of `network` that follows it at a distance, and closer while there are only a few steps so far.
-
-    Statistics of batch normalisation are copied, not averaged: they are averages already, and
-    `torch.optim.swa_utils.update_bn` measures them again for what is kept.
-    """
-
-    def follow(mine: Any, theirs: Any, steps: torch.Tensor | int) -> None:
-        torch._foreach_lerp_(mine, theirs, 1.0 - min(decay, (1 + int(steps)) / (10 + int(steps))))
-
-    average = AveragedModel(network, multi_avg_fn=follow).eval()
-    average.update_parameters(network)  # the first call only copies
-    return average
 
 
 def fit(
@@ -99,7 +83,9 @@ class _Run:
         self.task, self.recipe, self.out, self.tick = task, recipe, out, tick
         self.position = Position()
         self.optimizers = optimizers(task.network, recipe.momentum, recipe.weight_decay)
-        self.average = moving_average(task.network, recipe.ema_decay)
+        # Statistics of batch normalisation are copied, not averaged: a task's `measure` takes them again.
+        follow = get_ema_multi_avg_fn(recipe.ema_decay)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(task.network, multi_avg_fn=follow).eval()
         self.log: list[dict[str, Any]] = []
         self.phase = recipe.phases[0]
         self.identity = {**task.about, "seed": recipe.seed}
@@ -142,7 +128,12 @@ class _Run:
     def close_epoch(self, examples: int) -> None:
         """Measure, keep the better weights, log."""
         position = self.position
-        kept, network, measures = self._better()
+        # While the rate is high the average is ahead of the steps that jump around it; in a short run it is
+        # behind where they end.
+        networks = {"average": self.average.module, "last step": copy.deepcopy(self.task.network).eval()}
+        measured = {name: self.task.measure(network) for name, network in networks.items()}
+        kept = max(measured, key=lambda name: measured[name]["score"])
+        network, measures = networks[kept], measured[kept]
         best = max((line["score"] for line in self.log), default=float("-inf"))
         about = {**self.task.about, "epoch": position.epoch + 1, "kept": kept, "measures": measures}
         save_tensors(self.out / LAST, network.state_dict(), about)
@@ -162,20 +153,6 @@ class _Run:
         write_log(self.out, self.log)
         self.position = Position(epoch=position.epoch + 1, steps=position.steps, seconds=position.seconds)
         self.save()
-
-    def _better(self) -> tuple[str, nn.Module, dict[str, float]]:
-        """The average or the last step's network, whichever measures better.
-
-        While the rate is high the average is ahead of the steps that jump around it; in a short run
-        it is behind where they end.
-        """
-        candidates = {
-            "average": self.average.module,
-            "last step": copy.deepcopy(self.task.network).eval(),
-        }
-        measured = {name: self.task.measure(network) for name, network in candidates.items()}
-        kept = max(measured, key=lambda name: measured[name]["score"])
-        return kept, candidates[kept], measured[kept]
 
     def _progress(self, examples: int) -> float:
         return (self.position.epoch + self.position.seen / examples) / self.recipe.epochs

@@ -11,6 +11,7 @@ differs more. A picture of 28×28 that is laid out like this already comes throu
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,14 +43,11 @@ class DigitClassifier(PictureClassifier):
     """A classifier of ink on paper, whose pixels are grey and laid out as MNIST's."""
 
     def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
-        """Digits drawn with brushes and in sizes of all kinds; they are square, whatever `size`."""
-        from gourmet.systems.digits.drawn_digits import png
-
+        """The sample, turned and stretched by chance; as large as it is, whatever `size`."""
         random = np.random.default_rng(seed)
-        return [
-            png(at % 10, brush=random.uniform(0.05, 0.12), scale=random.uniform(0.6, 1.0))
-            for at in range(count)
-        ]
+        with Image.open(self.sample_file) as sample:
+            turned = [sample.rotate(random.uniform(-30, 30)) for _ in range(count)]
+        return [png(each.resize(tuple(random.integers(140, 281, 2)))) for each in turned]
 
     def pixels(self, data: bytes) -> Pixels:
         """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
@@ -62,6 +60,13 @@ class DigitClassifier(PictureClassifier):
     def normalise(self, image: Pixels) -> Floats:
         """uint8 [..., 28, 28] as the network's float32 [..., 1, 28, 28] from 0 to 1."""
         return np.expand_dims(image.astype(np.float32) / np.float32(255.0), -3)
+
+
+def png(picture: Image.Image) -> bytes:
+    """A picture as a client could send it."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def layout(ink: npt.NDArray[Any]) -> Pixels:
@@ -104,7 +109,7 @@ SYSTEM: Final = DigitClassifier(
     model_variable="DIGITS_MODEL_NAME",
     default_model="digits",
     labels=tuple("0123456789"),
-    # A small PNG of a 3, drawn by drawn_digits.py.
+    # A small PNG of a 3, drawn by scripts/drawn_digits.py.
     sample_file=Path(__file__).with_name("sample.png"),
     input_size=INPUT_SIZE,
     datatypes=("FP32",),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -72,10 +71,7 @@ class Digits:
 
     def read(self, digits: Sequence[Digit]) -> Iterator[bytes]:
         """Each digit as a picture that a client could send."""
-        for digit in digits:
-            buffer = io.BytesIO()
-            Image.fromarray(digit.image).save(buffer, "PNG")
-            yield buffer.getvalue()
+        return (contract.png(Image.fromarray(digit.image)) for digit in digits)
 
 
 DATA: Final = Digits()

@@ -44,10 +44,7 @@ class DigitsNetwork(nn.Module):
         logits: torch.Tensor = self.body((images - faintest) / (strongest - faintest).clamp_min(1e-6))
         return logits
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What a file of these weights says about itself."""
-        return describe(contract.SYSTEM, ARCHITECTURE)
+    about = describe(contract.SYSTEM, ARCHITECTURE)  # what a file of these weights says about itself
 
 
 def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -72,13 +71,11 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, photos: Pixels) -> None:
         photos = photos.copy()
         photos[:, 0, 0], photos[:, -1, -1] = 0, 255
-        self._rows: Iterator[npt.NDArray[np.float32]] = (
-            np.moveaxis(photo, -1, 0)[np.newaxis].astype(np.float32) - _GREY for photo in photos
-        )
+        planes = np.moveaxis(photos, -1, 1)[:, np.newaxis]
+        self._rows = ({"pixels": row.astype(np.float32) - _GREY} for row in planes)
 
     def get_next(self) -> dict[str, npt.NDArray[np.float32]] | None:
-        row = next(self._rows, None)
-        return None if row is None else {"pixels": row}
+        return next(self._rows, None)
 
 
 def target(source: Source) -> Target:

@@ -1,6 +1,6 @@
 """Digits drawn with a round brush, as somebody draws them on a page: the sample, and what tests send.
 
-`python src/gourmet/systems/digits/drawn_digits.py` writes sample.png again, and the ready-made digits of the
+`python scripts/drawn_digits.py` writes sample.png again, and the ready-made digits of the
 page into its folder.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw
 
-FOLDER: Final = Path(__file__).parents[4] / "app" / "static" / "digits"
+ROOT: Final = Path(__file__).parents[1]
 
 Point = tuple[float, float]
 Stroke = Sequence[Point]
@@ -67,6 +67,6 @@ def png(
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("sample.png").write_bytes(png(3))
+    (ROOT / "src" / "gourmet" / "systems" / "digits" / "sample.png").write_bytes(png(3))
     for digit in range(len(STROKES)):
-        (FOLDER / f"{digit}.png").write_bytes(png(digit))
+        (ROOT / "app" / "static" / "digits" / f"{digit}.png").write_bytes(png(digit))
