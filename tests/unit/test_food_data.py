@@ -12,8 +12,8 @@ from PIL import Image
 
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.data import DATA, dishes
-from gourmet.systems.food11.train import TRAINING
+from gourmet.systems.food11.data import DATA
+from gourmet.systems.food11.train import TRAINING, Food11Task
 from gourmet.tasks.classification.labelled_pictures import decode, natural_side, read
 from gourmet.tasks.datasets import BadData
 
@@ -106,10 +106,11 @@ def test_photos_larger_than_served_are_kept_at_the_serving_size(tmp_path: Path) 
 
 
 def test_dishes_are_told_apart_by_class(tmp_path: Path) -> None:
-    write_zip(tmp_path / "train.zip", [f"{c}/same name/{i}.jpg" for c in CLASSES for i in range(3)])
-    names, classes = dishes(DATA.listing(tmp_path, "train"))
-    assert len(names) == len(set(names)) == 11
-    assert classes == tuple(CLASSES)
+    write_zip(tmp_path / "train.zip", [f"{c}/same name/{i}.jpg" for c in CLASSES for i in range(30)])
+    task = TRAINING.prepare(tmp_path, limit=None, seed=0, device="cpu", pretrained=False, tick=print)
+    assert isinstance(task, Food11Task)
+    assert len(task.network.dishes) == len(set(task.network.dishes)) == 11
+    assert task.network.dish_classes == tuple(CLASSES)
 
 
 def test_a_missing_class_is_named(tmp_path: Path) -> None:

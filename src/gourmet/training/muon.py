@@ -35,12 +35,8 @@ def optimizers(network: nn.Module, momentum: float, weight_decay: float) -> list
     ]
     known = set(map(id, matrices))
     others = [weights for weights in network.parameters() if id(weights) not in known]
-    found: list[torch.optim.Optimizer] = []
-    if matrices:
-        found.append(Muon(matrices, momentum, weight_decay))
-    if others:
-        found.append(torch.optim.Adam([{"params": others, "share": _ADAM_SHARE}], betas=_ADAM_BETAS))
-    return found
+    adam = torch.optim.Adam([{"params": others, "share": _ADAM_SHARE}], betas=_ADAM_BETAS)
+    return [Muon(matrices, momentum, weight_decay), adam] if matrices else [adam]
 
 
 class Muon(torch.optim.Optimizer):

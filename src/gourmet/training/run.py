@@ -13,11 +13,7 @@ from gourmet.reports.svg import COLOURS, Drawing
 from gourmet.runtime.files import written_aside
 
 RUN: Final = "run.json"
-LOG: Final = "log.jsonl"
-PICTURE: Final = "log.svg"
-
 _NOT_CURVES: Final = ("epoch", "rate", "seconds")
-_SIZE: Final = (720.0, 340.0)
 
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
@@ -30,23 +26,21 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / RUN).read_text(encoding="utf-8")))
     except (OSError, ValueError) as exc:
-        raise UsageError(f"{folder} is not the folder of a run: {exc}") from exc
+        raise UsageError(
+            f"{folder} is not the folder of a run ({exc}): name another; where data lie apart from a run, "
+            "name them with --data"
+        ) from exc
 
 
 def data_of(weights: Path) -> Path:
     """Where the examples lie that `weights` were trained on."""
-    try:
-        return Path(read_run(weights.parent)["data"])
-    except UsageError as exc:
-        raise UsageError(
-            f"{weights.parent / RUN} does not say where the data are: name them with --data"
-        ) from exc
+    return Path(read_run(weights.parent)["data"])
 
 
 def write_log(folder: Path, epochs: Sequence[dict[str, Any]]) -> None:
     """A line of JSON an epoch, and their curves; rewritten whole, so that no line is ever cut short."""
-    _write(folder / LOG, "".join(json.dumps(epoch) + "\n" for epoch in epochs))
-    _write(folder / PICTURE, curves(epochs))
+    _write(folder / "log.jsonl", "".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    _write(folder / "log.svg", curves(epochs))
 
 
 def _write(path: Path, text: str) -> None:
@@ -63,7 +57,7 @@ def curves(epochs: Sequence[dict[str, Any]]) -> Drawing:
         "training curves",
         ("epoch", "share; a loss over its own range"),
         y_range=(0, 1),
-        size=_SIZE,
+        size=(720, 340),
         marks=[
             (float(epoch["epoch"]), phase)
             for epoch, phase, before in zip(epochs, phases, ["", *phases], strict=False)

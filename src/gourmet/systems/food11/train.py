@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.systems.food11.data import DATA, dishes
+from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks.classification.labelled_pictures import Pixels
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining
@@ -29,11 +29,12 @@ class Food11Task(PictureTask):
     network: Food11Network
 
     def __init__(self, train: Pixels, held: Pixels, device: torch.device, *, pretrained: bool) -> None:
-        names, classes = dishes(train.photos)
-        number = {name: i for i, name in enumerate(names)}
+        dishes = sorted({(photo.class_id, photo.variety) for photo in train.photos})
+        names, classes = [f"{c:02d}/{name}" for c, name in dishes], [c for c, _ in dishes]
         network = Food11Network(names, classes, pretrained=pretrained)
         super().__init__(SYSTEM, network, network.about, train, held, device)
-        self.targets = torch.tensor([number[f"{p.class_id:02d}/{p.variety}"] for p in train.photos])
+        number = {dish: place for place, dish in enumerate(dishes)}
+        self.targets = torch.tensor([number[photo.class_id, photo.variety] for photo in train.photos])
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         """The dish teaches more, the class is what is served."""
