@@ -101,10 +101,8 @@ def run(
         raise UsageError(
             "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
         )
-    if not rate:
-        arrivals = "closed"
     demands = [
-        LoadSpec(model, level, arrivals, rows, protocol, shared_memory, through)
+        LoadSpec(model, level, arrivals if rate else "closed", rows, protocol, shared_memory, through)
         for rows in batch
         for level in rate or concurrency or (1,)
     ]

@@ -173,7 +173,7 @@ def parse(report: str, batch: int) -> Measurement:
         columns = {each.name: each.metadata["column"] for each in fields(Measurement) if each.metadata}
         milliseconds = {name: float(row[column]) / 1000 for name, column in columns.items()}
         return Measurement(batch, float(row["Inferences/Second"]), **milliseconds)
-    except (KeyError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError) as exc:
         raise PerfAnalyzerError(
             f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
             "run `make setup`"

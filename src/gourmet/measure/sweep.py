@@ -12,14 +12,7 @@ from gourmet.errors import UsageError
 from gourmet.measure import async_client, expected, perf_analyzer_client, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
-from gourmet.measure.task import (
-    Addresses,
-    MeasureOptions,
-    Workload,
-    check_possible,
-    only_ours,
-    wire_for,
-)
+from gourmet.measure.task import Addresses, MeasureOptions, Workload, check_possible, only_ours, wire_for
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
 from gourmet.serving.client import describe_model, triton
