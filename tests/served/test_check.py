@@ -32,7 +32,7 @@ from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.checking.check import check
+from gourmet.tasks.classification.checking.check import check_pictures
 from gourmet.tasks.classification.checking.reference_comparison import Agreement
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.training.files import save_tensors
@@ -107,7 +107,7 @@ def put_faulty(repository: Path, fault: str) -> None:
 
 def checked(url: str, model: str, data: Path, **more: Any) -> Report:
     wanted = Wanted(model, data, repository=MODELS, url=url, **more)
-    return check(wanted, lambda title: nullcontext(lambda share, words="": None))
+    return check_pictures(wanted, lambda title: nullcontext(lambda share, words="": None))
 
 
 def run(*arguments: object) -> Result:

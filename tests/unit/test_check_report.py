@@ -13,8 +13,8 @@ import pytest
 from gourmet.contracts import ModelInfo
 from gourmet.runtime.statistics import ModelStatistics
 from gourmet.tasks.checking import Wanted
+from gourmet.tasks.classification.accuracy import calibration_error
 from gourmet.tasks.classification.checking.asking import Again, Asked, Failure, Served
-from gourmet.tasks.classification.checking.page import page
 from gourmet.tasks.classification.checking.pictures import Pictures
 from gourmet.tasks.classification.checking.reference_comparison import agreement
 from gourmet.tasks.classification.checking.report import Report
@@ -59,7 +59,7 @@ def test_quality_of_the_answers_by_hand() -> None:
     assert found.at_threshold is not None
     assert found.at_threshold.coverage == 2 / 4
     assert found.at_threshold.accuracy == 1.0
-    assert found.calibration_error == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
+    assert calibration_error(found.bins) == pytest.approx((0.3 + 2 * 0.0 + 0.2) / 4)
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
@@ -102,8 +102,8 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     found = agreement(asked(), theirs, pictures(), LABELS, Path("w"))
     assert found.different == 1
     assert found.largest_difference == pytest.approx(0.2)
-    assert [each.name for each in found.worst[:2]] == ["p1", "p2"]
-    assert (found.worst[0].served, found.worst[0].eager) == ("a", "b")
+    assert [each["name"] for each in found.worst[:2]] == ["p1", "p2"]
+    assert (found.worst[0]["served"], found.worst[0]["eager"]) == ("a", "b")
     assert found.top1 == 4 / 4
 
 
@@ -117,7 +117,7 @@ def test_rows_without_an_answer_are_not_compared() -> None:
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     got = asked()
     made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, Path("w")))
-    html = page(made)
+    html = made.page()
     assert html.count("<svg") == 4
     assert "c&lt;d" in html
     assert "c<d" not in html
@@ -128,6 +128,6 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
 
 
 def test_without_labels_the_page_still_says_how_fast() -> None:
-    html = page(report(asked(), pictures(None)))
+    html = report(asked(), pictures(None)).page()
     assert "rows/s" in html
     assert "Who is taken for whom" not in html

@@ -28,7 +28,7 @@ from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.evaluation_file import (
+from gourmet.tasks.classification.evaluation import (
     Calibration,
     NotEvaluated,
     read_evaluation,

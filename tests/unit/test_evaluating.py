@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gourmet.pictures.classifier import softmax
-from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.calibration import (
+from gourmet.tasks.classification.accuracy import (
+    accuracy,
     calibration_error,
     choose_threshold,
     coverage_curve,
@@ -17,7 +17,7 @@ from gourmet.tasks.classification.calibration import (
     reliability,
 )
 from gourmet.tasks.classification.evaluation import Answered, evaluate
-from gourmet.tasks.classification.evaluation_page import mistakes, page
+from gourmet.tasks.classification.pages import evaluation_page, mistakes
 
 LABELS = ("a", "b", "c", "d")
 CLASSES = np.array([0, 0, 0, 1, 1, 2])
@@ -95,9 +95,9 @@ def answered(temperature: float) -> Answered:
     return Answered(logits, classes, [f"{i}.jpg" for i in range(400)], lambda row: b"picture")
 
 
-def test_temperature_and_threshold_come_from_the_part_named_and_apply_to_all() -> None:
+def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    found = evaluate(parts, LABELS, chosen_on="validation", wanted=0.75, views={"a and b": ["a", "b"]})
+    found = evaluate(parts, LABELS, wanted=0.75, views={"a and b": ["a", "b"]})
     assert found.temperature == pytest.approx(2.0, rel=0.25)
     numbers = found.as_dict()
     assert numbers["test"]["photos"] == 400
@@ -110,7 +110,7 @@ def test_temperature_and_threshold_come_from_the_part_named_and_apply_to_all() -
 
 def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
     part = answered(1.0)
-    found = mistakes(part, 1.0, LABELS, count=10)
+    found = mistakes(softmax(part.logits), part.classes, part.names, part.picture, LABELS, count=10)
     assert len(found) == 10
     assert all(each["answer"] != each["true"] for each in found)
     sure = [each["sure"] for each in found]
@@ -118,8 +118,8 @@ def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
 
 
 def test_the_report_holds_everything_itself() -> None:
-    found = evaluate({"validation": answered(1.0)}, LABELS, chosen_on="validation", wanted=0.75, views={})
-    report = page("blobs <1>", found)
+    found = evaluate({"validation": answered(1.0)}, LABELS, wanted=0.75, views={})
+    report = evaluation_page("blobs <1>", found)
     assert "blobs &lt;1&gt;" in report
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
@@ -128,7 +128,7 @@ def test_the_report_holds_everything_itself() -> None:
 
 def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:
     part = Answered(SCORES[[0, 5]], np.array([0, 2]), ["0.jpg", "1.jpg"], lambda row: b"picture")
-    report = page("two", evaluate({"test": part}, LABELS, chosen_on="test", wanted=0.75, views={}))
+    report = evaluation_page("two", evaluate({"validation": part}, LABELS, wanted=0.75, views={}))
     matrix = report.partition("matrix'")[2].partition("</table>")[0]
     assert [line.removeprefix("<tr><th>") for line in matrix.splitlines() if "<tr><th>" in line][1:] == [
         "a",

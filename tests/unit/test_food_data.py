@@ -14,7 +14,7 @@ from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.train import TRAINING, Food11Task
-from gourmet.tasks.classification.labelled_pictures import decode, natural_side, read
+from gourmet.tasks.classification.labelled_pictures import decode, natural_side
 from gourmet.tasks.datasets import BadData
 
 CLASSES = range(len(contract.SYSTEM.labels))
@@ -139,7 +139,7 @@ def test_a_zip_damaged_in_the_middle_names_the_photo(tmp_path: Path) -> None:
     data[start : start + 40] = bytes(40)
     (tmp_path / "test.zip").write_bytes(data)
     with pytest.raises(BadData, match=r"test\.zip is damaged at 0/b\.jpg"):
-        list(read(DATA.listing(tmp_path, "test")))
+        list(DATA.read(DATA.listing(tmp_path, "test")))
 
 
 def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:

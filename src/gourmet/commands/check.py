@@ -14,10 +14,6 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import DEFAULT
 
 
-class CheckFailed(GourmetError):
-    """Answers that are missing, mixed up, or too often wrong."""
-
-
 class Stopped(GourmetError):
     """Ctrl-C before the end."""
 
@@ -110,4 +106,4 @@ def check(
     if report.stopped:
         raise Stopped(f"stopped after {report.progress()}")
     if faults := report.faults():
-        raise CheckFailed("\n       ".join(faults))
+        raise GourmetError("\n       ".join(faults))

@@ -94,13 +94,10 @@ def new(
         **_prepared_like(like),
     )
     onnx = bool(weights and weights.suffix == ".onnx")
-    if onnx and architecture:
+    if weights and onnx == bool(architecture):
         raise UsageError(
-            f"--architecture is for .pth and .safetensors: drop it, {weights} says what it computes"
-        )
-    if weights and not onnx and not architecture:
-        raise UsageError(
-            f"{weights} does not say what it is weights of: add --architecture, as in torchvision:resnet18"
+            f"--weights {weights}: add --architecture for .pth and .safetensors, which do not say what they "
+            "are weights of, as in torchvision:resnet18; drop it for .onnx"
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
@@ -206,18 +203,18 @@ def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
 
 
 def _next(system: PictureClassifier, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
-    usual = models == repository.DEFAULT
     name, model = system.name, system.default_model
+    to, repositories = f" --to {models}", f" --model-repository {models}"
+    if models == repository.DEFAULT:
+        to = repositories = ""
     if not weights:
         return [
             f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",
             f"gourmet evaluate {name}",
-            f"gourmet deploy {name} --format onnx{'' if usual else f' --to {models}'}",
+            f"gourmet deploy {name} --format onnx{to}",
         ]
-    web = (stack.web_url if stack else "") or "http://localhost:5000"
-    start = "gourmet up --web-only" if stack else "gourmet up"
-    if not stack and not usual:
-        start = f"{start} --model-repository {models}"
+    web = (stack and stack.web_url) or "http://localhost:5000"
+    start = "gourmet up --web-only" if stack else f"gourmet up{repositories}"
     return [
         *([] if stack and stack.web_url else [start]),
         f"{web}/classify/{name}     its page",

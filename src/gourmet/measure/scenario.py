@@ -7,7 +7,6 @@ before is put back at the end, whatever happens.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -123,16 +122,17 @@ def run(
     measured: list[Point] = []
     refused: list[Rejection] = []
     beside: list[Sequence[LayoutResult]] = []
-    steps = turns * len(scenario.arms)
+    steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
     with scenario.server() if scenario.server else nullcontext(target) as asked:
         on_step(0.0, "asking every row alone")
         workloads = {model: sweep.prepare(model, asked, data) for model in scenario.models}
         about = " ".join(filter(None, [scenario.about, scenario.check(workloads)]))
         with config_guard.restored(asked, scenario.models) as running:
-            for place, arm in enumerate(turns * scenario.arms):
+            for place, (turn, arm) in enumerate(steps):
 
-                def on_arm(share: float, words: str, place: int = place) -> None:
-                    on_step((place + share) / steps, words)
+                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
+                    said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
+                    on_step((place + share) / len(steps), said)
 
                 if scenario.beside and arm is scenario.arms[0]:
                     on_arm(0.0, "without a server")
@@ -174,10 +174,9 @@ def merge(turns: Sequence[Point]) -> Point:
     """
     if len(turns) == 1:
         return turns[0]
-    executions, infer_ms = defaultdict[int, int](int), defaultdict[int, float](float)
+    sizes: dict[int, list[BatchSize]] = {}
     for size in (size for point in turns for size in point.batches):
-        executions[size.rows] += size.executions
-        infer_ms[size.rows] += size.executions * size.infer_ms
+        sizes.setdefault(size.rows, []).append(size)
     streams = [point.stream for point in turns if point.stream]
     pieces = stats.interval([each.pieces_per_s.value for each in streams]) if streams else None
     return replace(
@@ -185,9 +184,7 @@ def merge(turns: Sequence[Point]) -> Point:
         rows_per_s=stats.interval([point.rows_per_s.value for point in turns]),
         latency_ms=_mean([point.latency_ms for point in turns]),
         split_ms=_mean([point.split_ms for point in turns]),
-        batches=tuple(
-            BatchSize(rows, count, infer_ms[rows] / count) for rows, count in sorted(executions.items())
-        ),
+        batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
         windows=tuple(
             Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
         ),
@@ -207,3 +204,8 @@ def _mean(turns: Sequence[Any]) -> Any:
     if isinstance(first, Latency | Split | Stream | Estimate):
         return replace(first, **{name: _mean([vars(each)[name] for each in turns]) for name in vars(first)})
     return statistics.fmean(turns)
+
+
+def _sum(rows: int, sizes: Sequence[BatchSize]) -> BatchSize:
+    count = sum(size.executions for size in sizes)
+    return BatchSize(rows, count, sum(size.infer_ms * size.executions for size in sizes) / count)

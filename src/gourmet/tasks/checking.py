@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from gourmet.contracts import Task
+import numpy as np
+
 from gourmet.errors import UsageError
 from gourmet.serving.client import describe_model, triton
 from gourmet.systems import registry
 from gourmet.tasks.furniture import Stage
 
-# Each has a function `check`.
-_MODULES: Final[dict[Task, str]] = {
-    "classification": "gourmet.tasks.classification.checking.check",
-    "generation": "gourmet.tasks.generation_check",
-}
+if TYPE_CHECKING:
+    from gourmet.tasks.classification.checking.report import Report
+    from gourmet.tasks.generation_check import TextReport
+
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
@@ -44,29 +43,8 @@ class Wanted:
     min_top1: float | None = None
 
 
-class CheckReport(Protocol):
-    """What a check found; Ctrl-C ends it early, with what it had by then."""
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def faults(self) -> list[str]:
-        """Why the check fails, a sentence each; empty if it passes."""
-
-    def progress(self) -> str:
-        """How much of it was done, for a check that was stopped."""
-
-    def as_dict(self) -> dict[str, Any]: ...
-
-    def summary(self) -> str:
-        """For a terminal."""
-
-    def page(self) -> str:
-        """As HTML."""
-
-
-def check(wanted: Wanted, stage: Stage) -> CheckReport:
-    """Check a served model as its task wants it."""
+def check(wanted: Wanted, stage: Stage) -> Report | TextReport:
+    """Check a served model as its task wants it; Ctrl-C ends it early, with what was found by then."""
     with triton(wanted.url) as client:
         info = describe_model(client, wanted.model)
     if not info.system:
@@ -75,9 +53,25 @@ def check(wanted: Wanted, stage: Stage) -> CheckReport:
             f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
             f"one of {', '.join(registry.names())}"
         )
-    module = importlib.import_module(_MODULES[registry.load(info.system).task])
-    report: CheckReport = module.check(wanted, stage)
-    return report
+    if registry.load(info.system).task == "generation":
+        from gourmet.tasks.generation_check import check_texts
+
+        return check_texts(wanted, stage)
+    from gourmet.tasks.classification.checking.check import check_pictures
+
+    return check_pictures(wanted, stage)
+
+
+def percentiles(times_ms: Sequence[float]) -> dict[str, float]:
+    """Of latencies; empty if there are none."""
+    if not times_ms:
+        return {}
+    found = {f"p{q}": round(float(np.percentile(times_ms, q)), 2) for q in (50, 90, 95, 99)}
+    return {**found, "max": round(max(times_ms), 2)}
+
+
+def as_words(times_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.0f}" for name, value in times_ms.items()) + " ms"
 
 
 def in_threads(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -52,16 +52,9 @@ def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...
     """`limit` examples, as many of each class as there are of the others, spread over each class."""
     if limit is None:
         return tuple(examples)
-    counts = Counter(example.class_id for example in examples)
-    share = -(-limit // len(counts))
-    taken: Counter[int] = Counter()
-    seen: Counter[int] = Counter()
-    chosen: list[Example] = []
-    for example in examples:
-        mine = example.class_id
-        stride = max(1, counts[mine] // share)
-        if seen[mine] % stride == 0 and taken[mine] < share and len(chosen) < limit:
-            taken[mine] += 1
-            chosen.append(example)
-        seen[mine] += 1
-    return tuple(chosen)
+    by_class = defaultdict[int, list[int]](list)
+    for place, example in enumerate(examples):
+        by_class[example.class_id].append(place)
+    share = -(-limit // len(by_class))
+    chosen = [place for mine in by_class.values() for place in mine[:: max(1, len(mine) // share)][:share]]
+    return tuple(examples[place] for place in sorted(chosen)[:limit])

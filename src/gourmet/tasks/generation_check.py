@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-
-import numpy as np
 
 from gourmet.contracts import Generation, ModelInfo
 from gourmet.errors import GourmetError
@@ -17,7 +15,7 @@ from gourmet.reports.page import render
 from gourmet.runtime.generate import stream
 from gourmet.serving.client import describe_model, infer, model_index, triton
 from gourmet.systems import registry
-from gourmet.tasks.checking import Wanted, in_threads
+from gourmet.tasks.checking import Wanted, as_words, in_threads, percentiles
 from gourmet.tasks.furniture import Stage
 
 _EXAMPLES: Final = 64
@@ -43,7 +41,7 @@ class TextAnswer:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Fulfils `gourmet.tasks.checking.CheckReport`."""
+    """What a check of a model that generates text found."""
 
     model: str
     version: str
@@ -90,8 +88,8 @@ class TextReport:
             "texts": self.wanted,
             "answered": len(self._answered),
             "faults": self.faults(),
-            "total_ms": _percentiles([each.total_ms for each in self._answered]),
-            "first_piece_ms": _percentiles([each.first_piece_ms for each in self._answered]),
+            "total_ms": percentiles([each.total_ms for each in self._answered]),
+            "first_piece_ms": percentiles([each.first_piece_ms for each in self._answered]),
             "pieces": sum(len(each.pieces) for each in self._answered),
         }
 
@@ -102,9 +100,7 @@ class TextReport:
             lines.append(f"pieces      {told['pieces']}, joined and compared with {self.compared_with}")
         for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
             if told[key] and (self.decoupled or key == "total_ms"):
-                lines.append(
-                    f"{name:<12}{', '.join(f'{q} {value:.0f}' for q, value in told[key].items())} ms"
-                )
+                lines.append(f"{name:<12}{as_words(told[key])}")
         return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self._answered[:_NAMED]])
 
     def page(self) -> str:
@@ -113,7 +109,7 @@ class TextReport:
         return render("tasks/generation_check.html", title=title, summary=summary, rows=rows)
 
 
-def check(wanted: Wanted, stage: Stage) -> TextReport:
+def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
     """`wanted.data` may be a file of texts, a line each."""
     with triton(wanted.url) as client:
         info = describe_model(client, wanted.model)
@@ -144,34 +140,26 @@ def _texts(wanted: Wanted, system: Generation) -> list[str]:
 def _ask(
     wanted: Wanted, system: Generation, info: ModelInfo, beside: ModelInfo | None, text: str
 ) -> TextAnswer:
+    pieces, arrived_ms = list[str](), list[float]()
     began = time.monotonic()
-    pieces: list[str] = []
-    first_ms = 0.0
-    timeout_s = wanted.timeout_s
     try:
-        inputs = system.text_inputs(text, info, {})
-        if info.decoupled:
-            for outputs in stream(wanted.url, info, inputs, timeout_s):
-                first_ms = first_ms or _ms_since(began)
-                pieces.append(system.generated(outputs, info).text)
-        else:
-            pieces.append(_whole(wanted, system, text, info))
-        total_ms = _ms_since(began)
-        whole = _whole(wanted, system, text, beside) if beside else None
+        for piece in _pieces(wanted, system, info, text):
+            pieces.append(piece)
+            arrived_ms.append((time.monotonic() - began) * 1000.0)
+        whole = "".join(_pieces(wanted, system, beside, text)) if beside else None
     except (GourmetError, OSError) as exc:
         return TextAnswer(text, failure=str(exc))
-    return TextAnswer(text, tuple(pieces), whole, total_ms, first_ms or total_ms)
+    arrived_ms = arrived_ms or [0.0]
+    return TextAnswer(text, tuple(pieces), whole, arrived_ms[-1], arrived_ms[0])
 
 
-def _whole(wanted: Wanted, system: Generation, text: str, info: ModelInfo) -> str:
-    with triton(wanted.url, wanted.timeout_s) as client:
-        outputs = infer(client, info.name, system.text_inputs(text, info, {}))
-    return system.generated(outputs, info).text
-
-
-def _ms_since(began: float) -> float:
-    return (time.monotonic() - began) * 1000.0
-
-
-def _percentiles(times: Sequence[float]) -> dict[str, float]:
-    return {f"p{q}": round(float(np.percentile(times, q)), 2) for q in (50, 90, 99)} if times else {}
+def _pieces(wanted: Wanted, system: Generation, info: ModelInfo, text: str) -> Iterator[str]:
+    """The answer of a model: its only one, or piece by piece."""
+    inputs = system.text_inputs(text, info, {})
+    if info.decoupled:
+        answers = stream(wanted.url, info, inputs, wanted.timeout_s)
+    else:
+        with triton(wanted.url, wanted.timeout_s) as client:
+            answers = iter([infer(client, info.name, inputs)])
+    for outputs in answers:
+        yield system.generated(outputs, info).text

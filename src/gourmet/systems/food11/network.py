@@ -63,7 +63,7 @@ def load(path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, An
     With an `architecture`, it is a network of torchvision that answers in the classes itself.
     """
     if architecture not in ("", ARCHITECTURE):
-        return torchvision_network.load(path, contract.SYSTEM, architecture)
+        return torchvision_network.TorchvisionNetwork(contract.SYSTEM, architecture)(path)
     tensors, about = load_tensors(path)
     check_about(path, about, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
     network = Food11Network(about["dishes"], about["dish_classes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,13 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gourmet.contracts import Classification
+from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import softmax
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.instances import available_cpus
-from gourmet.tasks.classification.accuracy import Accuracy, Classes, Scores, accuracy
-from gourmet.tasks.classification.calibration import (
+from gourmet.runtime.manifest import sha256
+from gourmet.tasks.classification.accuracy import (
+    Accuracy,
     Bin,
+    Classes,
     Operating,
+    Scores,
+    accuracy,
     calibration_error,
     choose_threshold,
     coverage_curve,
@@ -27,13 +33,43 @@ from gourmet.tasks.classification.calibration import (
     operating_at,
     reliability,
 )
-from gourmet.tasks.classification.evaluation_file import Calibration, write_evaluation
 from gourmet.tasks.furniture import Data, Load, Stage
 
 if TYPE_CHECKING:
     from torch import nn
 
+EVALUATION: Final = "evaluation.json"
 _ROWS: Final = 64
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What evaluation found out about a network's confidence; as it is, where nobody evaluated it."""
+
+    temperature: float = 1.0
+    threshold: float = 0.0
+
+
+class NotEvaluated(GourmetError):
+    """Weights whose temperature and threshold nobody knows."""
+
+
+def write_evaluation(weights: Path, calibration: Calibration, accuracy: dict[str, Any]) -> None:
+    """Note what was measured of `weights`, beside them; `gourmet deploy` ships it with the model."""
+    found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "calibration": vars(calibration)}
+    with written_aside(weights.parent / EVALUATION) as aside:
+        aside.write_text(json.dumps({**found, "accuracy": accuracy}, indent=2) + "\n", encoding="utf-8")
+
+
+def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
+    path = weights.parent / EVALUATION
+    if not path.exists():
+        raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["weights"]["sha256"] != sha256(weights):
+        raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
+    return Calibration(**found["calibration"]), found["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -95,11 +131,11 @@ class Evaluated:
 
     def write(self, weights: Path, title: str) -> Path:
         """Leave what deploying needs beside the weights, and a report, whose path is returned."""
-        from gourmet.tasks.classification.evaluation_page import page
+        from gourmet.tasks.classification.pages import evaluation_page
 
         report = weights.with_suffix(".report.html")
         with written_aside(report) as aside:
-            aside.write_text(page(title, self), encoding="utf-8")
+            aside.write_text(evaluation_page(title, self), encoding="utf-8")
         write_evaluation(weights, Calibration(self.temperature, self.threshold), self.as_dict())
         return report
 
@@ -130,13 +166,7 @@ class ClassifierEvaluation:
         for part in self.data.parts(data):
             with stage(part) as tick:
                 answered[part] = self.answers(network, data, part, limit=limit, device=device, tick=tick)
-        return evaluate(
-            answered,
-            self.system.labels,
-            chosen_on="validation",
-            wanted=self.wanted_accuracy,
-            views=self.views,
-        )
+        return evaluate(answered, self.system.labels, self.wanted_accuracy, self.views)
 
     def answers(
         self,
@@ -181,18 +211,13 @@ def ask(
 
 
 def evaluate(
-    parts: Mapping[str, Answered],
-    labels: Sequence[str],
-    *,
-    chosen_on: str,
-    wanted: float,
-    views: Mapping[str, Sequence[str]],
+    parts: Mapping[str, Answered], labels: Sequence[str], wanted: float, views: Mapping[str, Sequence[str]]
 ) -> Evaluated:
-    """Choose temperature and threshold on the part `chosen_on`, then measure all parts with them.
+    """Choose temperature and threshold on the validation part, then measure all parts with them.
 
     The threshold is the lowest at which `wanted` of the answers given are right.
     """
-    base = parts[chosen_on]
+    base = parts["validation"]
     temperature = fit_temperature(base.logits, base.classes)
     curve = coverage_curve(softmax(base.logits, temperature), base.classes)
     threshold = choose_threshold(curve, wanted).threshold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +14,10 @@ from gourmet.deploying.target import Deployment
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.classification.evaluation_file import Calibration, NotEvaluated, read_evaluation
+from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
 from gourmet.tasks.classification.gate import Pixels
 from gourmet.tasks.classification.targets import Formats, Source
-from gourmet.tasks.datasets import BadData, Labelled
+from gourmet.tasks.datasets import BadData
 from gourmet.tasks.furniture import Data, Load
 from gourmet.training.task import Tick
 
@@ -75,29 +75,20 @@ class ClassifierExport:
     def _labelled(self, data: Path, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64]]:
         """Pictures to calibrate with, others to verify with, and the classes of these."""
         held = self.data.listing(data, "validation")
-        train = self.data.listing(data, "train", _CALIBRATED_ON) if self.calibrates else held[:0]
-        total = len(train) + len(held)
-        calibration = self._pixels(train, lambda done: tick(done / total))
-        images = self._pixels(held, lambda done: tick((done + len(train)) / total))
+        train = self.data.listing(data, "train", _CALIBRATED_ON) if self.calibrates else ()
+        examples, rows = [*train, *held], []
+        for example, picture in zip(examples, self.data.read(examples), strict=True):
+            try:
+                rows.append(self.system.pixels(picture))
+            except PictureError as exc:
+                raise BadData(f"{example.name}: {exc}") from exc
+            tick(len(rows) / len(examples))
+        images = np.stack(rows)
         order = np.random.default_rng(0).permutation(len(held))  # the first rows are of all classes
         classes = np.array([example.class_id for example in held], dtype=np.int64)
-        return calibration, images[order], classes[order]
+        return images[: len(train)], images[len(train) :][order], classes[order]
 
     def _made_up(self, tick: Tick) -> tuple[Pixels, Pixels, None]:
         images = np.stack([self.system.pixels(each) for each in self.system.examples(_MADE_UP, 0)])
         tick(1.0)
         return images, images, None
-
-    def _pixels(self, examples: Sequence[Labelled], tick: Callable[[int], None]) -> Pixels:
-        rows = []
-        for at, (example, picture) in enumerate(zip(examples, self.data.read(examples), strict=True), 1):
-            try:
-                rows.append(self.system.pixels(picture))
-            except PictureError as exc:
-                raise BadData(f"{example.name}: {exc}") from exc
-            tick(at)
-        return (
-            np.stack(rows)
-            if rows
-            else np.empty((0, self.system.input_size, self.system.input_size), np.uint8)
-        )

@@ -12,13 +12,14 @@ else is added.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,8 @@ PARTS: Final = {
     "test": ("test", "evaluation", "testing"),
     "sharp": ("sharp",),
 }
-_SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
+SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
+Used = TypeVar("Used")
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
 
 
@@ -85,9 +87,21 @@ class LabelledPictures:
         always = ("validation", "test")
         return always + tuple(part for part in _sources(data) if part not in (*always, "train"))
 
-    def read(self, photos: Sequence[Photo]) -> Iterator[bytes]:
-        """The bytes of each picture, in order."""
-        return read(photos)
+    @staticmethod
+    def read(photos: Sequence[Photo]) -> Iterator[bytes]:
+        """The bytes of each photo, in order; every zip is opened once."""
+        with contextlib.ExitStack() as opened:
+            archives: dict[Path, zipfile.ZipFile] = {}
+            for photo in photos:
+                if photo.source.is_dir():
+                    yield (photo.source / photo.name).read_bytes()
+                    continue
+                if photo.source not in archives:
+                    archives[photo.source] = opened.enter_context(_opened(photo.source))
+                try:
+                    yield archives[photo.source].read(photo.name)
+                except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
+                    raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
 
     def _photos(self, source: Path) -> list[Photo]:
         return [Photo(source, name, *self._label(source, name)) for name in _members(source)]
@@ -117,32 +131,11 @@ class LabelledPictures:
         return plain.index(name) if name in plain else None
 
 
-def read(photos: Sequence[Photo]) -> Iterator[bytes]:
-    """The bytes of each photo, in order; every zip is opened once."""
-    archives: dict[Path, zipfile.ZipFile] = {}
-    try:
-        for photo in photos:
-            if photo.source.is_dir():
-                yield (photo.source / photo.name).read_bytes()
-                continue
-            archive = archives.get(photo.source) or archives.setdefault(photo.source, _opened(photo.source))
-            try:
-                yield archive.read(photo.name)
-            except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
-                raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
-    finally:
-        for archive in archives.values():
-            archive.close()
-
-
 def decode(photos: Sequence[Photo], side: int, tick: Callable[[int], None] = lambda done: None) -> Pixels:
     """All of `photos` as squares of `side` pixels; calls `tick` with how many are done."""
     images = np.empty((len(photos), side, side, 3), dtype=np.uint8)
-    for index, (photo, data) in enumerate(zip(photos, read(photos), strict=True)):
-        try:
-            images[index] = square_pixels(data, side)
-        except PictureError as exc:
-            raise BadData(f"{photo.source}: {photo.name}: {exc}") from exc
+    for index, image in enumerate(_each(photos, lambda data: square_pixels(data, side))):
+        images[index] = image
         tick(index + 1)
     return Pixels(tuple(photos), images, np.array([photo.class_id for photo in photos], dtype=np.int64))
 
@@ -150,14 +143,15 @@ def decode(photos: Sequence[Photo], side: int, tick: Callable[[int], None] = lam
 def natural_side(photos: Sequence[Photo], most: int, samples: int = 64) -> int:
     """How wide to keep photos: what they have, up to `most`."""
     some = photos[:: max(1, len(photos) // samples)]
-    sides = []
-    for photo, data in zip(some, read(some), strict=True):
+    return min(most, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
+
+
+def _each(photos: Sequence[Photo], use: Callable[[bytes], Used]) -> Iterator[Used]:
+    for photo, data in zip(photos, LabelledPictures.read(photos), strict=True):
         try:
-            info = identify(data)
+            yield use(data)
         except PictureError as exc:
             raise BadData(f"{photo.source}: {photo.name}: {exc}") from exc
-        sides.append(min(info.width, info.height))
-    return min(most, int(np.median(sides)))
 
 
 def _sources(data: Path) -> dict[str, Path]:
@@ -181,11 +175,8 @@ def _members(source: Path) -> list[str]:
     else:
         with _opened(source) as archive:
             names = [info.filename for info in archive.infolist() if not info.is_dir()]
-    return sorted(name for name in names if Path(name).suffix.lower() in _SUFFIXES and not _hidden(name))
-
-
-def _hidden(name: str) -> bool:
-    return any(step.startswith((".", "__MACOSX")) for step in name.split("/"))
+    shown = (name for name in names if not any(s.startswith((".", "__MACOSX")) for s in name.split("/")))
+    return sorted(name for name in shown if Path(name).suffix.lower() in SUFFIXES)
 
 
 def _opened(source: Path) -> zipfile.ZipFile:

@@ -9,7 +9,7 @@ from gourmet.deploying.target import Deployment
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.classification.evaluation_file import Calibration
+from gourmet.tasks.classification.evaluation import Calibration
 from gourmet.tasks.classification.export import ClassifierExport
 from gourmet.tasks.classification.files import filled_in
 from gourmet.tasks.classification.given_onnx import given_onnx
@@ -21,7 +21,6 @@ from gourmet.training.task import Tick
 _ALWAYS: Final = ("contract.py", "data.py", "MODEL_CARD.md")
 # Without a network of torch, as with a file of ONNX, there is nothing to train or export.
 _OF_A_NETWORK: Final = ("network.py", "train.py", "evaluate.py", "export.py")
-_CHOICES: Final = ("input_size", "mean", "std", "probability_outputs", "logit_outputs")
 
 
 def write_system(system: PictureClassifier, architecture: str, weights: Path | None) -> None:
@@ -30,14 +29,8 @@ def write_system(system: PictureClassifier, architecture: str, weights: Path | N
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "__init__.py").touch()
     system.sample_file.write_bytes(made_up())
-    usual = PictureClassifier("", "", "", "", (), Path())
-    own = {
-        name: str(value).replace("'", '"')
-        for name in _CHOICES
-        if (value := getattr(system, name)) != getattr(usual, name)
-    }
     for name in (*_ALWAYS, *(_OF_A_NETWORK if architecture else ())):
-        text = filled_in(name, system=system, architecture=architecture, weights=weights, own=own)
+        text = filled_in(name, system=system, architecture=architecture, weights=weights)
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -17,7 +15,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.accuracy import balanced_accuracy
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
+from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, describe
 from gourmet.tasks.datasets import check_classes
 from gourmet.training.recipe import Phase, Recipe
 from gourmet.training.task import Tick
@@ -72,7 +70,9 @@ class PictureTraining:
     ) -> PictureTask:
         photos = self.data.listing(data, "train", limit)
         check_classes(data, (photo.class_id for photo in photos), self.system.labels)
-        held = self.data.listing(data, "validation", limit and max(limit // 5, len(self.system.labels)))
+        labels = len(self.system.labels)
+        most = min(_MEASURED_PER_CLASS, max(limit // labels // 5, 1)) if limit else _MEASURED_PER_CLASS
+        held = self.data.listing(data, "validation", most * labels)
         side = natural_side(photos, self.system.input_size)
         total = len(photos) + len(held)
         train = decode(photos, side, lambda done: tick(done / total))
@@ -82,16 +82,12 @@ class PictureTraining:
 
     def task(self, train: Pixels, held: Pixels, device: torch.device, *, pretrained: bool) -> PictureTask:
         assert self.network
-        network = self.network.build(pretrained=pretrained)
-        return PictureTask(self.system, network, self.network.about(), train, held, device)
+        architecture = self.network.architecture
+        network = build(architecture, len(self.system.labels), pretrained=pretrained)
+        return PictureTask(self.system, network, describe(self.system, architecture), train, held, device)
 
     def bundled_data(self) -> tuple[Path, str] | None:
         return None
-
-
-def _spread(rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """At most _MEASURED_PER_CLASS of `rows`, from all over them: they are sorted by variety."""
-    return rows[:: max(1, -(-len(rows) // _MEASURED_PER_CLASS))]
 
 
 class PictureTask:
@@ -112,11 +108,8 @@ class PictureTask:
         self.device = device
         self.images = torch.from_numpy(train.images).to(device)
         self.classes = torch.from_numpy(train.classes)
-        chosen = np.concatenate(
-            [_spread(np.flatnonzero(held.classes == c)) for c in range(len(system.labels))]
-        )
-        self.held_images = torch.from_numpy(held.images[chosen])
-        self.held_classes = torch.from_numpy(held.classes[chosen])
+        self.held_images = torch.from_numpy(held.images)
+        self.held_classes = torch.from_numpy(held.classes)
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """As many photos as there are, every class equally often.

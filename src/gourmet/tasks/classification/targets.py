@@ -18,7 +18,7 @@ from gourmet.deploying import onnx_export
 from gourmet.deploying.target import Check, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.evaluation_file import Calibration
+from gourmet.tasks.classification.evaluation import Calibration
 from gourmet.tasks.classification.files import filled_in
 from gourmet.tasks.classification.gate import Answers, Pixels, Scores
 

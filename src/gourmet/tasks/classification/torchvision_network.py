@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +35,9 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
     name = architecture.removeprefix(PREFIX)
     known: list[str] = models.list_models(module=models)
     if not architecture.startswith(PREFIX) or name not in known:
-        near = difflib.get_close_matches(name, known, 3) or ("resnet18", "mobilenet_v2", "convnext_tiny")
         raise UsageError(
             f"{architecture!r} is not an architecture known here: write {PREFIX} and a classifier of "
-            f"torchvision, such as {', '.join(PREFIX + each for each in near)}"
+            f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2"
         )
     network: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
     if pretrained:
@@ -65,30 +63,20 @@ class TorchvisionNetwork:
     architecture: str
 
     def __call__(self, path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, Any]]:
-        return load(path, self.system, architecture or self.architecture)
-
-    def about(self) -> dict[str, Any]:
-        """What a file of these weights says about itself."""
-        return describe(self.system, self.architecture)
-
-    def build(self, *, pretrained: bool = False) -> nn.Module:
-        return build(self.architecture, len(self.system.labels), pretrained=pretrained)
+        architecture = architecture or self.architecture
+        network = build(architecture, len(self.system.labels))
+        tensors, about = load_tensors(path)
+        if about:
+            check_about(path, about, self.system.name, architecture, self.system.labels)
+        else:
+            about = {**describe(self.system, architecture), "foreign": True}
+        put_tensors(network, tensors, path)
+        return network.eval(), about
 
 
 def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:
+    """What a file of weights says about itself."""
     return {"system": system.name, "architecture": architecture, "labels": list(system.labels)}
-
-
-def load(path: Path, system: PictureClassifier, architecture: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network in `path`, ready to answer, and what is known of it; raise BadWeights."""
-    network = build(architecture, len(system.labels))
-    tensors, about = load_tensors(path)
-    if about:
-        check_about(path, about, system.name, architecture, system.labels)
-    else:
-        about = {**describe(system, architecture), "foreign": True}
-    put_tensors(network, tensors, path)
-    return network.eval(), about
 
 
 def _declare_missing_operators(names: Sequence[str] = ("nms", "qnms")) -> None:

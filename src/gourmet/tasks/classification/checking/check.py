@@ -21,8 +21,8 @@ from gourmet.tasks.classification.checking.report import Report
 from gourmet.tasks.furniture import Stage, training
 
 
-def check(wanted: Wanted, stage: Stage) -> Report:
-    """Check a served model; Ctrl-C ends it early, and what was found by then is reported."""
+def check_pictures(wanted: Wanted, stage: Stage) -> Report:
+    """Check a served classifier."""
     served = describe(wanted.url, wanted.model)
     name, data = served.info.name, wanted.data or _bundled(served)
     # A model that knows no batches takes one picture at a time, and none takes more than its most.

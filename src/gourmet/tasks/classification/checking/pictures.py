@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from gourmet.errors import GourmetError
-from gourmet.pictures.decode import FORMATS
 from gourmet.systems import registry
 from gourmet.tasks import furniture
+from gourmet.tasks.classification.labelled_pictures import SUFFIXES
 from gourmet.tasks.datasets import EmptyPart, Labelled, evenly
-
-ALL: Final = "all"
-TEST: Final = "test"
 
 
 class BadPictures(GourmetError):
@@ -64,13 +59,13 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
     loose = _loose(data)
     if loose is not None:
         try:
-            _listing(system, data, ALL)
+            _listing(system, data, "all")
         except GourmetError as exc:
             if loose:
                 return _unlabelled(data, loose, limit, str(exc))
-            suffixes = ", ".join(_suffixes())
+            suffixes = ", ".join(sorted(SUFFIXES))
             raise BadPictures(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
-    part = part or (ALL if loose else TEST)
+    part = part or ("all" if loose else "test")
     there = _listing(system, data, part)
     labels = registry.classification(system).labels
 
@@ -98,7 +93,7 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
 
 def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
     known = furniture.data(system)
-    if part != ALL:
+    if part != "all":
         return known.listing(data, part)
     parts = dict.fromkeys(("train", *known.parts(data)))
     pictures: list[Labelled] = []
@@ -117,7 +112,7 @@ def _loose(data: Path) -> list[Path] | None:
     visible = [entry for entry in sorted(data.iterdir()) if not entry.name.startswith(".")]
     if any(entry.is_dir() or entry.suffix.lower() == ".zip" for entry in visible):
         return None
-    return [entry for entry in visible if entry.suffix.lower() in _suffixes()]
+    return [entry for entry in visible if entry.suffix.lower() in SUFFIXES]
 
 
 def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> Pictures:
@@ -131,7 +126,3 @@ def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> P
         read=lambda rows: (chosen[row].read_bytes() for row in rows),
         note=f"these pictures carry no labels, so nothing is said of accuracy ({why})",
     )
-
-
-def _suffixes() -> list[str]:
-    return sorted(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)

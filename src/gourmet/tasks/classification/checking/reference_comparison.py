@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,18 +21,6 @@ _WORST: Final = 10
 
 
 @dataclass(frozen=True)
-class Apart:
-    """One picture about which the two disagree, or agree least."""
-
-    name: str
-    served: str  # the label answered
-    served_sure: float
-    eager: str
-    eager_sure: float
-    difference: float
-
-
-@dataclass(frozen=True)
 class Agreement:
     """How far a served model is from its network, over the pictures that it answered."""
 
@@ -40,17 +28,17 @@ class Agreement:
     pictures: int
     different: int  # answered with another class
     largest_difference: float  # of any probability
-    worst: tuple[Apart, ...]
+    worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
     top1: float | None  # of the network itself, where there are labels
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Picture, answers of both, and how far apart, for a table."""
         return [
             (
-                each.name,
-                f"{each.served} {each.served_sure:.3f}",
-                f"{each.eager} {each.eager_sure:.3f}",
-                f"{each.difference:.1e}",
+                each["name"],
+                f"{each['served']} {each['served_sure']:.3f}",
+                f"{each['eager']} {each['eager_sure']:.3f}",
+                f"{each['difference']:.1e}",
             )
             for each in self.worst
         ]
@@ -80,16 +68,16 @@ def agreement(
         pictures=len(there),
         different=int((best != right).sum()),
         largest_difference=float(apart.max()),
-        worst=tuple(
-            Apart(
-                pictures.names[there[row]],
-                labels[best[row]],
-                float(mine[row].max()),
-                labels[right[row]],
-                float(theirs[row].max()),
-                float(apart[row]),
-            )
+        worst=[
+            {
+                "name": pictures.names[there[row]],
+                "served": labels[best[row]],
+                "served_sure": float(mine[row].max()),
+                "eager": labels[right[row]],
+                "eager_sure": float(theirs[row].max()),
+                "difference": float(apart[row]),
+            }
             for row in order
-        ),
+        ],
         top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[there])),
     )

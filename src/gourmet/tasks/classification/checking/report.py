@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
-
 from gourmet.reports.table import columns
 from gourmet.runtime.statistics import ModelStatistics
-from gourmet.tasks.checking import Wanted
-from gourmet.tasks.classification.accuracy import Accuracy, accuracy
-from gourmet.tasks.classification.calibration import (
+from gourmet.tasks.checking import Wanted, as_words, percentiles
+from gourmet.tasks.classification.accuracy import (
+    Accuracy,
     Bin,
     Operating,
+    accuracy,
     calibration_error,
     operating_at,
     reliability,
@@ -25,7 +24,6 @@ from gourmet.tasks.classification.checking.asking import Again, Asked, Served
 from gourmet.tasks.classification.checking.pictures import Pictures
 from gourmet.tasks.classification.checking.reference_comparison import Agreement
 
-PERCENTILES: Final = (50, 90, 95, 99)
 _NAMED: Final = 5
 
 
@@ -37,15 +35,11 @@ class Quality:
     bins: list[Bin]
     at_threshold: Operating | None  # none where the model has no threshold
 
-    @property
-    def calibration_error(self) -> float:
-        return calibration_error(self.bins)
-
     def as_dict(self) -> dict[str, Any]:
         at = self.at_threshold
         return {
             **self.accuracy.as_dict(),
-            "calibration_error": round(self.calibration_error, 4),
+            "calibration_error": round(calibration_error(self.bins), 4),
             "threshold": at and at.threshold,
             "answered_surely": at and round(at.coverage, 4),
             "right_of_answered": at and (None if math.isnan(at.accuracy) else round(at.accuracy, 4)),
@@ -54,7 +48,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Report:
-    """One check of one served model; fulfils `gourmet.tasks.checking.CheckReport`."""
+    """One check of one served model."""
 
     served: Served
     pictures: Pictures
@@ -90,14 +84,6 @@ class Report:
     def rows_per_s(self) -> float:
         return self.answered / self.asked.wall_s if self.asked.wall_s else 0.0
 
-    @property
-    def latency_ms(self) -> Mapping[str, float]:
-        """Percentiles over the answered requests; empty if there are none."""
-        times = self.asked.latencies_ms
-        if not times:
-            return {}
-        return {f"p{q}": float(np.percentile(times, q)) for q in PERCENTILES} | {"max": max(times)}
-
     def problems(self) -> list[str]:
         """What keeps these numbers from being the model's, a sentence each; the model may still be bad."""
         found = []
@@ -126,6 +112,7 @@ class Report:
         return found
 
     def faults(self) -> list[str]:
+        """Why the check fails, a sentence each; empty if it passes."""
         least, found = self.wanted.min_top1, self.problems()
         if least is not None and self.quality is None:
             found.append(f"--min-top1 {least} cannot be judged: there are no labels, or no answers")
@@ -137,9 +124,9 @@ class Report:
         return f"{self.answered} of {len(self.pictures)} pictures"
 
     def page(self) -> str:
-        from gourmet.tasks.classification.checking.page import page
+        from gourmet.tasks.classification.pages import check_page
 
-        return page(self)
+        return check_page(self)
 
     def as_dict(self) -> dict[str, Any]:
         problems, eager = self.problems(), self.eager
@@ -165,7 +152,7 @@ class Report:
                 "rows": self.wanted.batch,
                 "in_flight": self.wanted.in_flight,
                 "mean_in_flight": round(self.asked.mean_in_flight, 2),
-                "latency_ms": {name: round(value, 2) for name, value in self.latency_ms.items()},
+                "latency_ms": percentiles(self.asked.latencies_ms),
                 "rows_per_s": round(self.rows_per_s, 1),
                 "seconds": round(self.asked.wall_s, 2),
             },
@@ -211,7 +198,7 @@ class Report:
             found, at = self.quality.accuracy, self.quality.at_threshold
             yield "top-1", f"{found.top1:.4f}, top-3 {found.top3:.4f}, top-5 {found.top5:.4f}"
             yield "balanced", f"{found.balanced:.4f} ± {found.balanced_margin:.4f} (95 %)"
-            yield "calibration", f"error {self.quality.calibration_error:.4f}, as served"
+            yield "calibration", f"error {calibration_error(self.quality.bins):.4f}, as served"
             if at:
                 right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
                 yield "threshold", f"{at.coverage:.1%} reach {at.threshold:g}, {right} of them right"
@@ -222,10 +209,9 @@ class Report:
                 f"{again.pictures} asked again alone: {len(again.different)} answered otherwise, "
                 f"probabilities apart by at most {again.largest_difference:.1e}",
             )
-        if self.latency_ms:
-            times = ", ".join(f"{name} {value:.0f}" for name, value in self.latency_ms.items())
-            requests = _count(len(asked.latencies_ms), "request")
-            yield "latency", f"{times} ms, {requests} of up to {_count(wanted.batch, 'row')}"
+        if times := asked.latencies_ms:
+            requests = f"{_count(len(times), 'request')} of up to {_count(wanted.batch, 'row')}"
+            yield "latency", f"{as_words(percentiles(times))}, {requests}"
         yield (
             "throughput",
             f"{self.rows_per_s:.0f} rows/s over {asked.wall_s:.1f} s, decoding here included; "

@@ -1,0 +1,139 @@
+"""The HTML pages of an evaluation and of a check, each with everything in it, pictures too."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy.stats import binomtest
+
+from gourmet.pictures.classifier import softmax
+from gourmet.reports import machine
+from gourmet.reports.chart import Bar, Series, bars, columns, lines
+from gourmet.reports.page import render
+from gourmet.reports.svg import COLOURS, FAINT, Drawing
+from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
+from gourmet.tasks.classification.checking.report import Report
+from gourmet.tasks.classification.evaluation import Answered, Evaluated
+
+_MISTAKES: Final = 36
+_COLUMNS: Final = 24
+
+
+def evaluation_page(title: str, evaluated: Evaluated) -> str:
+    def worst(part: Answered) -> list[dict[str, Any]]:
+        probabilities = softmax(part.logits, evaluated.temperature)
+        return mistakes(probabilities, part.classes, part.names, part.picture, evaluated.labels)
+
+    return render(
+        "tasks/classification/evaluation.html",
+        title=title,
+        evaluated=evaluated,
+        error=calibration_error,
+        reliability=_reliability,
+        coverage=_coverage,
+        worst=worst,
+    )
+
+
+def check_page(report: Report) -> str:
+    pictures = report.pictures
+
+    def worst() -> list[dict[str, Any]]:
+        assert pictures.classes is not None
+        there, read = np.flatnonzero(report.asked.answered), pictures.read
+        names, probabilities = [pictures.names[row] for row in there], report.asked.probabilities[there]
+        labels = report.served.labels
+        return mistakes(
+            probabilities, pictures.classes[there], names, lambda row: next(read([there[row]])), labels
+        )
+
+    return render(
+        "tasks/classification/check.html",
+        title=f"gourmet check: {report.served.info.name}",
+        report=report,
+        recall=_recall,
+        reliability=_reliability,
+        latencies=_latencies,
+        batches=_batches,
+        worst=worst,
+        machine=machine.about(),
+    )
+
+
+def _reliability(bins: list[Bin]) -> Drawing:
+    """How often answers of a confidence are right; on the diagonal, as often as they say."""
+    most = max(each.photos for each in bins)
+    dots = Series(
+        "",
+        [(each.confidence, each.accuracy) for each in bins],
+        joined=False,
+        radii=[3 + 7 * math.sqrt(each.photos / most) for each in bins],
+        hints=[
+            f"{each.photos} pictures: sure {each.confidence:.2f}, right {each.accuracy:.2f}" for each in bins
+        ],
+    )
+    return _of_shares([Series("", [(0, 0), (1, 1)], FAINT), dots], "calibration", "confidence")
+
+
+def _coverage(curve: list[Operating], at: Operating) -> Drawing:
+    shown = [Series("", [(each.coverage, each.accuracy) for each in curve], COLOURS[2])]
+    if not math.isnan(at.accuracy):
+        shown.append(Series("", [(at.coverage, at.accuracy)], COLOURS[6], radii=[5], hints=["the threshold"]))
+    return _of_shares(shown, "accuracy by coverage", "share answered")
+
+
+def _of_shares(shown: list[Series], title: str, across: str) -> Drawing:
+    whole, size = (0.0, 1.0), (340.0, 320.0)
+    counts = (across, "share that is right")
+    return lines(shown, title, counts, x_range=whole, y_range=whole, size=size)
+
+
+def mistakes(
+    probabilities: Scores,
+    classes: Classes,
+    names: Sequence[str],
+    picture: Callable[[int], bytes],
+    labels: Sequence[str],
+    count: int = _MISTAKES,
+) -> list[dict[str, Any]]:
+    """The pictures that got a wrong answer with the most certainty, the surest first."""
+    answers = probabilities.argmax(axis=1)
+    sure = np.where(answers == classes, -1.0, probabilities.max(axis=1))
+    return [
+        {
+            "picture": base64.b64encode(picture(row)).decode(),
+            "true": labels[classes[row]],
+            "answer": labels[answers[row]],
+            "sure": sure[row],
+            "name": names[row],
+        }
+        for row in np.argsort(-sure)[:count]
+        if sure[row] >= 0.0
+    ]
+
+
+def _recall(found: Accuracy) -> Drawing:
+    """A bar a class, from 0 to 1."""
+    shown = []
+    for each in found.classes:
+        right = binomtest(round(each.recall * each.photos), each.photos)
+        low, high = right.proportion_ci(method="wilson")
+        shown.append(Bar(each.label, each.recall, low, high, says=f"{each.recall:.3f}"))
+    return bars(shown, "recall by class", "recall", most=1.0, width=560)
+
+
+def _latencies(report: Report) -> Drawing:
+    times = report.asked.latencies_ms
+    counts, edges = np.histogram(times, bins=_COLUMNS, range=(0.0, max(times)))
+    says, median = ("ms", "requests"), float(np.median(times))
+    return columns(counts.tolist(), "requests by latency", says, step=float(edges[1]), mark=median)
+
+
+def _batches(report: Report) -> Drawing:
+    sizes = report.counted.executions_by_batch
+    counts = [sizes.get(size, 0) for size in range(1, max(*sizes, report.wanted.batch) + 1)]
+    return columns(counts, "executions by rows", ("rows at once", "executions"), begins=0.5)
