@@ -49,11 +49,9 @@ class Recipe:
 
     def work(self, since: float) -> float:
         """Work from `since` to the end of the run, in epochs of examples that cost 1."""
-        total = 0.0
         ends = [phase.start for phase in self.phases[1:]] + [1.0]
-        for phase, end in zip(self.phases, ends, strict=True):
-            total += max(0.0, end - max(since, phase.start)) * phase.work
-        return total * self.epochs
+        left = [max(0.0, end - max(since, phase.start)) for phase, end in zip(self.phases, ends, strict=True)]
+        return self.epochs * sum(phase.work * share for phase, share in zip(self.phases, left, strict=True))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:

@@ -30,7 +30,6 @@ from gourmet.systems.digits import contract
 from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
-_ONE_IN: Final = {"test": 5, "validation": 10}
 _SEED: Final = 1998
 
 _SIDE: Final = contract.SYSTEM.input_size
@@ -83,8 +82,8 @@ def _divided(data: Path) -> dict[str, Sequence[Digit]]:
     found = _read(data)
     lots = np.random.default_rng(_SEED)
     if "test" not in found:
-        found["test"], found["train"] = _hold_out(found["train"], _ONE_IN["test"], lots)
-    found["validation"], found["train"] = _hold_out(found["train"], _ONE_IN["validation"], lots)
+        found["test"], found["train"] = _hold_out(found["train"], 5, lots)
+    found["validation"], found["train"] = _hold_out(found["train"], 10, lots)
     return found
 
 
