@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from gourmet.deploying import reload
-from gourmet.deploying.versions import rollback
+from gourmet.deploying.versions import load, rollback
 from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, model_index
 from gourmet.serving.client import triton as connect
@@ -33,13 +32,13 @@ def test_after_a_second_version_and_its_rollback_the_model_is_ready_as_before(la
     """Triton keeps a row for each version that it ever loaded, in any order."""
     folder = lab_triton.repository / "digits"
     shutil.copytree(DEFAULT / "digits", folder)
-    reload.load(lab_triton.http_url, "digits")
+    load(lab_triton.http_url, "digits")
     with connect(lab_triton.http_url) as client:
         shutil.copytree(folder / "1", folder / "2")
-        reload.load(lab_triton.http_url, "digits")
+        load(lab_triton.http_url, "digits")
         assert describe_model(client, "digits").version == "2"
         rollback(folder)
-        reload.load(lab_triton.http_url, "digits")
+        load(lab_triton.http_url, "digits")
         assert model_index(client)["digits"]["state"] == "READY"
         assert describe_model(client, "digits").version == "1"
     assert "the sample is 3" in ask_sample(lab_triton.http_url, "digits", "digits")
