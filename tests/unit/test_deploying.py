@@ -28,13 +28,13 @@ from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.evaluation import (
     Calibration,
     NotEvaluated,
     read_evaluation,
     write_evaluation,
 )
-from gourmet.tasks.classification.gate import Scores
 from gourmet.tasks.classification.targets import Onnx, Source, open_onnx
 from gourmet.tasks.datasets import BadData
 from gourmet.training.files import save_tensors

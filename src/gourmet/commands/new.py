@@ -101,8 +101,9 @@ def new(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
+    from gourmet.tasks.classification.files import filled_in
     from gourmet.tasks.classification.given_onnx import as_given
-    from gourmet.tasks.classification.new_system import deployment_of, write_system, write_test
+    from gourmet.tasks.classification.new_system import deployment_of, write_system
 
     if weights and onnx:
         system = as_given(system, weights)
@@ -122,7 +123,7 @@ def new(
         undo.callback(shutil.rmtree, folder)
         test = _place_of_test(folder)
         undo.callback(test.unlink, missing_ok=True)
-        write_test(system, test)
+        test.write_text(filled_in("test_system.py", system=system), encoding="utf-8")
         if weights:
             stack = _load(system, models)
         undo.pop_all()

@@ -19,7 +19,6 @@ from gourmet.tasks.checking import Wanted, as_words, in_threads, percentiles
 from gourmet.tasks.furniture import Stage
 
 _EXAMPLES: Final = 64
-_SEED: Final = 0
 _NAMED: Final = 5
 
 
@@ -132,7 +131,7 @@ def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
 
 def _texts(wanted: Wanted, system: Generation) -> list[str]:
     if wanted.data is None:
-        return [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, _SEED)]
+        return [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, seed=0)]
     lines = [line.strip() for line in wanted.data.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line][: wanted.limit]
 

@@ -52,8 +52,7 @@ class ClassifierExport:
             calibration, accuracy = Calibration(), {}
         if data is None and not foreign:
             raise BadData("no labelled pictures to verify with: name them with --data")
-        pictures = self._made_up(tick) if data is None else self._labelled(data, tick)
-        source = Source(self.system, network, calibration, *pictures)
+        source = Source(self.system, network, calibration, *self._pictures(data, tick))
         return Deployment(
             targets={name: model(source) for name, model in self.models.items()},
             facts={
@@ -72,8 +71,11 @@ class ClassifierExport:
             calibration=vars(calibration),
         )
 
-    def _labelled(self, data: Path, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64]]:
+    def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
         """Pictures to calibrate with, others to verify with, and the classes of these."""
+        if data is None:
+            made_up = np.stack([self.system.pixels(each) for each in self.system.examples(_MADE_UP, 0)])
+            return made_up, made_up, None
         held = self.data.listing(data, "validation")
         train = self.data.listing(data, "train", _CALIBRATED_ON) if self.calibrates else ()
         examples, rows = [*train, *held], []
@@ -87,8 +89,3 @@ class ClassifierExport:
         order = np.random.default_rng(0).permutation(len(held))  # the first rows are of all classes
         classes = np.array([example.class_id for example in held], dtype=np.int64)
         return images[: len(train)], images[len(train) :][order], classes[order]
-
-    def _made_up(self, tick: Tick) -> tuple[Pixels, Pixels, None]:
-        images = np.stack([self.system.pixels(each) for each in self.system.examples(_MADE_UP, 0)])
-        tick(1.0)
-        return images, images, None

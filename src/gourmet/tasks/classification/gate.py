@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.deploying.target import Check
-from gourmet.tasks.classification.accuracy import balanced_accuracy
+from gourmet.tasks.classification.accuracy import Scores, balanced_accuracy
 from gourmet.tasks.datasets import BadData
 
 Pixels = npt.NDArray[np.uint8]
-Scores = npt.NDArray[np.float32]
 # From pixels [N, …] to scores [N, classes]: logits, or probabilities where the model gives those.
 Answers = Callable[[Pixels], Scores]
 

@@ -34,10 +34,6 @@ def write_system(system: PictureClassifier, architecture: str, weights: Path | N
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def write_test(system: PictureClassifier, path: Path) -> None:
-    path.write_text(filled_in("test_system.py", system=system), encoding="utf-8")
-
-
 def deployment_of(
     system: PictureClassifier, architecture: str, weights: Path, data: Path | None, tick: Tick
 ) -> Deployment:

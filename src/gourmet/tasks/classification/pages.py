@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
@@ -18,9 +18,6 @@ from gourmet.reports.svg import COLOURS, FAINT, Drawing
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.tasks.classification.evaluation import Answered, Evaluated
-
-_MISTAKES: Final = 36
-_COLUMNS: Final = 24
 
 
 def evaluation_page(title: str, evaluated: Evaluated) -> str:
@@ -98,7 +95,7 @@ def mistakes(
     names: Sequence[str],
     picture: Callable[[int], bytes],
     labels: Sequence[str],
-    count: int = _MISTAKES,
+    count: int = 36,
 ) -> list[dict[str, Any]]:
     """The pictures that got a wrong answer with the most certainty, the surest first."""
     answers = probabilities.argmax(axis=1)
@@ -128,7 +125,7 @@ def _recall(found: Accuracy) -> Drawing:
 
 def _latencies(report: Report) -> Drawing:
     times = report.asked.latencies_ms
-    counts, edges = np.histogram(times, bins=_COLUMNS, range=(0.0, max(times)))
+    counts, edges = np.histogram(times, bins=24, range=(0.0, max(times)))
     says, median = ("ms", "requests"), float(np.median(times))
     return columns(counts.tolist(), "requests by latency", says, step=float(edges[1]), mark=median)
 

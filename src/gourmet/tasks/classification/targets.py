@@ -18,9 +18,10 @@ from gourmet.deploying import onnx_export
 from gourmet.deploying.target import Check, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.evaluation import Calibration
 from gourmet.tasks.classification.files import filled_in
-from gourmet.tasks.classification.gate import Answers, Pixels, Scores
+from gourmet.tasks.classification.gate import Answers, Pixels
 
 Normalise = Callable[[Pixels], npt.NDArray[Any]]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -18,20 +17,14 @@ from gourmet.training.files import check_about, load_tensors, put_tensors
 PREFIX: Final = "torchvision:"
 
 
-def torchvision_models() -> ModuleType:
-    """torchvision.models, beside a torch of any build."""
+def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
+    """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
     try:
         from torchvision import models
     except RuntimeError:
         # Only now: a torchvision that has operators of its own ends the process if they are declared already.
         _declare_missing_operators()
         from torchvision import models
-    return cast(ModuleType, models)
-
-
-def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
-    """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
-    models = torchvision_models()
     name = architecture.removeprefix(PREFIX)
     known: list[str] = models.list_models(module=models)
     if not architecture.startswith(PREFIX) or name not in known:

@@ -46,13 +46,9 @@ class Pictures:
 
 
 def find(system: str, data: Path, part: str | None, limit: int | None, *, missing_classes: bool) -> Pictures:
-    """The pictures of one part of `data`, or of all of it.
+    """The pictures of one part of `data`; where none is named, of its test part.
 
-    Where no part is named it is the test part, and all of a folder that holds nothing but pictures: it
-    is not divided, and all of it is asked about.
-
-    With a `limit`, so many of them from all over. A class without a picture is an error unless
-    `missing_classes` says that it is meant.
+    A folder that holds nothing but pictures is not divided: all of it is asked about.
     """
     if not data.exists():
         raise BadPictures(f"{data} does not exist: --data names pictures, in a folder or a zip")
