@@ -74,15 +74,11 @@ def changed(config: Config, change: Change) -> Config:
     if change.max_batch is not None:
         config["max_batch_size"] = change.max_batch
     _change_instances(config, change)
-    if change.threads is not None:
-        parameters = config.setdefault("parameters", {})
-        parameters[THREADS_PARAMETER] = {"string_value": str(change.threads)}
-    if change.engine is not None:
-        if config.get("backend") != "onnxruntime":
-            raise UsageError(
-                f"{config.get('name', 'the model')} is not an ONNX model: --engine does not apply"
-            )
-        config.setdefault("parameters", {})[ENGINE_PARAMETER] = {"string_value": change.engine}
+    if change.engine is not None and config.get("backend") != "onnxruntime":
+        raise UsageError(f"{config['name']} is not an ONNX model: --engine does not apply")
+    for name, value in ((THREADS_PARAMETER, change.threads), (ENGINE_PARAMETER, change.engine)):
+        if value is not None:
+            config.setdefault("parameters", {})[name] = {"string_value": str(value)}
     _change_batching(config, change)
     if change.response_cache is not None:
         config["response_cache"] = {"enable": change.response_cache}
@@ -116,7 +112,7 @@ def _change_batching(config: Config, change: Change) -> None:
     largest = config.get("max_batch_size", 0)
     if largest < 1:
         raise UsageError(
-            f"{config.get('name', 'the model')} has max_batch_size {largest}: its network takes one input at "
+            f"{config['name']} has max_batch_size {largest}: its network takes one input at "
             "a time and there is nothing to batch; export it with a batch dimension first"
         )
     batching = config.setdefault("dynamic_batching", {"default_queue_policy": dict(QUEUE_POLICY)})
