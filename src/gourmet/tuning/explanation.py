@@ -94,6 +94,6 @@ def _out_of_reach(wish: TuneRequest, best: Trial) -> str:
     name = "the present one" if best.name == PRESENT else f"“{best.name}”"
     most, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
     return (
-        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is {name} with "
-        f"{_reached(point)}, of which {ms / point.latency_ms.mean:.0%} of the mean is {most}."
+        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is {name}, which "
+        f"reaches {_reached(point)}; {ms / point.latency_ms.mean:.0%} of its mean is {most}."
     )
