@@ -79,6 +79,8 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     app.register_blueprint(services.api)
     app.register_blueprint(health.blueprint(services.readiness[services.first_system]))
     add_navigation(app, links)
+    if not settings.trusted_hosts and "tracing" not in app.extensions:  # which concern /healthz too
+        health.answer_before_flask(app)
 
     def close() -> None:
         services.photos.shutdown(wait=False, cancel_futures=True)

@@ -60,13 +60,14 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._may_linger = threading.BoundedSemaphore(_LINGERING)
         self._listens = True
+        self._is_ssl = self.cfg.is_ssl
         # At most half of the threads, so that connections without one still find a free one.
         self._may_wait = threading.BoundedSemaphore(max(1, self.cfg.threads // 2))
 
     def enqueue_req(self, conn: Any) -> None:
         """Have a thread answer what comes on `conn`, or refuse it here."""
         admission: Admission = self.wsgi.extensions["admission"]
-        if not admission.queue.is_busy or self.cfg.is_ssl:
+        if not admission.queue.is_busy or self._is_ssl:
             super().enqueue_req(conn)
             return
         try:
@@ -141,12 +142,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
     def _comes_soon(self, conn: Any) -> bool:
         """Whether the next request is here in a moment, and is not one that the loop may have to refuse."""
         admission: Admission = self.wsgi.extensions["admission"]
-        if (
-            not self.alive
-            or admission.queue.is_busy
-            or self.cfg.is_ssl
-            or conn.parser.unreader.buf.getvalue()
-        ):
+        if not self.alive or admission.queue.is_busy or self._is_ssl or conn.parser.unreader.buf.getvalue():
             return False
         if not self._may_wait.acquire(blocking=False):
             return False
@@ -162,9 +158,11 @@ class Worker(ThreadWorker):  # type: ignore[misc]
 
     def _finish(self, conn: Any) -> bool:
         """Read what a client still sends of a body that nobody wanted; whether that was all of it."""
-        finish = getattr(conn.parser, "finish_body", None)
-        if finish is None:
+        message = getattr(conn.parser, "mesg", None)
+        # Looked at first, since gunicorn asks the socket even where nothing is left.
+        if message is None or getattr(message.body.reader, "length", None) == 0:
             return True
+        finish = conn.parser.finish_body
         lingers = self._may_linger.acquire(blocking=False)
         try:
             end = time.monotonic() + (_LINGER_S if lingers else _LOOK_S)

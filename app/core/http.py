@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flask import Flask, Response, current_app, g, jsonify, render_template, request
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 API: Final = "/api/v1/"
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
-_HEADERS: Final = tuple(
+HEADERS: Final = tuple(
     {
         "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
         "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -64,7 +67,8 @@ def marks_of(view: object) -> Marks:
 
 def marks() -> Marks:
     """Those of the view that answers this request; of none where no route matches."""
-    return marks_of(current_app.view_functions.get(request.endpoint or ""))
+    found: Marks = g.marks
+    return found
 
 
 def request_id() -> str:
@@ -117,29 +121,41 @@ def wants_json() -> bool:
 
 
 class App(Flask):
-    """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is."""
+    """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is.
+
+    Every answer is given `HEADERS` behind werkzeug, which would check each of them each time.
+    """
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
 
+    def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+            given = {name for name, _ in headers}
+            return start_response(
+                status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
+            )
+
+        return super().wsgi_app(environ, start)
+
 
 def init_app(app: Flask) -> None:
     app.before_request(_begin)
-    app.after_request(finish)
+    app.after_request(_finish)
+
+
+def given_or_new_id(given: str) -> str:
+    return given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _begin() -> None:
     g.started = time.perf_counter()
-    given = request.headers.get("X-Request-ID", "")
-    g.request_id = given if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
+    g.request_id = given_or_new_id(request.headers.get("X-Request-ID", ""))
+    g.marks = marks_of(current_app.view_functions.get(request.endpoint or ""))
 
 
-def finish(response: Response) -> Response:
-    """Give it what every answer carries."""
+def _finish(response: Response) -> Response:
     response.headers["X-Request-ID"] = request_id()
-    # One by one with `setdefault`, each would be compared with all that are there, in lower case.
-    given = {name for name, _ in response.headers}
-    response.headers.extend([header for header in _HEADERS if header[0] not in given])
     # A body where none is looked for would be read to its end, however long, before the next request.
     if (request.content_length or "Transfer-Encoding" in request.headers) and not marks().admitted:
         response.headers["Connection"] = "close"

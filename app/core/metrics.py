@@ -146,9 +146,12 @@ class Metrics:
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"
-        self.requests.labels(route, request.method, response.status_code).inc()
-        self.request_seconds.labels(route).observe(since_start_ms() / 1000)
+        self.observe_request(route, request.method, response.status_code, since_start_ms() / 1000)
         return response
+
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        self.requests.labels(route, method, status).inc()
+        self.request_seconds.labels(route).observe(seconds)
 
     def text(self) -> tuple[bytes, str]:
         """Everything measured, and the content type of the text."""

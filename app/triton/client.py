@@ -19,12 +19,19 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 from tritonclient.http import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor
 
 from app.core import tracing
 from app.core.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
 from app.triton.connection import BadReply, Connection, Reply, TooLate
-from app.triton.shared_memory import LEAST_BYTES, SharedInput, is_about_region, may_share, memory_key
+from app.triton.shared_memory import (
+    LEAST_BYTES,
+    MOST_TEXT_BYTES,
+    SharedInput,
+    is_about_region,
+    may_share,
+    memory_key,
+)
 from gourmet.contracts import ModelInfo, Tensors
 from gourmet.runtime.statistics import ModelStatistics, by_version
 
@@ -149,11 +156,16 @@ class Triton:
         self, connection: Connection, deadline: Deadline, tensor: InferInput, values: npt.NDArray[Any]
     ) -> bool:
         """Put `values` where Triton sees them and point `tensor` there, if that can be done."""
-        if not self._shares_memory or values.dtype == np.object_ or values.nbytes < LEAST_BYTES:
+        nbytes = _bytes(values)
+        is_text = values.dtype == np.object_  # strings, such as a photo as it came
+        if not self._shares_memory or nbytes < LEAST_BYTES or (is_text and nbytes > MOST_TEXT_BYTES):
             return False
-        if connection.shared is None or connection.shared.nbytes < values.nbytes:
+        if is_text:
+            values = np.frombuffer(serialize_byte_tensor(values).item(), np.uint8)
+        if connection.shared is None or connection.shared.nbytes < nbytes:
             try:
-                with SharedInput.offered(values.nbytes) as (shared, region):
+                # Photos are of all sizes: with room for larger ones, Triton is not told of each anew.
+                with SharedInput.offered(1 << nbytes.bit_length() if is_text else nbytes) as (shared, region):
                     path = f"/v2/systemsharedmemory/region/{shared.name}/register"
                     self._ask(connection, deadline, "POST", path, json.dumps(region).encode(), memory_key())
             except (Refusal, OSError):  # it runs elsewhere, or as another user
@@ -161,7 +173,7 @@ class Triton:
                 return False
             connection.shared = shared
         connection.shared.put(values)
-        tensor.set_shared_memory(connection.shared.name, values.nbytes)
+        tensor.set_shared_memory(connection.shared.name, nbytes)
         return True
 
     def served(self, deadline: Deadline) -> list[str]:

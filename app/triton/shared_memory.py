@@ -20,7 +20,9 @@ import numpy.typing as npt
 
 _FOLDER: Final = Path("/dev/shm")
 # Below this, sending costs less than looking after a piece of memory.
-LEAST_BYTES: Final = 65_536
+LEAST_BYTES: Final = 16_384
+# As much as is kept for each of the connections, of photos that Triton decodes.
+MOST_TEXT_BYTES: Final = 4_000_000
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 # `gourmet up` locks Triton's shared memory and hands the app this key to it (gourmet.serving.api_keys).
 KEY_ENV: Final = "TRITON_MEMORY_KEY"

@@ -21,8 +21,14 @@ def answered(values: list[float], version: str = "1") -> bytes:
     return http({"model_name": "m", "model_version": version, "outputs": [output]})
 
 
+_NOT_SHARED = http({"error": "no memory is shared here"}, "400 Bad Request")
+
+
 class Listener(threading.Thread):
-    """Answers each request by `script`, a table from what its path ends with; closes where told to."""
+    """Answers each request by `script`, a table from what its path ends with; closes where told to.
+
+    It refuses to share memory unless the script says what to answer to that.
+    """
 
     def __init__(self, script: dict[str, bytes], *, ends_each: bool = False) -> None:
         super().__init__(daemon=True)
@@ -46,6 +52,8 @@ class Listener(threading.Thread):
             while request := self._read(connection):
                 self.asked.append(request)
                 answer = next((a for end, a in self.script.items() if request.endswith(end)), b"")
+                if not answer and request.endswith("/register"):
+                    answer = _NOT_SHARED
                 connection.sendall(answer)
                 if self.ends_each or not answer:
                     return

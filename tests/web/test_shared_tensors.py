@@ -6,6 +6,7 @@ import json
 import urllib.request
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.triton.client import Deadline, Triton
@@ -25,6 +26,18 @@ def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of(
     assert onnx_web.predict(sample).status == 200
     tensor = contract.SYSTEM.encode(sample, "FP32")
     assert tensor.nbytes in [region["byte_size"] for region in _regions(triton.http_url)]
+
+
+def test_so_does_a_photo_that_triton_decodes_with_room_for_larger_ones(triton: Any, sample: bytes) -> None:
+    client = Triton(triton.http_url, shares_memory=True)
+    before = {region["name"] for region in _regions(triton.http_url)}
+    inputs = {"INPUT_IMAGE": np.array([[sample]], dtype=object)}
+    first = client.infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
+    (region,) = [each for each in _regions(triton.http_url) if each["name"] not in before]
+    assert len(sample) < region["byte_size"] <= 2 * (len(sample) + 4)
+    sent = Triton(triton.http_url).infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
+    assert first.tolist() == sent.tolist()
+    client.close()
 
 
 def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_memory(
