@@ -152,13 +152,12 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 def for_visitor(exc: BaseException) -> ServingError:
     """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
-    error = _for_visitor(exc)
-    _count(error)
-    return error
+    return _counted(_for_visitor(exc))
 
 
-def _count(error: ServingError) -> None:
+def _counted(error: ServingError) -> ServingError:
     current_app.extensions["metrics"].errors.labels(error.code).inc()
+    return error
 
 
 def _for_visitor(exc: BaseException) -> ServingError:
@@ -196,8 +195,7 @@ def _http_exception(exc: HTTPException) -> ResponseReturnValue:
     error = ServingError(exc.description or exc.name)
     error.status = exc.code
     error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
-    _count(error)
-    made = _response(error)
+    made = _response(_counted(error))
     for name, value in exc.get_headers():
         if name not in ("Content-Type", "Content-Length"):
             made.headers[name] = value

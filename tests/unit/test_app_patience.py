@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from app.core.deadline_timer import DeadlineTimer
+from app.admission.uploads import DeadlineTimer
 
 
 def test_what_takes_too_long_is_given_up_and_what_does_not_is_left_alone() -> None:
