@@ -11,7 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -64,8 +64,6 @@ class Operation:
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     guarded: bool = True
-    summary: str = ""
-    description: str = ""
 
 
 def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -80,9 +78,7 @@ def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R
                     raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
             return view(*args, **kwargs)
 
-        summary, _, description = (inspect.getdoc(view) or "").partition("\n")
-        described = replace(operation, summary=summary.rstrip("."), description=" ".join(description.split()))
-        checked.openapi = described  # type: ignore[attr-defined]
+        checked.openapi = operation  # type: ignore[attr-defined]
         return checked
 
     return mark
@@ -114,7 +110,8 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     shapes: set[type[Schema]] = {Error}
     for rule in app.url_map.iter_rules():
-        operation: Operation | None = getattr(app.view_functions[rule.endpoint], "openapi", None)
+        view = app.view_functions[rule.endpoint]
+        operation: Operation | None = getattr(view, "openapi", None)
         if operation is None:
             continue
         shapes |= {
@@ -123,8 +120,12 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             *(s for s in operation.bodies.values() if isinstance(s, type)),
         }
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            described = _described(operation, rule.endpoint.replace(".", "_"), settings)
-            paths.setdefault(rule.rule, {})[method.lower()] = described
+            summary, _, description = (inspect.getdoc(view) or "").partition("\n")
+            paths.setdefault(rule.rule, {})[method.lower()] = {
+                "summary": summary.rstrip("."),
+                "description": " ".join(description.split()),
+                **_described(operation, rule.endpoint.replace(".", "_"), settings),
+            }
     return {
         "openapi": "3.1.0",
         "info": _INFO,
@@ -140,8 +141,6 @@ def _described(operation: Operation, operation_id: str, settings: Settings) -> d
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
     described: dict[str, Any] = {
         "operationId": operation_id,
-        "summary": operation.summary,
-        "description": operation.description,
         "security": _KEYS if operation.guarded and settings.api_keys else [],
         "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
