@@ -8,8 +8,7 @@ from typing import Final
 
 from app.api import docs
 from app.api import routes as api
-from app.features import compare, digits, explain, food, generate, pictures
-from app.features.lab import routes as lab
+from app.features import compare, digits, explain, food, generate, lab, pictures
 
 FEATURES: Final = (
     food.add,

@@ -15,8 +15,8 @@ from app import create_app
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
 from app.core.ttl_cache import TtlCache
-from app.features.lab import reports, routes
-from app.features.lab.reports import Report, Reports
+from app.features import lab
+from app.features.lab import Report, Reports
 from app.triton.client import Deadline, Triton
 from gourmet.reports.page import render
 from gourmet.runtime.statistics import ModelStatistics
@@ -95,7 +95,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
             raise found
         return found  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(routes, "_AGE_S", 60)
+    monkeypatch.setattr(lab, "_AGE_S", 60)
     monkeypatch.setattr(Triton, "model_statistics", ask)
     return client()
 
@@ -123,7 +123,7 @@ def test_the_table_has_means_and_says_where_there_are_none(monkeypatch: pytest.M
     idle, counted = re.findall(r'<tr><th scope="row">.*?</tr>', text, re.S)
     assert re.findall("<td>(.*?)</td>", counted) == ["30", "1", "60", "20", "3.00", "0.20", "2.00"]
     assert re.findall("<td>(.*?)</td>", idle) == ["0", "0", "0", "0", "–", "–", "–"]
-    assert [routes.figure(value) for value in (0, 1.234, 12.34, 123.4, 1257.4)] == [
+    assert [lab.figure(value) for value in (0, 1.234, 12.34, 123.4, 1257.4)] == [
         *("0", "1.23", "12.3", "123", "1257")
     ]
 
@@ -148,7 +148,7 @@ def test_reports_are_listed_the_latest_first_with_what_they_say(tmp_path: Path) 
 def test_a_report_that_changed_is_read_again_and_one_that_went_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "_AGE_S", 0)
+    monkeypatch.setattr(lab, "_LIST_AGE_S", 0)
     write(tmp_path / "a", title="first")
     shown = Reports(tmp_path)
     (report,) = shown.latest()
@@ -190,7 +190,7 @@ def test_texts_that_are_long_or_markup_stay_short_and_text(tmp_path: Path) -> No
     ],
 )
 def test_a_report_is_shown_with_its_own_title_and_a_way_back(page: str, framed: str) -> None:
-    assert reports.framed(page.encode(), "T", "BAR").decode() == framed
+    assert lab.framed(page.encode(), "T", "BAR").decode() == framed
 
 
 def test_reports_that_share_a_title_say_where_they_lie(tmp_path: Path) -> None:

@@ -1,0 +1,224 @@
+"""The lab: what Triton does at the moment, and the reports of what was measured.
+
+The figures are what Triton counted: sums, of which a page that asks again and again makes rates itself. Any
+program may have written the reports: one is an HTML file, known by its title, whose head may say in a
+`description` what it found and in a `date` when. A visitor names an id from the list, never a path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import html
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, abort, jsonify, render_template
+
+from app.core.errors import ServingError
+from app.core.http import marked
+from app.core.messages import starting_with, t
+from app.core.ttl_cache import TtlCache
+from app.features.feature import NavigationEntry, Services
+from app.triton.client import Deadline
+from gourmet.runtime.statistics import ModelStatistics
+
+_DEADLINE_S: Final = 2.0
+# However many look, each process asks Triton twice a second at most.
+_AGE_S: Final = 0.5
+_NS_PER_MS: Final = 1e6
+_MOST_REPORTS: Final = 20
+# A report is a whole page with its styles and pictures in it: it may run no script and load nothing.
+_REPORT_POLICY: Final = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_PATTERNS: Final = ("*.html", "*/*.html", "*/*/*.html")
+_PAGE: Final = "index.html"
+_MOST_FILES: Final = 1000
+_MOST_BYTES: Final = 20_000_000
+_HEAD_BYTES: Final = 4096
+_MOST_CHARACTERS: Final = 300
+# How long a new report may go unnoticed.
+_LIST_AGE_S: Final = 1.0
+# Without the time at the end of ours, which the list shows anyway.
+_TITLE: Final = re.compile(r"<title[^>]*>(.*?)(?: · \d{4}-\d\d-\d\d \d\d:\d\d)?</title>", re.I | re.S)
+_SAID: Final = re.compile(r"<meta name=['\"](\w+)['\"] content=(['\"])(.*?)\2", re.I | re.S)
+_WHOLE_TITLE: Final = re.compile(rb"<title[^>]*>.*?</title>", re.I | re.S)
+# Where a page's content begins: after the tag of its body, or else after its type.
+_BODY: Final = re.compile(rb"<body[^>]*>", re.I)
+_DOCTYPE: Final = re.compile(rb"\s*<!doctype[^>]*>", re.I)
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    """Show the lab, unless the settings turn it off."""
+    settings = services.settings
+    if settings.lab_page == "off":
+        return ()
+    app.jinja_env.filters["figure"] = figure
+    reports = Reports(settings.lab_reports) if settings.lab_reports else None
+    routes = Blueprint("lab", __name__)
+
+    def look() -> dict[str, Any] | ServingError:
+        """All models; `at` is the time of day in seconds, which other processes tell too."""
+        try:
+            found = services.triton.model_statistics(Deadline(_DEADLINE_S))
+        except ServingError as error:
+            return error
+        ordered = sorted(found, key=lambda each: (each.name, each.version))
+        return {"at": round(time.time(), 3), "models": [_model(each) for each in ordered]}
+
+    figures = TtlCache(look, _AGE_S)
+
+    def listed() -> dict[str, Any]:
+        latest = reports.latest()[:_MOST_REPORTS] if reports else []
+        model = settings.models[services.first_system]
+        return {"reports": latest, "folder": settings.lab_reports, "model": model}
+
+    @routes.get("/lab")
+    def page() -> str:
+        # Looked for the page's main part: what is above it may ask a model, which is no news to show.
+        return render_template("lab.html", look=figures.get, own_texts=starting_with("lab.js."), **listed())
+
+    @routes.get("/lab/figures")
+    @marked(probe=True)
+    def now() -> Response:
+        found = figures.get()
+        if isinstance(found, ServingError):
+            raise found
+        return _unstored(jsonify(found))
+
+    @routes.get("/lab/reports")
+    @marked(probe=True)
+    def report_list() -> Response:
+        """The list as it stands on the page; a new report shows there within seconds."""
+        return _unstored(Response(render_template("lab_reports.html", **listed())))
+
+    @routes.get("/lab/reports/<report_id>")
+    def report(report_id: str) -> Response:
+        found = reports.page(report_id) if reports else None
+        if found is None:
+            abort(404)
+        about, data = found
+        bar = render_template("report_bar.html")
+        response = Response(framed(data, about.title, bar), content_type="text/html; charset=utf-8")
+        response.headers["Content-Security-Policy"] = _REPORT_POLICY
+        return response
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("lab.page", t("nav.lab"))]
+
+
+def figure(value: float) -> str:
+    """With three digits or all that are before the point, as the page's script writes it too."""
+    return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+
+
+def _unstored(response: Response) -> Response:
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _model(counted: ModelStatistics) -> dict[str, Any]:
+    """Milliseconds are sums over the requests, as the counts are sums since the model was loaded."""
+    batches = sorted(counted.executions_by_batch.items())
+    return {
+        "name": counted.name,
+        "version": counted.version,
+        "requests": counted.requests,
+        "failures": counted.failures,
+        "rows": counted.rows,
+        "executions": counted.executions,
+        "queue_ms": counted.queue_ns / _NS_PER_MS,
+        "compute_ms": (counted.input_ns + counted.infer_ns + counted.output_ns) / _NS_PER_MS,
+        "batches": [{"rows": rows, "executions": executions} for rows, executions in batches],
+    }
+
+
+@dataclass(frozen=True)
+class Report:
+    id: str
+    path: Path
+    place: str  # the path within the folder of reports, without the name that all pages share
+    title: str
+    when: datetime
+    says: str = ""
+
+
+class Reports:
+    """Those of `folder`, which need not be there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._listed = TtlCache(self._list, _LIST_AGE_S)
+
+    def latest(self) -> list[Report]:
+        return self._listed.get()
+
+    def page(self, report_id: str) -> tuple[Report, bytes] | None:
+        """The report that the list has under that id, and its HTML."""
+        found = next((report for report in self.latest() if report.id == report_id), None)
+        try:
+            return (found, found.path.read_bytes()) if found else None
+        except OSError:  # removed since
+            return None
+
+    def _list(self) -> list[Report]:
+        found: list[Report] = []
+        for path in islice(self._paths(), _MOST_FILES):
+            with contextlib.suppress(OSError):  # removed since, or not to be read by us
+                found.append(_read(path, str(path.relative_to(self._folder))))
+        times = Counter(report.title for report in found)
+        distinct = [
+            replace(report, title=f"{report.title} ({report.place})") if times[report.title] > 1 else report
+            for report in found
+        ]
+        return sorted(distinct, key=lambda report: report.when, reverse=True)
+
+    def _paths(self) -> Iterator[Path]:
+        for pattern in _PATTERNS:
+            for path in self._folder.glob(pattern):
+                # A link could lead out of the folder.
+                if path.resolve() == path and path.is_file() and path.stat().st_size < _MOST_BYTES:
+                    yield path
+
+
+def framed(data: bytes, title: str, bar: str) -> bytes:
+    """A report's HTML with `title`, which no other report has, and a bar above its content."""
+    named = f"<title>{html.escape(title)}</title>".encode()
+    data, replaced = _WHOLE_TITLE.subn(lambda _: named, data, count=1)
+    begins = _BODY.search(data) or _DOCTYPE.match(data)
+    at = begins.end() if begins else 0
+    return b"".join([data[:at], b"" if replaced else named, bar.encode(), data[at:]])
+
+
+def _read(path: Path, place: str) -> Report:
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES).decode(errors="replace")
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    title = _TITLE.search(head)
+    said = {name.lower(): html.unescape(content) for name, _, content in _SAID.findall(head)}
+    with contextlib.suppress(ValueError):
+        when = datetime.fromisoformat(said.get("date", ""))
+        written = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return Report(
+        id=hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
+        path=path,
+        place=place.removesuffix(f"/{_PAGE}"),
+        title=_short(html.unescape(title[1] if title else "")) or place,
+        when=written,
+        says=_short(said.get("description", "")),
+    )
+
+
+def _short(text: str) -> str:
+    """Text on one line, and not too much of it."""
+    words = " ".join(text.split())
+    return words if len(words) <= _MOST_CHARACTERS else words[: _MOST_CHARACTERS - 1] + "…"
