@@ -75,8 +75,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if len(errors) == len(found):
             raise errors[0]
         rows = [_row(model, answer) for model, answer in found]
-        told = {"verdict": verdict(rows), "default": settings.models[system], "results": rows}
-        return render("compare_result.html", lambda: told, rows=rows, verdict=told["verdict"])
+        said = verdict(rows)
+        body = {"verdict": said, "default": settings.models[system], "results": rows}
+        return render("compare_result.html", lambda: body, rows=rows, verdict=said)
 
     app.register_blueprint(routes)
     return [NavigationEntry("pages.compare", t("nav.compare"))]
@@ -99,9 +100,9 @@ def _ask(
 
 
 def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str, Any]:
-    told = as_dict(for_visitor(answer)) if isinstance(answer, ServingError) else answer
+    found = as_dict(for_visitor(answer)) if isinstance(answer, ServingError) else answer
     about = {"model": {"name": model.name, "version": model.version}, "bytes_kind": model.bytes_kind}
-    return {**about, **told}
+    return {**about, **found}
 
 
 def verdict(rows: Sequence[Row]) -> str:
