@@ -1,15 +1,34 @@
-"""What `gourmet doctor` looks at, for the files of its tests."""
+"""What several files of the tests need: a folder of systems, and what `gourmet doctor` looks at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import gourmet.systems
 from gourmet.doctor.findings import Examined
 from gourmet.repository import DEFAULT
 from gourmet.serving.ports import free_ports
+from gourmet.systems import registry
+
+
+@pytest.fixture
+def systems_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of systems, as in a process that was started with GOURMET_SYSTEMS; forgotten afterwards."""
+    folder = tmp_path / "systems"
+    folder.mkdir()
+    monkeypatch.setattr(gourmet.systems, "__path__", list(gourmet.systems.__path__)[:1])
+    monkeypatch.setenv("GOURMET_SYSTEMS", str(folder))
+    yield folder
+    for name in [path.name for path in folder.iterdir()]:
+        for module in [each for each in sys.modules if f"{each}.".startswith(f"gourmet.systems.{name}.")]:
+            del sys.modules[module]
+    registry.load.cache_clear()
+    importlib.invalidate_caches()
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 from flask.testing import FlaskClient
 from support.listener import Listen, Listener, answered, http, listen
 
-import gourmet.systems
 from app import create_app
 from app.classifier import Prediction
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
@@ -67,12 +66,10 @@ def stats(*names: str) -> dict[str, bytes]:
 
 
 @pytest.fixture(autouse=True)
-def _flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "systems" / "flowers"
-    folder.mkdir(parents=True)
+def _flowers(systems_folder: Path) -> None:
+    folder = systems_folder / "flowers"
+    folder.mkdir()
     (folder / "contract.py").write_text(CONTRACT.format(sample=str(FOOD.sample_file)))
-    monkeypatch.setattr(gourmet.systems, "__path__", list(gourmet.systems.__path__))
-    monkeypatch.setenv("GOURMET_SYSTEMS", str(folder.parent))
 
 
 @pytest.fixture

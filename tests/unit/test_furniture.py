@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import gourmet.systems
 from gourmet.systems import registry
 from gourmet.systems.registry import BadSystem, UnknownSystem
 from gourmet.tasks import furniture
@@ -23,15 +20,11 @@ def test_what_is_there_fulfils_its_protocols(system: str) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(systems_folder: Path) -> Path:
     """A system whose folder is nearly empty."""
-    monkeypatch.setattr(gourmet.systems, "__path__", list(gourmet.systems.__path__))
-    monkeypatch.setenv("GOURMET_SYSTEMS", str(tmp_path))
-    (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "contract.py").write_text("SYSTEM = None\n")
-    yield tmp_path / "unfinished"
-    for name in [each for each in sys.modules if each.startswith("gourmet.systems.unfinished")]:
-        del sys.modules[name]
+    (systems_folder / "unfinished").mkdir()
+    (systems_folder / "unfinished" / "contract.py").write_text("SYSTEM = None\n")
+    return systems_folder / "unfinished"
 
 
 def test_a_file_that_is_missing_is_named(folder: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from safetensors.torch import save_file
 from support.resnet18 import ARCHITECTURE, LABELS, saved
 from torch import nn
 
-import gourmet.systems
 from gourmet.cli import main
 from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
@@ -37,25 +34,15 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[New]:
+def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> New:
     """Runs `gourmet new` with folders of its own; no stack runs that could take what it makes."""
-    systems = tmp_path / "systems"
-    systems.mkdir()
-    before = list(gourmet.systems.__path__)
-    # As in a process that was started with GOURMET_SYSTEMS, without what other tests have in theirs.
-    monkeypatch.setattr(gourmet.systems, "__path__", before[:1])
-    monkeypatch.setenv("GOURMET_SYSTEMS", str(systems))
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
 
     def run(*arguments: object, labels: str = ",".join(LABELS), name: str = "flowers") -> Result:
         command = ["new", name, "--labels", labels, "--to", str(tmp_path / "models"), *map(str, arguments)]
         return CliRunner().invoke(main, command)
 
-    yield run
-    for module in [each for each in sys.modules if each.startswith("gourmet.systems.flowers")]:
-        del sys.modules[module]
-    registry.load.cache_clear()
-    importlib.invalidate_caches()
+    return run
 
 
 def files(folder: Path) -> set[str]:
