@@ -11,7 +11,6 @@ import functools
 import json
 import os
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from flask import Flask
@@ -37,14 +36,6 @@ _BEFORE_ID, _AFTER_ID = (
     .encode()
     .split(b"|")
 )
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The whole answer to a request of that many bytes, none of which was looked at but the head."""
-
-    answer: bytes
-    request_bytes: int
 
 
 def admitted_routes(app: Flask) -> tuple[re.Pattern[bytes], list[str]]:
@@ -75,8 +66,8 @@ class EarlyRefusals:
         pattern, _ = self._admitted
         return pattern.match(head) is not None
 
-    def refusal(self, head: bytes) -> Refusal | None:
-        """None where the request has to be looked at more closely, by Flask."""
+    def refusal(self, head: bytes) -> tuple[bytes, int] | None:
+        """The whole answer and the bytes of the request; None where Flask has to look at it more closely."""
         pattern, routes = self._admitted
         match = pattern.match(head)
         end = head.find(b"\r\n\r\n") + 2
@@ -92,7 +83,7 @@ class EarlyRefusals:
             counter.inc()
         nbytes = len(_BEFORE_ID) + len(name) + len(_AFTER_ID)
         body = (_BEFORE_ID, name, _AFTER_ID)
-        return Refusal(_ANSWER % (name, Overloaded.retry_after_s, nbytes, *body), end + 2 + int(length[1]))
+        return _ANSWER % (name, Overloaded.retry_after_s, nbytes, *body), end + 2 + int(length[1])
 
     @functools.cache  # noqa: B019 - there is one of these in a process, and looking them up takes longest
     def _counters(self, route: str) -> tuple[Counter, Counter]:

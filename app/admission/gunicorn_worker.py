@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gunicorn.workers.gthread import ThreadWorker
 
 if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
-    from app.admission.early_refusal import Refusal
     from app.admission.queue import Admission
 
 # How long somebody who is still sending is read from after the answer, so that it is read too, how
@@ -80,7 +79,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         if not admission.queue.is_full:
             admission.expect(head, conn.sock)
         elif refusal := admission.early.refusal(head):
-            self._refuse(conn, refusal)
+            self._refuse(conn, *refusal)
             return
         super().enqueue_req(conn)
 
@@ -92,10 +91,9 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             conn.sock, selectors.EVENT_READ, functools.partial(self.on_pending_socket_readable, conn)
         )
 
-    def _refuse(self, conn: Any, refusal: Refusal) -> None:
+    def _refuse(self, conn: Any, answer: bytes, left: int) -> None:
         try:
-            left = refusal.request_bytes
-            if conn.sock.send(refusal.answer, socket.MSG_DONTWAIT) < len(refusal.answer) or left > len(_SINK):
+            if conn.sock.send(answer, socket.MSG_DONTWAIT) < len(answer) or left > len(_SINK):
                 raise BlockingIOError
             while left > 0 and (read := conn.sock.recv_into(_SINK, left, _FORGET)):
                 left -= read

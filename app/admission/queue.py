@@ -19,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from flask import Flask, current_app, g, request
@@ -35,14 +34,6 @@ _COMING_S: Final = 0.25
 NOBODY: Final = -1
 # The weight of the newest turn in the recent pace.
 _SMOOTHING: Final = 0.1
-
-
-@dataclass
-class _Waiter:
-    """A place in the queue; `called` once it is its turn, or it never will be."""
-
-    called: threading.Event = field(default_factory=threading.Event)
-    has_turn: bool = False
 
 
 class AdmissionQueue:
@@ -66,7 +57,8 @@ class AdmissionQueue:
         # Seconds between turns that end while others wait, and when the last of them ended.
         self._pace_s = 0.0
         self._last_end = 0.0
-        self._waiting: deque[_Waiter] = deque()
+        # Each is set once it is its turn, which takes it out of here, or it never will be.
+        self._waiting: deque[threading.Event] = deque()
         # Until when those who were let in, and are not here yet, count as waiting.
         self._coming: dict[int, float] = {}
         self._closed = False
@@ -96,18 +88,13 @@ class AdmissionQueue:
     def _is_full(self) -> bool:
         if self._free:
             return False
-        waiting = len(self._waiting)
+        now, waiting = self._now(), len(self._waiting)
+        self._coming = {number: until for number, until in self._coming.items() if until > now}
         most = self._most_when_crowded if self._crowded else self._most_waiting
-        if waiting + self._count_coming() >= most:
+        if waiting + len(self._coming) >= most:
             return True
-        stalled_s = self._now() - self._last_end if waiting else 0.0
+        stalled_s = now - self._last_end if waiting else 0.0
         return stalled_s + waiting * self._pace_s > self._wait_s
-
-    def _count_coming(self) -> int:
-        now = self._now()
-        for number in [number for number, until in self._coming.items() if until <= now]:
-            del self._coming[number]
-        return len(self._coming)
 
     def acquire(self, number: int = NOBODY) -> float:
         """Wait for a turn; how many seconds that took. Raise Overloaded or Stopping."""
@@ -120,20 +107,18 @@ class AdmissionQueue:
                 raise Stopping
             if self._is_full():
                 raise Overloaded("line")
-            place = _Waiter()
+            turn = threading.Event()
             started = self._now()
             if not self._waiting:
                 self._last_end = started
-            self._waiting.append(place)
+            self._waiting.append(turn)
             self._crowded = self._crowded or len(self._waiting) == self._most_waiting
-        place.called.wait(self._wait_s)
+        turn.wait(self._wait_s)
         with self._lock:
-            if not place.has_turn:
-                if self._closed:
-                    raise Stopping
-                self._waiting.remove(place)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
                 self._crowded = self._crowded and bool(self._waiting)
-                raise Overloaded("wait")
+                raise Stopping() if self._closed else Overloaded("wait")
         return self._now() - started
 
     def release(self) -> None:
@@ -142,7 +127,7 @@ class AdmissionQueue:
                 now = self._now()
                 self._pace_s += _SMOOTHING * (now - self._last_end - self._pace_s)
                 self._last_end = now
-                self._call(self._waiting.popleft(), has_turn=True)
+                self._waiting.popleft().set()
                 self._crowded = self._crowded and bool(self._waiting)
             else:
                 self._free += 1
@@ -151,13 +136,8 @@ class AdmissionQueue:
         """Send everybody away who still waits; those whose turn it is go on."""
         with self._lock:
             self._closed = True
-            while self._waiting:
-                self._call(self._waiting.popleft(), has_turn=False)
-
-    @staticmethod
-    def _call(place: _Waiter, *, has_turn: bool) -> None:
-        place.has_turn = has_turn
-        place.called.set()
+            for turn in self._waiting:
+                turn.set()
 
 
 class UploadSlots:
@@ -244,12 +224,12 @@ class Admission:
 
     def keep_turn(self) -> Callable[[], None]:
         """Have the turn outlast the request; what is returned ends it, and is to be called once."""
-        if not g.pop("has_turn", False):
-            return _nothing
+        has_turn = g.pop("has_turn", False)
 
         def end() -> None:
-            self.queue.release()
-            self._working.dec()
+            if has_turn:
+                self.queue.release()
+                self._working.dec()
 
         return end
 
@@ -260,10 +240,6 @@ class Admission:
 
     def _count_refusal(self, at: str) -> None:
         self._metrics.refusals.labels(at).inc()
-
-
-def _nothing() -> None:
-    """Ends the turn of a request that has none."""
 
 
 def _number() -> int:

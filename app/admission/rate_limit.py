@@ -16,8 +16,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,17 +53,17 @@ class Limiter:
         self._now = now
         self._lock = threading.Lock()
         size = _PLACES * _NUMBER.size
-        self._file = path.open("r+b") if path else None
-        if self._file:
-            os.truncate(self._file.fileno(), size)
-        self._table = mmap.mmap(self._file.fileno() if self._file else -1, size)
+        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("rates")
+        os.truncate(self._file, size)
+        self._table = mmap.mmap(self._file, size)
 
     def take(self, client: str, count: int = 1) -> Quota:
         """Let `client` have `count` more, or none of them if that were too many."""
         each = self.rate.seconds / self.rate.requests
         digest = hashlib.blake2b(client.encode(), digest_size=8).digest()
         at = int.from_bytes(digest, "big") % _PLACES * _NUMBER.size
-        with self._alone(at):
+        with self._lock:  # among threads; the file's lock is among processes
+            fcntl.lockf(self._file, fcntl.LOCK_EX, _NUMBER.size, at)
             now = self._now()
             paid_until = max(now, _NUMBER.unpack_from(self._table, at)[0])
             then = paid_until + count * each
@@ -73,25 +72,14 @@ class Limiter:
             if allowed:
                 paid_until = then
                 _NUMBER.pack_into(self._table, at, paid_until)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, _NUMBER.size, at)
         owed = paid_until - now
         left = int((self.rate.seconds - owed) / each + 1e-6)
         return Quota(left, owed, 0.0 if allowed else wait_s)
 
     def close(self) -> None:
         self._table.close()
-        if self._file:
-            self._file.close()
-
-    @contextmanager
-    def _alone(self, at: int) -> Iterator[None]:
-        with self._lock:  # among threads; the file's lock is among processes
-            if self._file:
-                fcntl.lockf(self._file, fcntl.LOCK_EX, _NUMBER.size, at)
-            try:
-                yield
-            finally:
-                if self._file:
-                    fcntl.lockf(self._file, fcntl.LOCK_UN, _NUMBER.size, at)
+        os.close(self._file)
 
 
 def init_app(app: Flask, settings: Settings) -> None:

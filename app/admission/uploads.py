@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
 import threading
 import time
@@ -28,49 +27,42 @@ MAX_OTHER_PARTS: Final = 16
 _DRAINED_BYTES: Final = 50_000_000
 # What reading a body raises whose chunks are invalid, or whose connection is lost.
 _BROKEN: Final = (ParseException, OSError)
+# By so much a slow upload may be given up later than it could be.
+_LOOKS_EVERY_S: Final = 0.1
 
 
 class DeadlineTimer:
-    """Calls what it was given for whatever is not done within its time, by one thread for all.
+    """Calls what it was given for whatever is not done within its time, by one thread that looks often.
 
     A timer of its own for every request would start a thread for each, and starting one waits until it runs.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: dict[int, tuple[float, Callable[[], None]]] = {}
-        self._numbers = itertools.count()
-        self._looks_at = float("inf")
+        self._lock = threading.Lock()
+        self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
     def within(self, seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
         """Call `give_up`, from another thread, if the block lasts longer than `seconds`."""
-        number, end = next(self._numbers), time.monotonic() + seconds
-        with self._changed:
-            self._waiting[number] = (end, give_up)
+        block = object()
+        with self._lock:
+            self._waiting[block] = (time.monotonic() + seconds, give_up)
             if self._thread is None:  # not before it is needed: gunicorn forks its workers first
                 self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
                 self._thread.start()
-            elif end < self._looks_at:
-                self._changed.notify()
         try:
             yield
         finally:
-            with self._changed:
-                self._waiting.pop(number, None)
+            with self._lock:
+                self._waiting.pop(block, None)
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
-                # For what was done in time this thread wakes up once: cheaper than being notified of each.
-                self._looks_at = min((end for end, _ in self._waiting.values()), default=float("inf"))
-                left = self._looks_at - time.monotonic()
-                if left > 0:
-                    self._changed.wait(None if left == float("inf") else left)
-                    continue
-                late = [number for number, (end, _) in self._waiting.items() if end <= time.monotonic()]
-                calls = [self._waiting.pop(number)[1] for number in late]
+            time.sleep(_LOOKS_EVERY_S)
+            with self._lock:
+                late = [block for block, (end, _) in self._waiting.items() if end <= time.monotonic()]
+                calls = [self._waiting.pop(block)[1] for block in late]
             for call in calls:
                 call()
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -35,6 +35,7 @@ from app.triton.shared_memory import (
 from gourmet.contracts import ModelInfo, Tensors
 from gourmet.runtime.statistics import ModelStatistics, by_version
 
+T = TypeVar("T")
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
 # What Triton says of a request that waited in its queue until its deadline.
@@ -96,13 +97,10 @@ class Triton:
         at, info = self._described.get(model, (0.0, None))
         if info and not afresh and time.monotonic() - at < DESCRIPTION_AGE_S:
             return info
-        with self.explained(model, deadline), self._connection() as connection:
-            metadata = self._json(connection, deadline, path_of(model))
-            config = self._json(connection, deadline, path_of(model, "config"))
-        try:
-            info = ModelInfo.from_triton(metadata, config)
-        except (AttributeError, KeyError, TypeError) as exc:
-            raise InferenceFailed(f"what answers at {self.url} is not Triton: it lacks {exc}") from exc
+        with self.explained(model, deadline):
+            metadata = self._json(deadline, path_of(model), dict)
+            config_path = path_of(model, "config")
+            info = self._json(deadline, config_path, lambda config: ModelInfo.from_triton(metadata, config))
         self._described[model] = (time.monotonic(), info)
         return info
 
@@ -163,15 +161,17 @@ class Triton:
         if is_text:
             values = np.frombuffer(serialize_byte_tensor(values).item(), np.uint8)
         if connection.shared is None or connection.shared.nbytes < nbytes:
+
+            def offer(name: str, region: dict[str, Any]) -> None:
+                path = f"/v2/systemsharedmemory/region/{name}/register"
+                self._ask(connection, deadline, "POST", path, json.dumps(region).encode(), memory_key())
+
             try:
                 # Photos are of all sizes: with room for larger ones, Triton is not told of each anew.
-                with SharedInput.offered(1 << nbytes.bit_length() if is_text else nbytes) as (shared, region):
-                    path = f"/v2/systemsharedmemory/region/{shared.name}/register"
-                    self._ask(connection, deadline, "POST", path, json.dumps(region).encode(), memory_key())
+                connection.shared = SharedInput(1 << nbytes.bit_length() if is_text else nbytes, offer)
             except (Refusal, OSError):  # it runs elsewhere, or as another user
                 self._shares_memory = False
                 return False
-            connection.shared = shared
         connection.shared.put(values)
         tensor.set_shared_memory(connection.shared.name, nbytes)
         return True
@@ -183,10 +183,8 @@ class Triton:
     def model_statistics(self, deadline: Deadline, model: str = "") -> list[ModelStatistics]:
         """What `model`, or each model that is ready, has done so far, version by version."""
         try:
-            with self._connection() as connection:
-                found = self._json(connection, deadline, path_of(model, "stats"))
-            return by_version(found)
-        except (AttributeError, KeyError, TypeError, ValueError, Refusal) as exc:
+            return self._json(deadline, path_of(model, "stats"), by_version)
+        except Refusal as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
 
     def close(self) -> None:
@@ -230,20 +228,19 @@ class Triton:
 
     def _is_loading(self, model: str, deadline: Deadline) -> bool:
         """Whether `model` is on its way; a Triton whose list of models is locked does not tell."""
-        try:
-            with self._connection() as connection:
-                index = self._json(connection, deadline, "/v2/repository/index", "POST")
-            return any(entry["name"] == model and entry.get("state") == "LOADING" for entry in index)
-        except Refusal:
-            return False
-        except (AttributeError, KeyError, TypeError) as exc:
-            raise InferenceFailed(f"what answers at {self.url} is not Triton: {exc!r}") from exc
+        with contextlib.suppress(Refusal):
+            states = self._json(deadline, "/v2/repository/index", _states, "POST")
+            return (model, "LOADING") in states
+        return False
 
-    def _json(self, connection: Connection, deadline: Deadline, path: str, method: str = "GET") -> Any:
+    def _json(self, deadline: Deadline, path: str, parse: Callable[[Any], T], method: str = "GET") -> T:
+        """What `parse` makes of the JSON that Triton answers."""
+        with self._connection() as connection:
+            reply = self._ask(connection, deadline, method, path)
         try:
-            return json.loads(self._ask(connection, deadline, method, path).body)
-        except ValueError as exc:
-            raise InferenceFailed(f"what answers at {self.url} is not Triton: {exc}") from exc
+            return parse(json.loads(reply.body))
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise InferenceFailed(f"what answers at {self.url} is not Triton: {exc!r}") from exc
 
     def _ask(
         self,
@@ -277,6 +274,10 @@ class Triton:
 def path_of(model: str, what: str = "") -> str:
     """The address of `what` a model has to say, or of all models together where it has no name."""
     return "/".join(part for part in ("/v2/models", quote(model), what) if part)
+
+
+def _states(index: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+    return [(version["name"], version.get("state")) for version in index]
 
 
 def _error(model: str, refusal: Refusal, deadline: Deadline) -> Exception:

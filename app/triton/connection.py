@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -151,22 +149,11 @@ class Connection:
         return Reply(reply.status_code, bytes(reply._body_buffer), int(json_bytes) if json_bytes else None)
 
     def _connect(self, left_s: Callable[[], float]) -> socket.socket:
-        """Resolve and connect, both in another thread: nothing ends a resolver that does not answer."""
-        opened: Future[socket.socket] = Future()
-
-        def connect() -> None:
-            try:
-                opened.set_result(socket.create_connection(self._address, self._connect_timeout_s))
-            except OSError as exc:
-                opened.set_exception(exc)
-
-        threading.Thread(target=connect, name="connect", daemon=True).start()
         try:
-            connection = opened.result(min(self._connect_timeout_s, left_s()))
+            connection = socket.create_connection(self._address, min(self._connect_timeout_s, left_s()))
         except TimeoutError as exc:
-            opened.add_done_callback(_close_late)
             if left_s() > _NOTHING_S:
-                raise TimeoutError(f"no connection within {self._connect_timeout_s:g} s") from exc
+                raise
             raise TooLate from exc
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(True)
@@ -194,9 +181,3 @@ def _in_time(connection: socket.socket, option: int, seconds: float) -> Iterator
         yield
     except BlockingIOError as exc:
         raise TooLate from exc
-
-
-def _close_late(opened: Future[socket.socket]) -> None:
-    """A connection that nobody waits for any more."""
-    if opened.exception() is None:
-        opened.result().close()

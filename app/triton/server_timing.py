@@ -47,7 +47,10 @@ class Watch:
             if before is None or now is None or now.requests < before.requests:
                 return None
             if now.requests > before.requests:
-                return _mean(now.since(before))
+                grew = now.since(before)
+                compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
+                each_ms = 1 / grew.requests / 1e6
+                return Inside(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
             time.sleep(pause_s)
         return None
 
@@ -56,10 +59,3 @@ class Watch:
             found = self._triton.model_statistics(self._deadline, self._model)
             return {statistics.version: statistics for statistics in found}
         return {}
-
-
-def _mean(counted: ModelStatistics) -> Inside:
-    compute_ns = counted.input_ns + counted.infer_ns + counted.output_ns
-    return Inside(
-        counted.requests, counted.queue_ns / counted.requests / 1e6, compute_ns / counted.requests / 1e6
-    )

@@ -7,13 +7,12 @@ on this machine that can open what this user writes to /dev/shm; any other one i
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,31 +47,20 @@ def memory_key() -> dict[str, str]:
 
 
 class SharedInput:
-    """One input's worth of memory; its file goes once Triton has opened it, so that none is left behind."""
+    """One input's worth of memory; its file goes once Triton was told by `offer` and has opened it."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, offer: Callable[[str, dict[str, Any]], object]) -> None:
         self.nbytes = nbytes
         self.name = f"web-{uuid.uuid4().hex}"
-        self._path = _FOLDER / self.name
-        file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        path = _FOLDER / self.name
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
             os.posix_fallocate(file, 0, nbytes)
             self._memory = mmap.mmap(file, nbytes)
-        except BaseException:
-            self._path.unlink()
-            raise
+            offer(self.name, {"key": f"/{self.name}", "offset": 0, "byte_size": nbytes})
         finally:
             os.close(file)
-
-    @classmethod
-    @contextlib.contextmanager
-    def offered(cls, nbytes: int) -> Iterator[tuple[Self, dict[str, Any]]]:
-        """A new one, with what Triton is to be told within the block, where it has to open it."""
-        shared = cls(nbytes)
-        try:
-            yield shared, {"key": f"/{shared.name}", "offset": 0, "byte_size": nbytes}
-        finally:
-            shared._path.unlink()
+            path.unlink()
 
     def put(self, values: npt.NDArray[Any]) -> None:
         here: npt.NDArray[Any] = np.frombuffer(self._memory, values.dtype, values.size)

@@ -135,10 +135,11 @@ def head(data: bytes) -> bool:
     refusal = _early.refusal(data)
     if refusal is None:
         return True
-    lines, _, body = refusal.answer.partition(b"\r\n\r\n")
+    answer, request_bytes = refusal
+    lines, _, body = answer.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in lines.split(b"\r\n")
     assert f"X-Request-ID: {json.loads(body)['error']['request_id']}".encode() in lines.split(b"\r\n")
-    assert refusal.request_bytes > 0
+    assert request_bytes > 0
     return False
 
 

@@ -11,7 +11,7 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
-from app.admission.access_log import FORMAT, AccessLogger
+from app.admission.gunicorn_conf import AccessLogger, access_log_format
 
 ENVIRON = {"REMOTE_ADDR": "127.0.0.1", "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
 ID = ("X-Request-ID", "abc")
@@ -33,7 +33,7 @@ def line(kind: type[Logger], form: str, uri: str, headers: list[tuple[str, str]]
     return found
 
 
-@pytest.mark.parametrize("form", [FORMAT, "%(m)s %(U)s"], ids=["ours", "of somebody's own"])
+@pytest.mark.parametrize("form", [access_log_format, "%(m)s %(U)s"], ids=["ours", "of somebody's own"])
 @pytest.mark.parametrize(
     ("uri", "headers", "sent"),
     [("/", [ID], 0), ("/predict?model=a%20b", [("Vary", "x"), ID], 512), ('/"quoted"', [], 1)],

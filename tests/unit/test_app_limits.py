@@ -289,8 +289,9 @@ def admission() -> Admission:
 def test_a_program_is_refused_by_its_head_alone(admission: Admission, head: bytes) -> None:
     refusal = admission.early.refusal(head + b"twelve bytes")
     assert refusal
-    assert refusal.request_bytes == len(head) + 12
-    lines, _, body = refusal.answer.partition(b"\r\n\r\n")
+    answer, request_bytes = refusal
+    assert request_bytes == len(head) + 12
+    lines, _, body = answer.partition(b"\r\n\r\n")
     assert lines.startswith(b"HTTP/1.1 503 ")
     assert b"X-Request-ID: me-7" in lines
     assert b"Retry-After: 2" in lines

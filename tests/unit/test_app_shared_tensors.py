@@ -35,15 +35,16 @@ def opened(region: dict[str, Any]) -> mmap.mmap:
         return mmap.mmap(file.fileno(), region["byte_size"], prot=mmap.PROT_READ)
 
 
-def left_behind(shared: SharedInput) -> bool:
-    return (shared_memory._FOLDER / shared.name).exists()
+def left_behind(name: str) -> bool:
+    return (shared_memory._FOLDER / name).exists()
 
 
 @pytest.mark.parametrize("values", [np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.ones(7, np.uint8)])
 def test_what_is_put_there_is_what_is_read_there_and_no_file_stays(values: Any) -> None:
-    with SharedInput.offered(values.nbytes) as (shared, region):
-        memory = opened(region)
-    assert not left_behind(shared)
+    found: list[mmap.mmap] = []
+    shared = SharedInput(values.nbytes, lambda _, region: found.append(opened(region)))
+    (memory,) = found
+    assert not left_behind(shared.name)
     shared.put(values)
     assert memory[:] == values.tobytes()
     shared.put(values[::-1])
@@ -51,6 +52,13 @@ def test_what_is_put_there_is_what_is_read_there_and_no_file_stays(values: Any) 
 
 
 def test_a_triton_that_cannot_open_it_leaves_no_file_either() -> None:
-    with pytest.raises(RuntimeError, match="no such key"), SharedInput.offered(100) as (shared, _):
+    offered: list[str] = []
+
+    def refuse(name: str, _: dict[str, Any]) -> None:
+        offered.append(name)
+        assert left_behind(name)
         raise RuntimeError("no such key")
-    assert not left_behind(shared)
+
+    with pytest.raises(RuntimeError, match="no such key"):
+        SharedInput(100, refuse)
+    assert not left_behind(offered[0])
