@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gourmet.commands.progress import bar
-from gourmet.commands.values import NUMBERS
+from gourmet.commands.values import numbers
 
 _PHOTOS = ("small", "phone")
 
@@ -18,7 +18,7 @@ _PHOTOS = ("small", "phone")
 @click.option(
     "--window", "window_s", default=3.0, show_default=True, type=click.FloatRange(0.2, 60), metavar="SECONDS"
 )
-@click.option("--concurrency", type=NUMBERS, default="1,8,32", help="Photos asked about at the same time.")
+@click.option("--concurrency", type=numbers, default="1,8,32", help="Photos asked about at the same time.")
 @click.option(
     "--photos",
     multiple=True,

@@ -58,7 +58,7 @@ class Verbs(click.Group):
             ctx.exit(exc.exit_code)
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="gourmetgram-triton", prog_name="gourmet")
 def main() -> None:
     """GourmetGram on Triton: train, deploy, serve, check and measure models."""

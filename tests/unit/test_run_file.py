@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gourmet import repository
 from gourmet.cli import VERBS, main
 from gourmet.commands.bench_options import target_options
-from gourmet.commands.stack_options import found_repositories, port_options, serving_url, url_option
+from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.errors import UsageError
 from gourmet.measure.perf_analyzer import _address_for
 from gourmet.serving import Stack, run_file, running_stack

@@ -5,19 +5,36 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from gourmet.commands.bench_options import table
-from gourmet.commands.bench_run import run
-from gourmet.commands.bench_scenario import foundation, scenario
+from gourmet.commands import values
+from gourmet.commands.bench_options import (
+    command_line,
+    finish,
+    measure_options,
+    output_options,
+    table,
+    target_options,
+)
+from gourmet.commands.options import json_option
+from gourmet.commands.progress import bar
+from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
+from gourmet.doctor import gpus
 from gourmet.errors import UsageError
 from gourmet.measure import compare as comparing
-from gourmet.measure import page, storage, tables
+from gourmet.measure import page, scenarios, storage, sweep, tables
+from gourmet.measure import scenario as running
+from gourmet.measure.inputs import DataSource
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.task import Addresses, MeasureOptions
 
 PEERS: Final = Path(__file__).resolve().parents[3] / "benchmarks" / "peers"
+# What another program, or another command, reads for itself.
+_PASSED_ON: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 @click.group()
@@ -29,7 +46,162 @@ def bench() -> None:
     """
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@bench.command()
+@click.argument("model")
+@click.option(
+    "--concurrency", type=values.levels, help="Requests kept in flight, like 8, 1:8, 1:16:5 or 1,4,16."
+)
+@click.option("--rate", type=values.levels, help="Requests per second instead, like 50 or 20:100:20.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    help="How the requests of a --rate are spaced.",
+)
+@click.option("--batch", type=values.counts, default="1", help="Rows per request, like 1 or 1,4,16.")
+@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http")
+@click.option("--shared-memory", is_flag=True, help="Hand the inputs over in shared memory.")
+@click.option(
+    "--through",
+    type=click.Choice(["triton", "app"]),
+    default="triton",
+    help="Ask Triton, or the web app's POST /predict.",
+)
+@click.option("--data", "folder", type=FOUND, help="A folder of examples, or an .npz by input.")
+@click.option("--rows", "count", default=32, type=POSITIVE, help="How many inputs.")
+@click.option("--seed", default=5, help="Of the inputs that are made up.")
+@click.option("--photo-size", "size", type=values.size, default="400x300", help="Of the drawn photos.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=values.shape,
+    callback=lambda _context, _option, given: dict(given),
+    help="One row of an input left open, like input:3,224,224.",
+)
+@click.option(
+    "--reference",
+    type=FOUND_FILE,
+    help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",
+)
+@target_options
+@measure_options
+@output_options
+def run(
+    model: str,
+    concurrency: tuple[float, ...] | None,
+    rate: tuple[float, ...] | None,
+    arrivals: Any,
+    batch: tuple[int, ...],
+    protocol: Any,
+    shared_memory: bool,
+    through: Any,
+    target: Addresses,
+    effort: MeasureOptions,
+    save: Path | None,
+    as_json: bool,
+    **data: Any,
+) -> None:
+    """Measure the served MODEL under one load or a range of them.
+
+    \b
+    gourmet bench run food_classifier --concurrency 1:8
+    gourmet bench run food_classifier_onnx --concurrency 4 --batch 1,4 --protocol grpc --shared-memory
+    gourmet bench run food_classifier --rate 20:100:20
+    gourmet bench run food_classifier --concurrency 8 --through app
+
+    Of a model that answers in pieces, the first piece and the time between pieces are reported as well.
+    """
+    if concurrency and rate:
+        raise UsageError(
+            "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
+        )
+    demands = [
+        LoadSpec(model, level, arrivals if rate else "closed", rows, protocol, shared_memory, through)
+        for rows in batch
+        for level in rate or concurrency or (1,)
+    ]
+    with bar(f"bench {model}") as tick:
+        tick(0.0, "asking every row alone")
+        workload = sweep.prepare(model, target, DataSource(**data), through_app=through == "app")
+        points, refused = sweep.run(workload, demands, target, effort, on_step=tick)
+    loads = str(demands[0]) if len(demands) == 1 else f"{demands[0]} to {demands[-1]}"
+    title = f"{model}: {loads}"
+    finish(sweep.bench(title, command_line(), workload.rows.about, points, refused), save, as_json)
+
+
+@bench.command()
+@click.argument("name")
+@click.option("--turns", default=1, type=POSITIVE, help="How often all is run.")
+@click.option("--model", help="queue-delay: the model whose delay changes.  [default: food_classifier_onnx]")
+@click.option("--rows", "count", default=32, type=click.IntRange(2), help="How many inputs.")
+@click.option("--data", type=FOUND, help="A folder of examples instead of drawn ones.")
+@click.option(
+    "--write",
+    type=FOUND_FOLDER,
+    help="Folder with labs.md, whose part of this scenario is rewritten, such as docs.",
+)
+@target_options
+@measure_options
+@output_options
+def scenario(
+    name: str,
+    turns: int,
+    model: str | None,
+    count: int,
+    data: Path | None,
+    write: Path | None,
+    target: Addresses,
+    effort: MeasureOptions,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the exercise NAME of a known lab on the running server, and say what it shows here.
+
+    \b
+    food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
+    digits       instance counts, queue delays on a model that cannot batch and on one that can
+    queue-delay  how long a request may wait for company
+    gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
+    foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
+
+    Configs change through Triton's load API; what served before is put back at the end.
+    """
+    if name not in (known := scenarios.known()):
+        raise UsageError(f"no scenario {name!r} found; there are {', '.join(sorted(known))}")
+    chosen = scenarios.load(name, model)
+    if chosen.needs_gpu and not gpus.find():
+        # Figures of a CPU under this title would mislead.
+        raise UsageError(
+            f"this machine has no NVIDIA GPU, which the scenario {name} is about: run it where one is, "
+            "or `gourmet bench scenario food` here"
+        )
+    with bar(chosen.title) as tick:
+        rows = DataSource(count, folder=data)
+        result = running.run(chosen, target, effort, rows, turns=turns, command=command_line(), on_step=tick)
+    if write and result.points:
+        for path in storage.write_docs(result, name, write, chosen.page):
+            click.echo(f"wrote {path}", err=as_json)
+    finish(result, save, as_json)
+
+
+@bench.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """The backend against raw ONNX Runtime, and model.py against a reference lab's.
+
+    The scenario of that name with its usual options, which others may follow. It takes about three minutes a
+    turn; on a machine that does something else at the same time the ratios still mean something, the rest
+    does not.
+    """
+    # A busy machine's windows may never agree; the spread over the turns says how much they differ.
+    usual = ("--turns=3", "--rows=64", "--window=2", "--windows=3", "--steady=30")
+    with scenario.make_context("scenario", ["foundation", *usual, *arguments], parent=ctx.parent) as context:
+        scenario.invoke(context)
+
+
+@bench.command(context_settings=_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
@@ -39,48 +211,43 @@ def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     ctx.exit(subprocess.run([sys.executable, "-P", str(PEERS), *arguments], check=False).returncode)
 
 
-@click.command()
-@click.argument("before", type=click.Path(exists=True, path_type=Path))
-@click.argument("now", type=click.Path(exists=True, path_type=Path))
-@click.option("--noise", default=5.0, show_default=True, help="Percent by which two runs may differ.")
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="An HTML page of it.")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
+@bench.command()
+@click.argument("before", type=FOUND)
+@click.argument("now", type=FOUND)
+@click.option("--noise", default=5.0, help="Percent by which two runs may differ.")
+@click.option("--save", type=FILE, help="An HTML page of it.")
+@json_option
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
     first, second = storage.load(before), storage.load(now)
     pairs = comparing.compare(first, second, noise / 100)
+    headings, rows = tables.pairs(pairs)
     if as_json:
-        keys = ("point", "before", "now", "throughput", "latency", "p95", "verdict")
-        click.echo(
-            json.dumps([dict(zip(keys, row, strict=True)) for row in tables.pairs(pairs)[1]], indent=1)
-        )
+        _print_json(("point", "before", "now", "throughput", "latency", "p95", "verdict"), rows)
     else:
         for words in comparing.differences(first, second):
             click.echo(f"differs in {words}")
-        table(*tables.pairs(pairs))
+        table(headings, rows)
     if save:
         save.write_text(page.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)
     comparing.refuse_slower(pairs, noise / 100)
 
 
-@click.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="For scripts.")
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), required=False)
-def list_(as_json: bool, folder: Path | None) -> None:
+@bench.command(name="list")
+@json_option
+@click.argument("folder", type=FOLDER, default=storage.DEFAULT)
+def list_(as_json: bool, folder: Path) -> None:
     """The saved runs, the latest first."""
-    found = storage.saved(folder or storage.DEFAULT)
-    rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in found]
+    headings = ("folder", "when", "title", "points")
+    rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in storage.saved(folder)]
     if as_json:
-        keys = ("folder", "when", "title", "points")
-        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
+        _print_json(headings, rows)
     elif rows:
-        table(("folder", "when", "title", "points"), rows)
+        table(headings, rows)
     else:
-        click.echo(
-            f"no saved runs under {folder or storage.DEFAULT}: make one with `gourmet bench run MODEL`"
-        )
+        click.echo(f"no saved runs under {folder}: make one with `gourmet bench run MODEL`")
 
 
-for command in (run, scenario, compare, list_, foundation, peers):
-    bench.add_command(command)
+def _print_json(keys: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))

@@ -1,4 +1,4 @@
-"""What the verbs of `gourmet bench` share: options, and how a run is shown and kept."""
+"""What the verbs that measure share: options, and how a run is shown and kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gourmet.commands.stack_options import url_option
+from gourmet.commands.options import json_option, url_option
+from gourmet.commands.values import FOLDER, POSITIVE
 from gourmet.measure import results, storage, tables, validity
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.run_file import stack_at
@@ -38,20 +39,31 @@ def target_options(command: F) -> F:
     return with_target  # type: ignore[return-value]
 
 
+def _share(_ctx: click.Context, _param: click.Parameter, percent: float) -> float:
+    return percent / 100
+
+
 def measure_options(command: F) -> F:
     """How long to look and what to put up with; the command gets an `effort`."""
 
-    @click.option("--window", "window_s", default=1.0, show_default=True, help="Seconds a window.")
-    @click.option("--windows", default=5, show_default=True, type=click.IntRange(2), help="How many.")
-    @click.option("--warm-up", "warm_up_s", default=1.0, show_default=True, help="Seconds not measured.")
-    @click.option("--attempts", default=3, show_default=True, type=click.IntRange(1), help="When disturbed.")
-    @_percent("--steady", "steadiness", 10.0, "Percent by which windows may differ.")
-    @_percent("--allow-errors", "errors_allowed", 0.0, "Percent of requests; counted apart.")
+    @click.option("--window", "window_s", default=1.0, help="Seconds a window.")
+    @click.option("--windows", default=5, type=click.IntRange(2), help="How many.")
+    @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds not measured.")
+    @click.option("--attempts", default=3, type=POSITIVE, help="When disturbed.")
+    @click.option(
+        "--steady", "steadiness", default=10.0, callback=_share, help="Percent by which windows may differ."
+    )
+    @click.option(
+        "--allow-errors",
+        "errors_allowed",
+        default=0.0,
+        callback=_share,
+        help="Percent of requests; counted apart.",
+    )
     @click.option(
         "--client",
         type=click.Choice(["auto", "perf-analyzer", "gourmet"]),
         default="auto",
-        show_default=True,
         help="auto: perf_analyzer for closed loops at Triton, ours for the rest.",
     )
     @functools.wraps(command)
@@ -62,24 +74,12 @@ def measure_options(command: F) -> F:
     return with_effort  # type: ignore[return-value]
 
 
-def _percent(option: str, name: str, usual: float, words: str) -> Callable[[F], F]:
-    """An option in percent, of which the command gets the share."""
-    return click.option(
-        option, name, default=usual, show_default=True, help=words, callback=lambda _c, _p, given: given / 100
-    )
-
-
-def output_options(
-    files: str = "bench.json, bench.csv and index.html", under: str = "bench"
-) -> Callable[[F], F]:
+def output_options(command: F) -> F:
     """Where the run is kept and how it is shown."""
     save = click.option(
-        "--save",
-        type=click.Path(file_okay=False, path_type=Path),
-        help=f"Folder for {files}.  [default: a new one under runs/{under}]",
+        "--save", type=FOLDER, help="Folder for its JSON and pages.  [default: a new one under runs]"
     )
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print the saved JSON, for scripts.")
-    return lambda command: save(as_json(command))
+    return save(json_option(command))
 
 
 def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:
@@ -110,8 +110,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         drawn.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    wide = sys.stdout.isatty()
-    Console(width=None if wide else 200).print(drawn)
+    Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 
 def command_line() -> str:

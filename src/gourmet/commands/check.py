@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.stack_options import url_option
+from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import DEFAULT
 
@@ -24,7 +25,7 @@ class Stopped(GourmetError):
 @click.argument("model")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Of a classifier: what `gourmet train` reads, or a folder of pictures without labels.  "
     "[default: what its system brings along]",
 )
@@ -33,44 +34,34 @@ class Stopped(GourmetError):
     help="Which part of labelled data; `all` for every one.  "
     "[default: test; all of a folder that holds nothing but pictures]",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Ask about so many examples only, from all over.")
+@click.option("--limit", type=POSITIVE, help="Ask about so many examples only, from all over.")
 @click.option("--missing-classes", is_flag=True, help="The data may lack pictures of some classes.")
 @url_option()
-@click.option(
-    "--in-flight", type=click.IntRange(1, 256), default=16, show_default=True, help="Requests at a time."
-)
-@click.option(
-    "--batch", type=click.IntRange(1), default=16, show_default=True, help="Pictures a request, at most."
-)
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=1), default=60, show_default=True, metavar="S"
-)
+@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Requests at a time.")
+@click.option("--batch", type=POSITIVE, default=16, help="Pictures a request, at most.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=60, metavar="S")
 @click.option(
     "--eager",
     "weights",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FOUND_FILE,
     help="Weights to compare with. [default: those of the model's manifest, if they are in runs/]",
 )
 @click.option(
     "--model-repository",
     "repository",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=DEFAULT,
-    help="Where the manifest lies. [default: triton/models]",
+    show_default="triton/models",
+    help="Where the manifest lies.",
 )
 @click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if fewer answers are right.")
 @click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Draw them on a page: FILE.html, or a folder for MODEL.html.",
 )
-def check(
-    model: str,
-    json_to: str | None,
-    out: Path | None,
-    **how: Any,
-) -> None:
+def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
     A classifier is asked about labelled pictures. What it says is compared with the network that it was

@@ -11,8 +11,8 @@ import click
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
-from gourmet.commands.stack_options import repositories_option, url_option
-from gourmet.commands.values import DURATION, NUMBERS
+from gourmet.commands.options import repositories_option, url_option
+from gourmet.commands.values import FILE, POSITIVE, duration, numbers
 from gourmet.config_change import VARIANTS, Change, as_json, as_pbtxt, changed, summary
 from gourmet.errors import UsageError
 from gourmet.runtime.openvino_network import ENGINES
@@ -22,17 +22,17 @@ from gourmet.serving.client import ModelUnavailable, model_index, triton
 @click.command()
 @click.argument("model")
 @click.option("--variant", type=click.Choice(list(VARIANTS)), help="A ready-made change; others go on top.")
-@click.option("--instances", type=click.IntRange(1), help="How many copies work at the same time.")
+@click.option("--instances", type=POSITIVE, help="How many copies work at the same time.")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads of each; 0 shares the CPUs out.")
 @click.option("--max-batch", type=click.IntRange(0), help="Most rows that go through the network at once.")
 @click.option(
     "--dynamic/--no-dynamic", "dynamic_batching", default=None, help="Merge waiting requests into one batch."
 )
 @click.option(
-    "--delay", "delay_us", type=DURATION, help="How long a request may wait for company, like 100us."
+    "--delay", "delay_us", type=duration, help="How long a request may wait for company, like 100us."
 )
-@click.option("--preferred", "preferred_batches", type=NUMBERS, help="Batch sizes to prefer, like 4,8.")
-@click.option("--gpus", type=NUMBERS, help="Put the instances on these GPUs, like 0,1.")
+@click.option("--preferred", "preferred_batches", type=numbers, help="Batch sizes to prefer, like 4,8.")
+@click.option("--gpus", type=numbers, help="Put the instances on these GPUs, like 0,1.")
 @click.option("--cpu", is_flag=True, default=None, help="Put the instances on the CPU.")
 @click.option(
     "--response-cache/--no-response-cache",
@@ -42,7 +42,7 @@ from gourmet.serving.client import ModelUnavailable, model_index, triton
 @click.option("--engine", type=click.Choice(ENGINES), help="What runs an ONNX file on the CPU.")
 @click.option("--reset", is_flag=True, help="Back to the config.pbtxt of the model repository.")
 @repositories_option(found=True)
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Save it as a config.pbtxt.")
+@click.option("--write", type=FILE, help="Save it as a config.pbtxt.")
 @url_option()
 def config(
     model: str,

@@ -6,46 +6,37 @@ from pathlib import Path
 
 import click
 
+from gourmet.commands.options import serving_url, to_option, trained_options, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.stack_options import serving_url, url_option
+from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.repository import DEFAULT
 from gourmet.systems import registry
 
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
 @click.option("--format", "form", required=True, help="Which of the system's models; `all` for every one.")
-@click.option(
-    "--to", "repository", type=click.Path(path_type=Path), default=DEFAULT, help="Model repository."
-)
-@click.option("--weights", type=click.Path(path_type=Path), help="[default: runs/SYSTEM/last.safetensors]")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Labelled examples. [default: those of training]"
-)
-@click.option(
-    "--version", "number", type=click.IntRange(min=1), help="Replace this one. [default: a new one]"
-)
-@click.option(
-    "--architecture",
-    default="",
-    help="Of weights that others trained, as in torchvision:resnet18. They are a plain .pth or safetensors, "
-    "and compared on made-up pictures where no --data are given.",
-)
+@to_option
+@trained_options
+@click.option("--version", "number", type=POSITIVE, help="Replace this one.  [default: a new one]")
 @url_option(
     "Triton to switch over without a pause.  [default: the running stack, if it serves --to]", required=False
 )
 def deploy(
     system: str,
     form: str,
-    repository: Path,
+    models: Path,
     weights: Path | None,
     data: Path | None,
     number: int | None,
     architecture: str,
     url: str | None,
 ) -> None:
-    """Export SYSTEM's weights into the model repository, unless the result answers differently."""
+    """Export SYSTEM's weights into the model repository, unless the result answers differently.
+
+    Weights that others trained (--architecture) are a plain .pth or safetensors, and compared on made-up
+    pictures where no --data are given.
+    """
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.target import table
     from gourmet.deploying.versions import load_or_roll_back
@@ -63,7 +54,7 @@ def deploy(
         deployment = export.open(chosen, data, tick, architecture=architecture)
     for name in export.formats if form == "all" else (form,):
         with bar(f"exporting {name}"):
-            folder, checks = put(deployment, name, repository, number)
-        if url := url or serving_url(repository):
+            folder, checks = put(deployment, name, models, number)
+        if url := url or serving_url(models):
             load_or_roll_back(url, folder.parent)
         click.echo(f"{folder}\n{table(checks)}")

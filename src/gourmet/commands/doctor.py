@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from gourmet.commands.stack_options import as_options, port_options, repositories_option, url_option
+from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import gpus, machine, stack
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError
@@ -45,9 +45,9 @@ def examine(subject: Examined) -> Iterator[tuple[str, Finding]]:
 @click.command()
 @repositories_option(found=True)
 @url_option("Triton's HTTP address; given, it must answer.  [default: the running stack's]", required=False)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address whose ports are looked at.")
+@click.option("--host", default="127.0.0.1", help="Address whose ports are looked at.")
 @port_options(found=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option
 def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 

@@ -7,22 +7,18 @@ from pathlib import Path
 
 import click
 
+from gourmet.commands.options import json_option, trained_options
 from gourmet.commands.progress import bar
+from gourmet.commands.values import POSITIVE
 from gourmet.systems import registry
 
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
-@click.option("--weights", type=click.Path(path_type=Path), help="[default: runs/SYSTEM/last.safetensors]")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Labelled examples. [default: those of training]"
-)
-@click.option("--limit", type=click.IntRange(min=1), help="Measure on so many examples of each part only.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
-@click.option(
-    "--architecture", default="", help="Of weights that others trained, as in torchvision:resnet18."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+@trained_options
+@click.option("--limit", type=POSITIVE, help="Measure on so many examples of each part only.")
+@click.option("--device", default="cpu", help="cpu or cuda.")
+@json_option
 def evaluate(
     system: str,
     weights: Path | None,

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from gourmet.commands.stack_options import as_options, port_options
+from gourmet.commands.options import as_options, port_options
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.client import triton
@@ -33,9 +33,7 @@ _STACK_TIMEOUT_S: Final = 10.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--lab-port", default=8888, show_default=True, type=click.IntRange(1, 65535), help="Port of JupyterLab."
-)
+@click.option("--lab-port", default=8888, type=click.IntRange(1, 65535), help="Port of JupyterLab.")
 @port_options(found=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:

@@ -14,8 +14,9 @@ import click
 import psutil
 
 from gourmet import repository
+from gourmet.commands.options import serving_url, to_option
 from gourmet.commands.progress import bar
-from gourmet.commands.stack_options import serving_url
+from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.serving import Stack, running_stack
@@ -35,24 +36,10 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 )
 @click.option("--title", help="What people call it. [default: NAME]")
 @click.option("--like", help="Take the size and the normalisation of pictures from this system.")
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A plain .pth, .safetensors or .onnx file, to be served at once.",
-)
+@click.option("--weights", type=FOUND_FILE, help="A plain .pth, .safetensors or .onnx file, to be served.")
 @click.option("--architecture", help="What .pth and .safetensors are weights of, as in torchvision:resnet18.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="Labelled pictures to verify the export with. [default: made-up ones]",
-)
-@click.option(
-    "--to",
-    "models",
-    type=click.Path(path_type=Path),
-    default=repository.DEFAULT,
-    help="Model repository. [default: triton/models]",
-)
+@click.option("--data", type=PATH, help="Labelled pictures to verify with.  [default: made-up ones]")
+@to_option
 def new(
     name: str,
     labels: str,

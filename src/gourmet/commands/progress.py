@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn
 
 from gourmet.training.task import Tick
 
@@ -15,15 +15,8 @@ from gourmet.training.task import Tick
 def bar(title: str) -> Iterator[Tick]:
     """Draw a bar on stderr, if that is a terminal; ticks say the share done, from 0 to 1."""
     console = Console(stderr=True)
-    progress = Progress(
-        TextColumn(title),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[words]}", style="dim"),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    columns = (*Progress.get_default_columns(), TextColumn("{task.fields[words]}", style="dim"))
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
     task = progress.add_task(title, total=1.0, words="")
 
     def tick(share: float, words: str = "") -> None:

@@ -6,22 +6,20 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.stack_options import serving_url, url_option
+from gourmet.commands.options import serving_url, to_option, url_option
 from gourmet.deploying.versions import load
 from gourmet.deploying.versions import rollback as withdraw
-from gourmet.repository import DEFAULT, read_config
+from gourmet.repository import read_config
 
 
 @click.command()
 @click.argument("model")
-@click.option(
-    "--to", "repository", type=click.Path(path_type=Path), default=DEFAULT, help="Model repository."
-)
+@to_option
 @url_option("Triton to switch over, too.  [default: the running stack, if it serves --to]", required=False)
-def rollback(model: str, repository: Path, url: str | None) -> None:
+def rollback(model: str, models: Path, url: str | None) -> None:
     """Withdraw the latest version of MODEL, with its temperature and threshold."""
-    read_config(repository / model)
-    latest, before = withdraw(repository / model)
-    if url := url or serving_url(repository):
+    read_config(models / model)
+    latest, before = withdraw(models / model)
+    if url := url or serving_url(models):
         load(url, model)
     click.echo(f"{model}: version {latest} is withdrawn, version {before} serves")

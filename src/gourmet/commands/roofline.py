@@ -10,7 +10,8 @@ import click
 
 from gourmet import repository
 from gourmet.commands.bench_options import table
-from gourmet.commands.values import Written
+from gourmet.commands.options import json_option
+from gourmet.commands.values import FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
 from gourmet.roofline.analysis import Placed, Roofline
@@ -25,13 +26,13 @@ _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "shar
 def _dim(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not number.isdigit() or not int(number):
-        raise ValueError(f"{text!r} is not a valid size: write it like sequence=32")
+        raise click.BadParameter(f"{text!r} is not a valid size: write it like sequence=32")
     return name, int(number)
 
 
 @click.command()
 @click.argument("model")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows at a time.")
+@click.option("--batch", default=1, type=POSITIVE, help="Rows at a time.")
 @click.option(
     "--gpu",
     "gpus",
@@ -41,17 +42,11 @@ def _dim(text: str) -> tuple[str, int]:
 )
 @click.option("--no-machine", is_flag=True, help="Leave this machine out, and so the measuring; with --gpu.")
 @click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    type=Written("NAME=N", _dim),
-    help="Size of a free dimension, like sequence=32.",
+    "--dim", "dims", multiple=True, type=_dim, metavar="NAME=N", help="A free dimension, like sequence=32."
 )
-@click.option("--top", default=12, show_default=True, type=click.IntRange(1), help="Layers to list.")
-@click.option(
-    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this SVG file."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--top", default=12, type=POSITIVE, help="Layers to list.")
+@click.option("--picture", type=FILE, help="Draw it into this SVG file.")
+@json_option
 def roofline(
     model: str,
     batch: int,

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gourmet.commands.progress import bar
+from gourmet.commands.values import PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
@@ -17,31 +18,30 @@ from gourmet.systems import registry
 @click.argument("system", type=click.Choice(registry.names()))
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="What to learn from: a folder or file. [default: what the system brings along, if anything]",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run. [default: runs/SYSTEM]")
-@click.option("--epochs", type=click.IntRange(min=1), help="How long. [default: the system's recipe]")
+@click.option("--out", type=PATH, help="Folder of the run. [default: runs/SYSTEM]")
+@click.option("--epochs", type=POSITIVE, help="How long. [default: the system's recipe]")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same run.")
-@click.option("--limit", type=click.IntRange(min=1), help="Learn from this many examples only.")
+@click.option("--seed", type=int, default=0, help="Same seed, same run.")
+@click.option("--limit", type=POSITIVE, help="Learn from this many examples only.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
 @click.option(
     "--checkpoint-every",
     type=click.FloatRange(min=0),
     default=60,
-    show_default=True,
     metavar="S",
     help="What a kill may cost; Ctrl-C costs nothing.",
 )
 @click.option(
     "--init",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Begin with these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
 )
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads. [default: torch's own choice]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+@click.option("--threads", type=POSITIVE, help="CPU threads. [default: torch's own choice]")
 def train(
     system: str,
     data: Path | None,

@@ -15,7 +15,7 @@ from gourmet.commands.bench_options import (
     target_options,
 )
 from gourmet.commands.progress import bar
-from gourmet.commands.values import COUNTS, DURATIONS, GOAL, RANGE
+from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource
 from gourmet.tuning import report, results
@@ -24,39 +24,36 @@ from gourmet.tuning.search import tune as search
 
 @click.command()
 @click.argument("model")
-@click.option("--p95", "p95_us", type=GOAL, help="The p95 that must not be passed, like 50ms.")
+@click.option("--p95", "p95_us", type=goal, help="The p95 that must not be passed, like 50ms.")
 @click.option(
     "--goal",
     "kind",
     type=click.Choice(["throughput", "latency"]),
     default="throughput",
-    show_default=True,
     help="Most rows a second at any of the loads, or the lowest p95 at the heaviest.",
 )
 @click.option(
     "--concurrency",
     "levels",
-    type=RANGE,
+    type=levels,
     help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
 )
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Rows per request.")
-@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True)
-@click.option("--instances", type=COUNTS, help="To try.  [default: 1, 2, 4, … up to 2 a CPU]")
-@click.option("--threads", type=COUNTS, help="Of each, to try.  [default: the CPUs shared out, and 1]")
-@click.option("--max-batches", type=COUNTS, help="To try.  [default: the present one, and what fills]")
+@click.option("--batch", default=1, type=POSITIVE, help="Rows per request.")
+@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http")
+@click.option("--instances", type=counts, help="To try.  [default: 1, 2, 4, … up to 2 a CPU]")
+@click.option("--threads", type=counts, help="Of each, to try.  [default: the CPUs shared out, and 1]")
+@click.option("--max-batches", type=counts, help="To try.  [default: the present one, and what fills]")
 @click.option(
-    "--delays", "delays_us", type=DURATIONS, help="To try.  [default: 100us,1ms,5ms, below half of --p95]"
+    "--delays", "delays_us", type=durations, help="To try.  [default: 100us,1ms,5ms, below half of --p95]"
 )
-@click.option("--preferred", type=COUNTS, help="Sizes to try.  [default: half and a quarter of the load]")
-@click.option(
-    "--turns", default=5, show_default=True, type=click.IntRange(2), help="Against the present one."
-)
+@click.option("--preferred", type=counts, help="Sizes to try.  [default: half and a quarter of the load]")
+@click.option("--turns", default=5, type=click.IntRange(2), help="Against the present one.")
 @click.option("--apply", is_flag=True, help="Load the best config, if it beats the present one in turns.")
-@click.option("--data", type=click.Path(exists=True, path_type=Path), help="A folder of photos, or an .npz.")
-@click.option("--rows", "count", default=16, show_default=True, type=click.IntRange(2), help="Inputs.")
+@click.option("--data", type=FOUND, help="A folder of photos, or an .npz.")
+@click.option("--rows", "count", default=16, type=click.IntRange(2), help="Inputs.")
 @target_options
 @measure_options
-@output_options("config.pbtxt, index.html and tune.json", "tune")
+@output_options
 def tune(
     model: str,
     p95_us: int | None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.stack_options import as_options, port_options, repositories_option
+from gourmet.commands.options import as_options, port_options, repositories_option
 from gourmet.errors import UsageError
 from gourmet.serving import api_keys, preflight, run_file
 from gourmet.serving.readable_logs import LogPrinter
@@ -39,19 +39,16 @@ def _help() -> str:
 
 
 @click.command(help=_help())
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the web app listens on.")
+@click.option("--host", default="127.0.0.1", help="Address that the web app listens on.")
 @port_options()
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Web processes.")
-@click.option(
-    "--threads", default=4, show_default=True, type=click.IntRange(1), help="Photos each works on at once."
-)
-@click.option("--triton-host", default="127.0.0.1", show_default=True, help="Address that Triton listens on.")
+@click.option("--workers", default=2, type=click.IntRange(1), help="Web processes.")
+@click.option("--threads", default=4, type=click.IntRange(1), help="Photos each works on at once.")
+@click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()
 @click.option(
     "--model-control",
     type=_MODEL_CONTROLS,
     default="explicit",
-    show_default=True,
     help="explicit: load, unload and reconfigure while running; poll: follow the folder; none: neither.",
 )
 @click.option(
@@ -59,7 +56,6 @@ def _help() -> str:
     "cache_mb",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     metavar="MB",
     help="Remember answers, for models whose config asks for it.",
 )

@@ -1,4 +1,4 @@
-"""Where the stack is: options that every verb takes alike that starts it or looks at it."""
+"""Options that several verbs take alike: where the stack is, what was trained, how to answer a script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from gourmet import repository
+from gourmet.commands.values import PATH
 from gourmet.serving.run_file import DEFAULT_URL, found_url, running_stack
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -20,6 +21,32 @@ _PORTS: Final = {
     "--grpc-port": (8001, "grpc_url", "Triton's gRPC port."),
     "--metrics-port": (8002, "metrics_url", "Triton's metrics port."),
 }
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON, for scripts.")
+to_option = click.option(
+    "--to",
+    "models",
+    type=PATH,
+    default=repository.DEFAULT,
+    show_default="triton/models",
+    help="Model repository.",
+)
+
+
+def trained_options(command: Command) -> Command:
+    """Add --weights, --data and --architecture: weights that were trained, and what to measure them on."""
+    for option in (
+        click.option(
+            "--architecture",
+            default="",
+            show_default=False,
+            help="Of weights that others trained, as in torchvision:resnet18.",
+        ),
+        click.option("--data", type=PATH, help="Labelled examples.  [default: those of training]"),
+        click.option("--weights", type=PATH, help="[default: runs/SYSTEM/last.safetensors]"),
+    ):
+        command = option(command)
+    return command
 
 
 def port_options(*, found: bool = False) -> Callable[[Command], Command]:
@@ -32,7 +59,7 @@ def port_options(*, found: bool = False) -> Callable[[Command], Command]:
                 type=click.IntRange(1, 65535),
                 help=words,
                 default=functools.partial(_found_port, usual, address) if found else usual,
-                show_default=f"the running stack's, or {usual}" if found else True,
+                show_default=f"the running stack's, or {usual}" if found else None,
             )(command)
         return command
 
@@ -87,12 +114,12 @@ def found_repositories() -> tuple[Path, ...]:
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
     """Add --model-repository; `found`: unless given, it is those that the running stack serves."""
-    usual = "the running stack's, or triton/models" if found else "triton/models"
     return click.option(
         "--model-repository",
         "repositories",
         multiple=True,
-        type=click.Path(path_type=Path),
+        type=PATH,
         default=found_repositories if found else (repository.DEFAULT,),
-        help=f"Folder of models; may be given several times.  [default: {usual}]",
+        show_default="the running stack's, or triton/models" if found else "triton/models",
+        help="Folder of models; may be given several times.",
     )
