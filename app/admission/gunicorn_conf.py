@@ -75,7 +75,6 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _RATES = "WEB_RATE_LIMIT_FILE"
-_SEEN = "WEB_TRITON_SEEN_FILE"
 
 
 def on_starting(server: Any) -> None:
@@ -92,8 +91,6 @@ def on_starting(server: Any) -> None:
     rates = Path(os.environ[_METRICS], "rates")
     rates.touch()
     os.environ[_RATES] = str(rates)
-    # Made by the first worker that meets Triton.
-    os.environ[_SEEN] = str(rates.with_name("triton-seen"))
 
 
 def post_fork(server: Any, worker: Any) -> None:

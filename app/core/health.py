@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from flask import Blueprint, Flask, Response, current_app, jsonify
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api.schemas import Health, HealthModel
 from app.classifier import Classifier
@@ -26,7 +24,6 @@ from gourmet.contracts import System
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-SEEN_ENV: Final = "WEB_TRITON_SEEN_FILE"
 _READY_AGE_S: Final = 1.0
 DEADLINE_S: Final = 5.0
 LINK_DEADLINE_S: Final = 1.0
@@ -36,44 +33,14 @@ _ALIVE: Final = b'{"alive":true}\n'
 _JSON: Final = "application/json"
 
 
-class TritonSeen:
-    """Whether Triton was ever met; told by a file that appears then, or by this process alone.
-
-    gunicorn's workers share the file: one that was started just now would take a Triton that went away for
-    one that starts.
-    """
-
-    def __init__(self) -> None:
-        self._file = Path(os.environ[SEEN_ENV]) if os.environ.get(SEEN_ENV) else None
-        self._seen = False
-
-    def __bool__(self) -> bool:
-        self._seen = self._seen or (self._file is not None and self._file.exists())
-        return self._seen
-
-    def remember(self) -> None:
-        if not self:
-            self._seen = True
-            if self._file is not None:
-                with contextlib.suppress(OSError):  # a full disk; this process knows
-                    self._file.touch()
-
-
 class Readiness:
     """Whether `model` answers its sample, asked at most once a second however many want to know."""
 
-    def __init__(
-        self, ask: Callable[[Deadline], HealthModel], model: str, deadline_s: float, seen: TritonSeen
-    ) -> None:
+    def __init__(self, ask: Callable[[], HealthModel], model: str) -> None:
         self._ask_sample = ask
         self._model = model
-        self._deadline_s = deadline_s
-        self._remembered = TtlCache(self._ask, _READY_AGE_S)
-        self._started_at = time.monotonic()
-        self._seen = seen
-
-    def check(self) -> HealthModel | ServingError:
-        return self._remembered.get()
+        self.check = TtlCache(self._ask, _READY_AGE_S).get
+        self._starting_until = time.monotonic() + _STARTING_S
 
     def health(self) -> Health:
         """The same for people and their pages."""
@@ -84,29 +51,21 @@ class Readiness:
         state: Literal["starting", "loading", "not_ready", "away"] = "away"
         if isinstance(found, ModelNotReady):
             state = "loading" if found.loading else "not_ready"
-        elif isinstance(found, TritonUnavailable) and self._just_started():
+        elif isinstance(found, TritonUnavailable) and time.monotonic() < self._starting_until:
             state = "starting"
-        return Health(
-            alive=True,
-            ready=False,
-            state=state,
-            code=found.code,
-            message=str(found),
-            model=HealthModel(name=self._model),
-        )
-
-    def _just_started(self) -> bool:
-        # Triton opens its port only when its models are loaded: until then nobody can tell the two apart.
-        return not self._seen and time.monotonic() - self._started_at < _STARTING_S
+        model = HealthModel(name=self._model)
+        return Health(alive=True, ready=False, state=state, code=found.code, message=str(found), model=model)
 
     def _ask(self) -> HealthModel | ServingError:
+        answer: HealthModel | ServingError
         try:
-            answer = self._ask_sample(Deadline(self._deadline_s))
+            answer = self._ask_sample()
         except ServingError as error:
-            if not isinstance(error, TritonUnavailable):
-                self._seen.remember()
-            return error
-        self._seen.remember()
+            answer = error
+        if not isinstance(answer, TritonUnavailable):
+            # Triton opens its port only when its models are loaded: until then nobody can tell whether it
+            # starts or is away, and from now on it is away.
+            self._starting_until = 0.0
         return answer
 
 
@@ -115,19 +74,19 @@ def readiness_of(
 ) -> dict[str, Readiness]:
     """For each system, whether the model that is configured for it answers; first of all the first one."""
 
-    def ask(system: System, deadline: Deadline) -> HealthModel:
+    def ask(system: System, wait_s: float) -> HealthModel:
+        deadline = Deadline(wait_s)
         if system.task == "classification":
             answered = classifier.classify(system.sample(), deadline, "readyz", system=system.name)
             return HealthModel(name=answered.model, version=answered.version)
         info = generator.ask_sample(system.name, deadline)
         return HealthModel(name=info.name, version=info.version)
 
-    seen = TritonSeen()
     found: dict[str, Readiness] = {}
     for name, system in systems.items():
         # Others are asked for every page's navigation, which does not wait for long.
         wait_s = LINK_DEADLINE_S if found else min(DEADLINE_S, settings.request_deadline_s)
-        found[name] = Readiness(partial(ask, system), settings.models[name], wait_s, seen)
+        found[name] = Readiness(partial(ask, system, wait_s), settings.models[name])
     return found
 
 
@@ -173,7 +132,6 @@ def blueprint(readiness: Readiness) -> Blueprint:
     @marked(probe=True)
     def metrics() -> Response:
         measured: Metrics = current_app.extensions["metrics"]
-        text, content_type = measured.text()
-        return Response(text, content_type=content_type)
+        return Response(measured.text(), content_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -8,14 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from flask import Flask, Response, request
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.core.http import since_start_ms
@@ -25,21 +18,12 @@ if TYPE_CHECKING:
     from app.classifier import Prediction
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
-# The most labels of a model that have series of their own, of about a dozen lines each; all others are
-# counted as one.
+# A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
 MOST_LABELS: Final = 100
 OTHER: Final = "other"
 _SHARES: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 _BUCKETS_BYTES: Final = (1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7)
 _BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-
-def label_of(prediction: Prediction) -> str:
-    """The label under which a prediction is counted: beyond a model's first `MOST_LABELS`, OTHER.
-
-    Which those are depends on the model alone, so that all workers, and all their lives, count alike.
-    """
-    return prediction.label if prediction.class_id < MOST_LABELS else OTHER
 
 
 class _Registry(CollectorRegistry):
@@ -131,7 +115,8 @@ class Metrics:
         )
 
     def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
-        counted, label = self.classification[prediction.system.name], label_of(prediction)
+        counted = self.classification[prediction.system.name]
+        label = prediction.label if prediction.class_id < MOST_LABELS else OTHER
         counted.predictions.labels(prediction.model, label).inc()
         counted.confidence.labels(label).observe(prediction.probability)
         _observe_phases(counted.phase_seconds, timings_ms)
@@ -153,13 +138,12 @@ class Metrics:
         self.requests.labels(route, method, status).inc()
         self.request_seconds.labels(route).observe(seconds)
 
-    def text(self) -> tuple[bytes, str]:
-        """Everything measured, and the content type of the text."""
+    def text(self) -> bytes:
         registry: CollectorRegistry = self._registry
         if os.environ.get(DIRECTORY_ENV):
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_LATEST
+        return generate_latest(registry)
 
 
 def _observe_phases(histogram: Histogram, timings_ms: Mapping[str, float]) -> None:

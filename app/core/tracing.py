@@ -12,8 +12,9 @@ has no release for the semantic conventions of this SDK, which each release of i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
@@ -23,7 +24,6 @@ from app.core.settings import SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -35,22 +35,24 @@ T = TypeVar("T")
 _tracer: Tracer | None = None
 
 
-def is_wanted(env: Mapping[str, str]) -> bool:
-    wanted = any(env.get(name) for name in _ENDPOINTS)
-    return wanted and env.get("OTEL_SDK_DISABLED", "").lower() != "true"
-
-
-def init_app(app: Flask, exporter: SpanExporter | None = None) -> None:
-    """Trace the app's requests if the environment says so, or else to `exporter`."""
-    if exporter is None and not is_wanted(os.environ):
+def init_app(app: Flask) -> None:
+    """Trace the app's requests if the environment says so."""
+    wanted = any(os.environ.get(name) for name in _ENDPOINTS)
+    if not wanted or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
     try:
-        provider = _provider(exporter)
+        from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as exc:
         raise SettingsError(
             f"{_ENDPOINTS[1]} is set, and what traces is not installed ({exc.name}): "
             "`pip install -r requirements/tracing.txt`, or unset it"
         ) from exc
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
+    provider = TracerProvider(resource=Resource.create(named))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     global _tracer
     _tracer = provider.get_tracer(_SERVICE)
     app.before_request(_begin)
@@ -90,47 +92,20 @@ def headers() -> dict[str, str]:
 
 
 def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """`call`, for another thread, within the span that is open in this one."""
-    if _tracer is None:
-        return call
-    from opentelemetry import context
-
-    here = context.get_current()
-
-    def within(*args: P.args, **kwargs: P.kwargs) -> T:
-        token = context.attach(here)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            context.detach(token)
-
-    return within
-
-
-def _provider(exporter: SpanExporter | None) -> TracerProvider:
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
-
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": _SERVICE}
-    provider = TracerProvider(resource=Resource.create(named))
-    if exporter:
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-    else:
-        from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
-
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider
+    """`call`, for other threads, within the span that is open in this one."""
+    here = copy_context()
+    # A context is one thread's at a time, so each call has a copy.
+    return lambda *args, **kwargs: here.copy().run(call, *args, **kwargs)
 
 
 def _begin() -> None:
     from opentelemetry.propagate import extract
-    from opentelemetry.trace import SpanKind, format_trace_id, use_span
+    from opentelemetry.trace import SpanKind, format_trace_id
 
     if _tracer is None or request.url_rule is None or request.endpoint in ("static", "health.metrics"):
         return
     route = request.url_rule.rule
-    opened = _tracer.start_span(
+    g.span_in_use = _tracer.start_as_current_span(
         f"{request.method} {route}",
         context=extract({name.lower(): value for name, value in request.headers.items()}),
         kind=SpanKind.SERVER,
@@ -139,10 +114,10 @@ def _begin() -> None:
             "http.route": route,
             "gourmet.request_id": request_id(),
         },
+        end_on_exit=False,
     )
-    g.span, g.span_in_use = opened, use_span(opened)
-    g.span_in_use.__enter__()
-    g.trace_id = format_trace_id(opened.get_span_context().trace_id)
+    g.span = g.span_in_use.__enter__()
+    g.trace_id = format_trace_id(g.span.get_span_context().trace_id)
 
 
 def _finish(response: Response) -> Response:

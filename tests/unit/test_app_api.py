@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -346,15 +345,6 @@ def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: py
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
     fake.outcome = errors.TritonUnavailable("x")
     assert browser.get("/api/v1/health").get_json()["state"] == "away"
-
-
-def test_a_triton_that_another_worker_met_is_away_and_not_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WEB_TRITON_SEEN_FILE", str(tmp_path / "seen"))
-    late = client(errors.TritonUnavailable("x"))
-    assert client().get("/api/v1/health").get_json()["state"] == "ready"
-    assert late.get("/api/v1/health").get_json()["state"] == "away"
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

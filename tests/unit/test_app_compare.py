@@ -47,7 +47,7 @@ class Comparing(FakeClassifier):
 
 
 def compared(classifier: FakeClassifier, **headers: str) -> Any:
-    browser = create_app(Settings("127.0.0.1:1"), classifier).test_client()
+    browser = create_app(Settings(triton_url="127.0.0.1:1"), classifier).test_client()
     photo = (BytesIO(SYSTEM.sample()), "eggs.jpg")
     return browser.post("/compare", data={"file": photo}, headers=headers)
 

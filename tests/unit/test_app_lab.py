@@ -42,7 +42,7 @@ WHEN = "2026-11-21T10:00:00+00:00"
 def client(reports: Path | None = None, **settings: Any) -> FlaskClient:
     """The app with nobody at Triton's address."""
     return create_app(
-        Settings("127.0.0.1:1", lab_reports=reports, connect_timeout_s=0.5, **settings)
+        Settings(triton_url="127.0.0.1:1", lab_reports=reports, connect_timeout_s=0.5, **settings)
     ).test_client()
 
 
@@ -266,6 +266,6 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
         assert browser.get(address).status_code == 404
     assert 'href="/lab"' not in browser.get("/compare").text
     assert 'href="/lab"' in client().get("/compare").text
-    with pytest.raises(SettingsError, match="LAB_PAGE is 'no': give on or off"):
+    with pytest.raises(SettingsError, match="LAB_PAGE is 'no': input should be 'on' or 'off'"):
         Settings.from_env({"LAB_PAGE": "no"})
     assert Settings.from_env({"LAB_REPORTS": "runs"}).lab_reports == Path("runs")

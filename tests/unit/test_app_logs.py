@@ -113,7 +113,7 @@ def test_text_is_the_default_and_other_formats_are_refused(lines: Lines) -> None
     create_app(Settings(), FakeClassifier(RuntimeError())).test_client().get("/healthz")
     assert lines.requests() == []
     assert Settings.from_env({}).log_format == "text"
-    with pytest.raises(SettingsError, match="LOG_FORMAT is 'xml': give text or json"):
+    with pytest.raises(SettingsError, match="LOG_FORMAT is 'xml': input should be 'text' or 'json'"):
         Settings.from_env({"LOG_FORMAT": "xml"})
 
 

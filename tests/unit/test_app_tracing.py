@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.fake_classifier import FakeClassifier, predicted
 
@@ -44,8 +45,10 @@ def spans() -> InMemorySpanExporter:
 
 @pytest.fixture
 def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Asking]]:
-    init = tracing.init_app
-    monkeypatch.setattr(tracing, "init_app", lambda app: init(app, spans))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(
+        "opentelemetry.sdk.trace.export.BatchSpanProcessor", lambda _: SimpleSpanProcessor(spans)
+    )
     timings = {"decode": 1.0, "triton": 2.0}
     classifier = Asking(predicted(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
     app = create_app(Settings(), classifier)
@@ -138,8 +141,14 @@ def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_traces_are_off_unless_there_is_somewhere_to_send_them(env: dict[str, str], wanted: bool) -> None:
-    assert tracing.is_wanted(env) is wanted
+def test_traces_are_off_unless_there_is_somewhere_to_send_them(
+    env: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    app = create_app(Settings(), FakeClassifier(RuntimeError()))
+    assert ("tracing" in app.extensions) is wanted
+    tracing.close(app)
 
 
 def test_a_missing_package_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
