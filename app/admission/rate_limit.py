@@ -118,7 +118,7 @@ def count_photos(app: Flask, photos: int) -> None:
         return
     if photos > limiter.rate.requests:
         message = f"{photos} photos in one call are never allowed here: at most {_words(limiter.rate)}"
-        raise TooManyRequests(message, None)
+        raise TooManyRequests(message)
     _take(limiter, photos - 1)
 
 
@@ -127,7 +127,7 @@ def _take(limiter: Limiter, count: int) -> None:
     g.quota = limiter.take(client, count)
     if g.quota.wait_s:
         message = f"too much for now: a client is allowed {_words(limiter.rate)}"
-        raise TooManyRequests(message, math.ceil(g.quota.wait_s))
+        raise TooManyRequests(message, retry_after_s=math.ceil(g.quota.wait_s))
 
 
 def _words(rate: Rate) -> str:

@@ -6,7 +6,6 @@ that need none (docs/performance.md); these are a few lines, and brotli is a dep
 
 from __future__ import annotations
 
-import functools
 import gzip
 import hashlib
 from pathlib import Path
@@ -23,34 +22,24 @@ _GZIP_LEVEL: Final = 6
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
-def _hash(file: Path) -> str:
-    """That of a static file; empty where there is no such file."""
-    try:
-        state = file.stat()
-        return _hash_of(file, state.st_mtime_ns, state.st_size)
-    except OSError:
-        return ""
-
-
-@functools.lru_cache(maxsize=1024)
-def _hash_of(file: Path, changed_ns: int, size: int) -> str:
-    """Computed again when the file changed."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-
-
 def init_app(app: Flask) -> None:
     static = Path(str(app.static_folder))
+    hashes = {
+        file.relative_to(static).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for file in static.rglob("*")
+        if file.is_file()
+    }
 
     @app.url_defaults
     def add_hash(endpoint: str, values: dict[str, Any]) -> None:
         if endpoint == "static" and "v" not in values:
-            values["v"] = _hash(static / values.get("filename", ""))
+            values["v"] = hashes.get(values.get("filename", ""), "")
 
     @app.after_request
     def deliver(response: Response) -> Response:
         if request.endpoint == "static" and response.status_code in (200, 304):
             name = (request.view_args or {}).get("filename", "")
-            by_hash = request.args.get("v") == _hash(static / name) != ""
+            by_hash = name in hashes and request.args.get("v") == hashes[name]
             response.headers["Cache-Control"] = _FOREVER if by_hash else "no-cache"
         return _compress(response)
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flask import Flask, Response, current_app, g
-from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from app.core.http import render, request_id
@@ -28,6 +27,10 @@ class ServingError(Exception):
     code = "internal"
     retry_after_s: int | None = None
     closes_connection = False
+
+    def __init__(self, message: str, **said: Any) -> None:
+        super().__init__(message)
+        vars(self).update(said)
 
     def __init_subclass__(cls, **said: Any) -> None:
         for name, value in said.items():
@@ -50,9 +53,7 @@ class BadPicture(ServingError):
     }
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.status = self.STATUS[code]
+        super().__init__(message, code=code, status=self.STATUS[code])
 
 
 class NoFile(ServingError, status=400, code="no_file"):
@@ -81,9 +82,7 @@ class KeyNeeded(ServingError, status=401, code="key_needed", closes_connection=T
 
 
 class TooManyRequests(ServingError, status=429, code="too_many_requests", closes_connection=True):
-    def __init__(self, message: str, retry_after_s: int | None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    """More than the rate limit lets through."""
 
 
 class TooManyPhotos(ServingError, status=413, code="too_many_photos"):
@@ -152,31 +151,28 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 def for_visitor(exc: BaseException) -> ServingError:
     """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
-    return _counted(_for_visitor(exc))
-
-
-def _counted(error: ServingError) -> ServingError:
+    if isinstance(exc, ServingError):
+        error = exc
+        if isinstance(exc.__cause__, OSError):  # nothing that a visitor could make use of
+            current_app.logger.warning("request %s: %s: %s", request_id(), exc, exc.__cause__)
+    elif isinstance(exc, PictureError):
+        error = BadPicture(exc.code, str(exc))
+    elif isinstance(exc, HTTPException):
+        code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
+        error = ServingError(exc.description or exc.name, status=exc.code, code=code)
+    else:
+        current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
+        error = ServingError("something went wrong on our side; the log says what, under this request id")
     current_app.extensions["metrics"].errors.labels(error.code).inc()
     return error
 
 
-def _for_visitor(exc: BaseException) -> ServingError:
-    if isinstance(exc, ServingError):
-        if isinstance(exc.__cause__, OSError):  # nothing that a visitor could make use of
-            current_app.logger.warning("request %s: %s: %s", request_id(), exc, exc.__cause__)
-        return exc
-    if isinstance(exc, PictureError):
-        return BadPicture(exc.code, str(exc))
-    current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
-    return ServingError("something went wrong on our side; the log says what, under this request id")
-
-
 def init_app(app: Flask) -> None:
-    app.register_error_handler(HTTPException, _http_exception)
-    app.register_error_handler(Exception, lambda exc: _response(for_visitor(exc)))
+    app.register_error_handler(Exception, _answer)
 
 
-def _response(error: ServingError) -> Response:
+def _answer(exc: Exception) -> Response:
+    error = for_visitor(exc)
     g.error_code = error.code
     title = TEXTS.get(f"error.{error.status}", TEXTS["error.other"])
     made = render("error.html", lambda: as_dict(error), error.status, error=error, title=title)
@@ -186,17 +182,7 @@ def _response(error: ServingError) -> Response:
         made.headers["WWW-Authenticate"] = 'Bearer realm="GourmetGram API"'
     if error.closes_connection:
         made.headers["Connection"] = "close"
-    return made
-
-
-def _http_exception(exc: HTTPException) -> ResponseReturnValue:
-    if exc.code is None or exc.code < 400:
-        return exc.get_response()
-    error = ServingError(exc.description or exc.name)
-    error.status = exc.code
-    error.code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
-    made = _response(_counted(error))
-    for name, value in exc.get_headers():
-        if name not in ("Content-Type", "Content-Length"):
-            made.headers[name] = value
+    if isinstance(exc, HTTPException):
+        own = ("Content-Type", "Content-Length")
+        made.headers.update({name: value for name, value in exc.get_headers() if name not in own})
     return made

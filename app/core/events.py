@@ -8,7 +8,7 @@ before the first part, so an error is a part too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from flask import Response, stream_with_context
@@ -23,21 +23,9 @@ EVENTS: Final = "text/event-stream"
 Parts = Iterator[Schema | None]
 
 
-def _as_line(part: Schema | None) -> str:
-    return part.model_dump_json(exclude_none=True) + "\n" if part else ""
-
-
-def _as_event(part: Schema | None) -> str:
-    """A server-sent event; in a silence a comment, which finds out whether the client is still there."""
-    return f"event: {part.event}\ndata: {part.model_dump_json(exclude_none=True)}\n\n" if part else ":\n\n"
-
-
-_WRITTEN: Final[dict[str, Callable[[Schema | None], str]]] = {LINES: _as_line, EVENTS: _as_event}
-
-
 def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Response:
     """The answer whose parts are `parts`; `held` is closed at its end, however that comes."""
-    written = stream_with_context(_written(parts, held, _WRITTEN[content_type]))
+    written = stream_with_context(_written(parts, held, content_type))
     response = Response(written, content_type=content_type)
     response.call_on_close(held.close)  # also where nobody reads a single part
     response.headers["Cache-Control"] = "no-store"
@@ -45,12 +33,18 @@ def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Res
     return response
 
 
-def _written(
-    parts: Parts, held: contextlib.ExitStack, write: Callable[[Schema | None], str]
-) -> Iterator[str]:
+def _written(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Iterator[str]:
     with held:
         try:
             for part in parts:
-                yield write(part)
+                yield _text(part, content_type)
         except Exception as exc:
-            yield write(Error(error=Problem(**as_dict(for_visitor(exc))["error"])))
+            yield _text(Error(error=Problem(**as_dict(for_visitor(exc))["error"])), content_type)
+
+
+def _text(part: Schema | None, content_type: str) -> str:
+    """A line, or a server-sent event: in a silence a comment, which finds out if the client is there."""
+    if part is None:
+        return ":\n\n" if content_type == EVENTS else ""
+    text = part.model_dump_json(exclude_none=True) + "\n"
+    return f"event: {part.event}\ndata: {text}\n" if content_type == EVENTS else text

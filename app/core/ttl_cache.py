@@ -24,9 +24,7 @@ class TtlCache(Generic[T]):
 
     def get(self) -> T:
         known = self._known
-        if known is None:
-            self._lock.acquire()
-        elif not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=known is None) and known:
             return known[1]
         try:
             if self._known is None or time.monotonic() - self._known[0] >= self._age_s:
