@@ -32,8 +32,8 @@ from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
 from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.accuracy import accuracy
+from gourmet.tasks.classification.checking.asking import Agreement
 from gourmet.tasks.classification.checking.check import check_pictures
-from gourmet.tasks.classification.checking.reference_comparison import Agreement
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.training.files import save_tensors
 

@@ -15,8 +15,7 @@ import onnx
 import pytest
 import tritonclient.http as triton_http
 
-from gourmet.deploying.deploy import staged
-from gourmet.deploying.versions import load, load_or_roll_back, rollback
+from gourmet.deploying.deploy import load, load_or_roll_back, rollback, staged
 from gourmet.doctor.findings import Examined
 from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from gourmet.deploying.versions import load, rollback
+from gourmet.deploying.deploy import load, rollback
 from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, model_index
 from gourmet.serving.client import triton as connect

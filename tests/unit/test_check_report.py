@@ -14,9 +14,8 @@ from gourmet.contracts import ModelInfo
 from gourmet.runtime.statistics import ModelStatistics
 from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.accuracy import calibration_error
-from gourmet.tasks.classification.checking.asking import Again, Asked, Failure, Served
+from gourmet.tasks.classification.checking.asking import Again, Asked, Failure, Served, agreement
 from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.classification.checking.reference_comparison import agreement
 from gourmet.tasks.classification.checking.report import Report
 
 LABELS = ("a", "b", "c<d")

@@ -18,9 +18,8 @@ from PIL import Image
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from gourmet.deploying.deploy import deploy, staged
+from gourmet.deploying.deploy import deploy, rollback, set_parameters, staged
 from gourmet.deploying.target import Deployment, ExportRefused
-from gourmet.deploying.versions import rollback, set_parameters
 from gourmet.pictures.classifier import softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256

@@ -38,8 +38,8 @@ def deploy(
     pictures where no --data are given.
     """
     from gourmet.deploying.deploy import deploy as put
+    from gourmet.deploying.deploy import load_or_roll_back
     from gourmet.deploying.target import table
-    from gourmet.deploying.versions import load_or_roll_back
     from gourmet.tasks import furniture
     from gourmet.training.run import data_of
 

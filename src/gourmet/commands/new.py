@@ -89,8 +89,7 @@ def new(
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.tasks.classification.files import filled_in
-    from gourmet.tasks.classification.given_onnx import as_given
-    from gourmet.tasks.classification.new_system import deployment_of, write_system
+    from gourmet.tasks.classification.new_system import as_given, deployment_of, write_system
 
     if weights and onnx:
         system = as_given(system, weights)
@@ -161,7 +160,7 @@ def _load(system: PictureClassifier, models: Path) -> Stack | None:
 
     None where no stack serves `models`.
     """
-    from gourmet.deploying.versions import load
+    from gourmet.deploying.deploy import load
 
     url, stack = serving_url(models), running_stack()
     if not url or not stack:

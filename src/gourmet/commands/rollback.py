@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import serving_url, to_option, url_option
-from gourmet.deploying.versions import load
-from gourmet.deploying.versions import rollback as withdraw
+from gourmet.deploying.deploy import load
+from gourmet.deploying.deploy import rollback as withdraw
 from gourmet.repository import read_config
 
 

@@ -1,4 +1,4 @@
-"""Build aside, pass the gate, write the manifest, move the folder into place."""
+"""Versions of a served model: built aside, through the gate, into place, and back to the one before."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from gourmet.deploying.target import Check, Deployment, ExportRefused, table
-from gourmet.deploying.versions import write_calibration
-from gourmet.repository import read_config, versions
+from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.serving.client import ModelUnavailable, triton
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
+_LOADS_WITHIN_S: Final = 180.0
 
 
 def deploy(
@@ -89,3 +92,55 @@ def staged(model: Path, exported: str, number: int | None = None) -> Iterator[tu
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def rollback(model: Path) -> tuple[int, int]:
+    """Withdraw the latest version of `model`; return its number and that of the one before.
+
+    The withdrawn folder stays beside the others under a name that Triton does not look at.
+    """
+    numbers = versions(model)
+    if len(numbers) < 2:
+        raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
+    before, latest = numbers[-2:]
+    withdrawn = model / f".withdrawn-{latest}"
+    shutil.rmtree(withdrawn, ignore_errors=True)
+    (model / str(latest)).rename(withdrawn)
+    write_calibration(model, before)
+    return latest, before
+
+
+def write_calibration(model: Path, number: int) -> None:
+    """Put the calibration that the manifest of version `number` has, if any, into the model's config."""
+    manifest = model / str(number) / MANIFEST
+    if manifest.exists():
+        numbers = json.loads(manifest.read_text(encoding="utf-8")).get("calibration") or {}
+        if numbers:
+            set_parameters(model / "config.pbtxt", {name: f"{value:.4f}" for name, value in numbers.items()})
+
+
+def set_parameters(config: Path, values: Mapping[str, str]) -> None:
+    """Write `values` into the parameters of the file `config`; its comments stay."""
+    text = config.read_text(encoding="utf-8")
+    for key, value in values.items():
+        entry = rf'(key:\s*"{re.escape(key)}"\s*,?\s*value:?\s*\{{\s*string_value:\s*)"[^"]*"'
+        text, found = re.subn(entry, rf'\g<1>"{value}"', text)
+        if not found:
+            text += f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+    with written_aside(config) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def load(url: str, model: str) -> None:
+    """Have Triton serve what is on disk; it answers from the old version until the new one is ready."""
+    with triton(url, timeout_s=_LOADS_WITHIN_S) as client:
+        client.load_model(model)
+
+
+def load_or_roll_back(url: str, model: Path) -> None:
+    """Like `load`; a version that Triton refuses is withdrawn again, so that disk and server agree."""
+    try:
+        load(url, model.name)
+    except ModelUnavailable:
+        rollback(model)
+        raise

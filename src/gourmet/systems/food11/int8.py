@@ -23,14 +23,13 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from gourmet.deploying import onnx_export
 from gourmet.deploying.target import Target
 from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.gate import Pixels
-from gourmet.tasks.classification.targets import Source, open_onnx
+from gourmet.tasks.classification.targets import OPSET, Source, export_onnx, open_onnx
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
 _GREY: Final = round(255 * sum(contract.SYSTEM.mean) / 3)
@@ -81,9 +80,10 @@ class _Calibration(CalibrationDataReader):  # type: ignore[misc]
 def target(source: Source) -> Target:
     """The int8 model of these weights; opened by ONNX Runtime, asked with pixels."""
     opened = partial(open_onnx, name="image", output="probabilities")
-    return Target(
-        "food_classifier_int8", "model.onnx", partial(build, source), gate.verify(opened, source.nearly)
+    compare = partial(
+        gate.close_answers, source.eager, photos=source.held_out, classes=source.held_out_classes
     )
+    return Target("food_classifier_int8", "model.onnx", partial(build, source), gate.verify(opened, compare))
 
 
 def build(source: Source, path: Path) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def build(source: Source, path: Path) -> dict[str, Any]:
         )
     network = PixelNetwork(source.network, source.calibration.temperature).eval()
     example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
-    onnx_export.export(network, example, path, "pixels", "probabilities")
+    export_onnx(network, example, path, "pixels", "probabilities")
     # onnxruntime advises on the root logger, and warns of what its quantizer leaves over.
     logging.getLogger().setLevel(logging.ERROR)
     onnxruntime.set_default_logger_severity(_ERRORS)
@@ -114,7 +114,7 @@ def build(source: Source, path: Path) -> dict[str, Any]:
     onnx.save(model, path)
     return {
         "form": "ONNX, int8 QDQ, per channel",
-        "opset": onnx_export.OPSET,
+        "opset": OPSET,
         "input": "uint8 [N, 224, 224, 3]",
         "calibrated_on": f"{len(source.to_calibrate)} photos of the training part",
     }

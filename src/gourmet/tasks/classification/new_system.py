@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from gourmet.deploying.target import Deployment
+import numpy as np
+import onnx
+
+from gourmet.deploying.target import Check, Deployment, Target
+from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
+from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.evaluation import Calibration
 from gourmet.tasks.classification.export import ClassifierExport
 from gourmet.tasks.classification.files import filled_in
-from gourmet.tasks.classification.given_onnx import given_onnx
+from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
-from gourmet.tasks.classification.targets import Onnx
+from gourmet.tasks.classification.targets import Onnx, new_model, open_onnx
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
 from gourmet.training.task import Tick
 
@@ -51,3 +59,78 @@ def deployment_of(
         "verified_on": "made-up pictures",
     }
     return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration()))
+
+
+class BadOnnx(GourmetError):
+    """A file that is not a classifier of pictures in ONNX."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a classifier in ONNX takes and gives."""
+
+    input: str
+    output: str
+    side: int
+    outputs: int
+    batched: bool
+
+
+def signature(path: Path) -> Signature:
+    """Read it off the file; raise BadOnnx unless it is pixels in and a score a label out."""
+    try:
+        graph = onnx.load(str(path)).graph
+    except Exception as exc:  # protobuf's own errors, and those of files
+        raise BadOnnx(f"{path} cannot be read as ONNX: {exc}") from exc
+    weights = {tensor.name for tensor in graph.initializer}
+    given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
+    shapes = {
+        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)
+    }
+    floats = all(each.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for each in (*given, *answers))
+    match list(shapes.values()):
+        case [[rows, 3, high, wide], [_, outputs]] if (
+            floats and rows in (0, 1) and high == wide > 0 < outputs
+        ):
+            return Signature(given[0].name, answers[0].name, high, outputs, batched=rows == 0)
+    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    raise BadOnnx(
+        f"{path} has {told} (0 is any size); a classifier of pictures takes one float tensor "
+        "[N, 3, side, side] and gives one [N, labels]"
+    )
+
+
+def as_given(system: PictureClassifier, path: Path) -> PictureClassifier:
+    """`system` with the size of the pictures and the tensors of the file."""
+    found = signature(path)
+    system = replace(system, input_size=found.side, probability_outputs=(), logit_outputs=(found.output,))
+    rows = open_onnx(path, found.input, found.output, system.normalise)(_pictures(system, 1))
+    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):
+        return replace(system, probability_outputs=(found.output,), logit_outputs=())
+    return system
+
+
+def _pictures(system: PictureClassifier, count: int) -> Pixels:
+    return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
+
+
+def given_onnx(system: PictureClassifier, given: Path) -> Target:
+    """The model of a file; there is no network to compare it with but itself."""
+    found, model = signature(given), system.default_model
+
+    def opened(path: Path, *, batched: bool = found.batched) -> Answers:
+        return open_onnx(path, found.input, found.output, system.normalise, batched=batched)
+
+    def build(path: Path) -> dict[str, Any]:
+        shutil.copyfile(given, path)
+        return {"form": "ONNX, exported elsewhere"}
+
+    def compare(answers: Answers) -> Sequence[Check]:
+        """A row of a batch has the answer that it has alone, and there is a score for each label."""
+        labels = len(system.labels)
+        count = Check("labels", str(found.outputs), str(labels), found.outputs == labels)
+        return [count, *gate.same_answers(opened(given, batched=False), answers, _pictures(system, 16))]
+
+    row = [3, found.side, found.side]
+    new = new_model(system, model, found.input, row, found.output, batched=found.batched)
+    return Target(model, "model.onnx", build, gate.verify(opened, compare), new)

@@ -1,4 +1,4 @@
-"""A served classifier asked about many pictures at a time, every answer kept with its picture.
+"""A served classifier asked about many pictures at a time, and its answers beside those of its network.
 
 One thread reads; the others encode a batch (Pillow and numpy work outside the interpreter's lock), send it
 and wait, each with a client of its own as tritonclient demands. They are one a CPU more than requests may
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import gevent
@@ -21,12 +22,16 @@ from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from gourmet.contracts import BadAnswer, Classification, ModelInfo
+from gourmet.pictures.classifier import softmax
 from gourmet.pictures.decode import PictureError
+from gourmet.runtime import malloc
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.client import TritonUnreachable, describe_model, triton
 from gourmet.serving.waiting import http_ok
 from gourmet.systems import registry
+from gourmet.tasks import furniture
 from gourmet.tasks.checking import Wanted, in_threads
+from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.checking.pictures import BadPictures, Pictures
 from gourmet.training.task import Tick
@@ -34,6 +39,7 @@ from gourmet.training.task import Tick
 _AGAIN: Final = 64
 # Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
 _SAME_WITHIN: Final = 0.02
+_WORST: Final = 10
 
 
 @dataclass(frozen=True)
@@ -229,3 +235,66 @@ def ask_again(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, 
             )
             different.append(f"{pictures.names[row]}{whose}")
     return Again(len(rows), largest, tuple(different), tuple(map(str, alone.failures)))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a served model is from its network, over the pictures that it answered."""
+
+    weights: Path
+    pictures: int
+    different: int  # answered with another class
+    largest_difference: float  # of any probability
+    worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
+    top1: float | None  # of the network itself, where there are labels
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Picture, answers of both, and how far apart, for a table."""
+        return [
+            (
+                each["name"],
+                f"{each['served']} {each['served_sure']:.3f}",
+                f"{each['eager']} {each['eager_sure']:.3f}",
+                f"{each['difference']:.1e}",
+            )
+            for each in self.worst
+        ]
+
+
+def compare(served: Served, pictures: Pictures, asked: Asked, weights: Path, tick: Tick) -> Agreement:
+    """Ask the network in `weights` about all pictures that were answered."""
+    malloc.use(malloc.TRAINING)
+    network, _ = furniture.evaluation(served.info.system).load(weights)
+    rows = np.flatnonzero(asked.answered).tolist()
+    logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
+    return agreement(asked, softmax(logits, served.info.temperature), pictures, served.labels, weights)
+
+
+def agreement(
+    asked: Asked, theirs: Scores, pictures: Pictures, labels: tuple[str, ...], weights: Path
+) -> Agreement:
+    """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
+    there = np.flatnonzero(asked.answered)
+    mine = asked.probabilities[there]
+    apart = np.abs(mine - theirs).max(axis=1)
+    best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
+    # Other classes first, and the largest differences first among them.
+    order = np.lexsort((-apart, best == right))[:_WORST]
+    return Agreement(
+        weights=weights,
+        pictures=len(there),
+        different=int((best != right).sum()),
+        largest_difference=float(apart.max()),
+        worst=[
+            {
+                "name": pictures.names[there[row]],
+                "served": labels[best[row]],
+                "served_sure": float(mine[row].max()),
+                "eager": labels[right[row]],
+                "eager_sure": float(theirs[row].max()),
+                "difference": float(apart[row]),
+            }
+            for row in order
+        ],
+        top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[there])),
+    )

@@ -14,9 +14,16 @@ from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.serving.statistics import booked, statistics_now
 from gourmet.systems.registry import UnknownSystem
 from gourmet.tasks.checking import Wanted
-from gourmet.tasks.classification.checking.asking import Asked, Served, ask_again, ask_all, describe
+from gourmet.tasks.classification.checking.asking import (
+    Agreement,
+    Asked,
+    Served,
+    ask_again,
+    ask_all,
+    compare,
+    describe,
+)
 from gourmet.tasks.classification.checking.pictures import find
-from gourmet.tasks.classification.checking.reference_comparison import Agreement, compare
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.tasks.furniture import Stage, training
 

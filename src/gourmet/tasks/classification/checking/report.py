@@ -20,9 +20,8 @@ from gourmet.tasks.classification.accuracy import (
     operating_at,
     reliability,
 )
-from gourmet.tasks.classification.checking.asking import Again, Asked, Served
+from gourmet.tasks.classification.checking.asking import Again, Agreement, Asked, Served
 from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.classification.checking.reference_comparison import Agreement
 
 _NAMED: Final = 5
 
