@@ -39,10 +39,15 @@ def test_a_model_of_no_system_gets_noise_of_its_shape() -> None:
     assert rows.tensor(rows.inputs[0], (0, 2)).dtype == np.float32
 
 
-def test_an_open_shape_is_asked_for() -> None:
-    with pytest.raises(UsageError, match=r"has the open shape \[-1\]: .* --shape x:1"):
-        rows_for(info(dims=(-1,)), DataSource(2, 1))
-    assert rows_for(info(dims=(-1,)), DataSource(2, 1, shapes={"x": (5,)})).inputs[0].shape == (5,)
+def test_rows_of_an_open_shape_come_from_arrays(tmp_path: Path) -> None:
+    open_one = info(dims=(-1,))
+    with pytest.raises(UsageError, match=r"has the open shape \[-1\]: give its rows as an \.npz"):
+        rows_for(open_one, DataSource(2, 1))
+    np.savez(tmp_path / "rows.npz", x=np.ones((3, 5), np.float32))
+    rows = rows_for(open_one, DataSource(2, 1, tmp_path / "rows.npz"))
+    assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, 5)
+    with pytest.raises(UsageError, match=r"x is float32 \[3, 5\], and FP32 \[rows, 3\] is wanted"):
+        rows_for(info(), DataSource(2, 1, tmp_path / "rows.npz"))
 
 
 def test_a_folder_needs_a_system_that_says_what_its_files_mean(tmp_path: Path) -> None:

@@ -72,14 +72,6 @@ def bench() -> None:
 @click.option("--seed", default=5, help="Of the inputs that are made up.")
 @click.option("--photo-size", "size", type=values.size, default="400x300", help="Of the drawn photos.")
 @click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    type=values.shape,
-    callback=lambda _context, _option, given: dict(given),
-    help="One row of an input left open, like input:3,224,224.",
-)
-@click.option(
     "--reference",
     type=FOUND_FILE,
     help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",

@@ -1,4 +1,4 @@
-"""What people write for an option of a verb: paths, times, lists of numbers, shapes, sizes, levels of load.
+"""What people write for an option of a verb: paths, times, lists of numbers, sizes, levels of load.
 
 A function here is the `type` of an option; the BadParameter it raises says what is wrong, and what is right.
 """
@@ -52,13 +52,6 @@ def counts(text: str) -> tuple[int, ...]:
     if min(found := numbers(text)) < 1:
         raise click.BadParameter(f"{text!r} has {min(found)}: each is a whole number of at least 1")
     return found
-
-
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    found = re.fullmatch(r"(.+):(-?\d+(?:,-?\d+)*)", text)
-    if not found:
-        raise click.BadParameter(f"{text!r} is not a shape: write it like input:3,224,224")
-    return found[1], numbers(found[2])
 
 
 def size(text: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,6 @@ class DataSource:
     seed: int = 5
     folder: Path | None = None
     size: tuple[int, int] = (400, 300)
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     reference: Path | None = None
 
 
@@ -81,14 +80,14 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
         replace(spec, shape=spec.shape[1:]) if info.max_batch_size else spec for spec in info.inputs
     )
     if data is not None and data.suffix == ".npz":
-        return _from_arrays(data, info, _closed(declared, source.shapes, info), count)
+        return _from_arrays(data, info, declared, count)
     if info.system not in registry.names():
         if data is not None:
             raise UsageError(
                 f"--data {data} cannot be used: the model names no system that says what its files mean; "
                 "give an .npz by inputs"
             )
-        return _noise(info, _closed(declared, source.shapes, info), count, seed)
+        return _noise(info, declared, count, seed)
     system = registry.load(info.system)
     if data is not None:
         examples, about = _files(data, system, count)
@@ -109,21 +108,6 @@ def _one_row(tensor: Array, given: TensorSpec) -> Array:
     return tensor.reshape(given.shape if known else tensor.shape[-len(given.shape) :])
 
 
-def _closed(
-    declared: tuple[TensorSpec, ...], shapes: Mapping[str, Sequence[int]], info: ModelInfo
-) -> tuple[TensorSpec, ...]:
-    """The inputs with every dimension known; `shapes` fills in those that the config leaves open."""
-    closed = tuple(replace(given, shape=tuple(shapes.get(given.name, given.shape))) for given in declared)
-    for given in closed:
-        if min(given.shape, default=1) < 1:
-            whole = ",".join(str(abs(dim)) for dim in given.shape)
-            raise UsageError(
-                f"input {given.name} of {info.name} has the open shape {list(given.shape)}: "
-                f"say that of one row, as in --shape {given.name}:{whole}"
-            )
-    return closed
-
-
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:
     suffixes = _SUFFIXES[system.task]
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
@@ -139,7 +123,7 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
         arrays = {name: held[name][:count] for name in held}
     for given in inputs:
         array, wanted = arrays.get(given.name), np.dtype(triton_to_np_dtype(given.datatype))
-        if array is None or array.shape[1:] != given.shape or array.dtype != wanted:
+        if array is None or array.dtype != wanted or not _fits(array.shape[1:], given.shape):
             found = "not there" if array is None else f"{array.dtype} {list(array.shape)}"
             raise UsageError(
                 f"{path}: {given.name} is {found}, "
@@ -149,7 +133,19 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
     return InputRows(info, inputs, rows, f"{len(rows[inputs[0].name])} rows of {path.name}")
 
 
+def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    return len(shape) == len(declared) and all(
+        want in (-1, dim) for dim, want in zip(shape, declared, strict=True)
+    )
+
+
 def _noise(info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int, seed: int) -> InputRows:
+    for given in inputs:
+        if -1 in given.shape:
+            raise UsageError(
+                f"input {given.name} of {info.name} has the open shape {list(given.shape)}: "
+                "give its rows as an .npz with --data"
+            )
     random = np.random.default_rng(seed)
     values = {given.name: [_random(given, random) for _ in range(count)] for given in inputs}
     return InputRows(info, inputs, values, f"{count} rows of noise, seed {seed}")
