@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.measure.requirement import HEADINGS, median_and_range
+from gourmet.measure.results import HEADINGS, median_and_range
 from gourmet.reports.table import markdown, write_section
 from peers.chart import draw
 from peers.contenders import CONTENDERS
@@ -42,7 +42,7 @@ def as_data(results: Comparison, machine: dict[str, str], when: str) -> dict[str
         "decoding": results.decoding,
         "left_out": results.left_out,
         "disturbed": any(row.disturbed for row in rows(results)),
-        "goals": [goal.as_data() for goal in goals(results)],
+        "goals": [{**asdict(goal), "median": goal.median, "met": goal.met} for goal in goals(results)],
         "rows": [{**asdict(row), "median": row.median} for row in rows(results)],
     }
 

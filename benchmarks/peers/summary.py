@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.measure.requirement import Requirement, ratios
+from gourmet.measure.results import Requirement
 from peers.contenders import CONTENDERS, FP32
 from peers.run import QUIET_CORES, Comparison
 from peers.windows import ContenderWindow
@@ -114,7 +114,7 @@ def _goals(photos: str, by_arm: Mapping[str, Row]) -> list[Requirement]:
     found: list[Requirement] = []
     fp32, limit = by_arm.get("ours-fp32"), by_arm.get("limit-fp32")
     if fp32 and limit and photos == "small":
-        reached = ratios(fp32.photos_per_s, limit.photos_per_s)
+        reached = _ratios(fp32.photos_per_s, limit.photos_per_s)
         found.append(Requirement(f"{photos} photos, fp32: ours ÷ the limit", reached, 0.85))
     peers = [
         row for key, row in by_arm.items() if CONTENDERS[key].role == "peer" and CONTENDERS[key].model == FP32
@@ -129,7 +129,12 @@ def _goals(photos: str, by_arm: Mapping[str, Row]) -> list[Requirement]:
     ):
         if ours := by_arm.get(key):
             what = f"{photos} photos, {name}: ours ÷ the best peer"
-            found.append(Requirement(what, ratios(ours.photos_per_s, best), wanted))
+            found.append(Requirement(what, _ratios(ours.photos_per_s, best), wanted))
             what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
             found.append(Requirement(what, (ours.p99_ms / lowest_p99,), 1.0, at_most=True))
     return found
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
+    """Turn by turn, so that a machine that gets slower in between favours neither."""
+    return tuple(mine / their if their else float("inf") for mine, their in zip(ours, theirs, strict=True))

@@ -23,7 +23,6 @@ from gourmet.measure import (
     tables,
     validity,
 )
-from gourmet.measure.expected import Answers
 from gourmet.measure.results import (
     BatchSize,
     Bench,
@@ -36,6 +35,7 @@ from gourmet.measure.results import (
     Usage,
     Window,
 )
+from gourmet.measure.task import Answers
 from gourmet.measure.transports import Answer, RawReply, Request
 from gourmet.reports.table import NoPlaceForReport
 from gourmet.runtime.statistics import ModelStatistics, by_version

@@ -46,7 +46,7 @@ def test_rows_of_an_open_shape_come_from_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.ones((3, 5), np.float32))
     rows = rows_for(open_one, DataSource(2, 1, tmp_path / "rows.npz"))
     assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, 5)
-    with pytest.raises(UsageError, match=r"x is float32 \[3, 5\], and FP32 \[rows, 3\] is wanted"):
+    with pytest.raises(UsageError, match=r"x is float32 \[2, 5\], and FP32 \[rows, 3\] is wanted"):
         rows_for(info(), DataSource(2, 1, tmp_path / "rows.npz"))
 
 

@@ -7,7 +7,8 @@ needs to believe them. The JSON is these dataclasses as they stand; `SCHEMA` nam
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,9 +16,10 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from gourmet.errors import GourmetError
-from gourmet.measure.requirement import Requirement
 
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
+# Over the goals.
+HEADINGS: Final = ("goal", "measured", "wanted", "")
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
@@ -215,6 +217,32 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A figure per turn, and what its median should reach."""
+
+    what: str
+    per_turn: tuple[float, ...]
+    wanted: float
+    at_most: bool = False
+    unit: str = "×"
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.per_turn)
+
+    @property
+    def met(self) -> bool:
+        return self.median <= self.wanted if self.at_most else self.median >= self.wanted
+
+    def as_row(self, verdict: str = "") -> tuple[str, ...]:
+        """Under the HEADINGS; `verdict` stands where the figure is not to be judged."""
+        unit = self.unit if self.unit == "×" else f" {self.unit}"
+        wanted = f"{'at most' if self.at_most else 'at least'} {self.wanted:g}{unit}"
+        verdict = verdict or ("met" if self.met else "not met")
+        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, verdict
+
+
+@dataclass(frozen=True)
 class Bench:
     """A whole run, with what is needed to compare it with another."""
 
@@ -243,3 +271,10 @@ def read(path: Path) -> Bench:
         raise UnreadableResult(
             f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"
         ) from exc
+
+
+def median_and_range(values: Sequence[float], form: str) -> str:
+    """The median, with the least and the most where there are several."""
+    if len(values) == 1:
+        return f"{values[0]:{form}}"
+    return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"

@@ -6,18 +6,20 @@ before is put back at the end, whatever happens.
 
 from __future__ import annotations
 
+import json
+import signal
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from gourmet.config_change import Change, Config, changed
-from gourmet.measure import config_guard, stats, sweep
+from gourmet.measure import stats, sweep
 from gourmet.measure.claims import NotMeasured
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.raw_onnx import LayoutResult
-from gourmet.measure.requirement import Requirement
 from gourmet.measure.results import (
     BatchSize,
     Bench,
@@ -26,6 +28,7 @@ from gourmet.measure.results import (
     LoadSpec,
     Point,
     Rejection,
+    Requirement,
     Split,
     Statement,
     Stream,
@@ -33,6 +36,11 @@ from gourmet.measure.results import (
 )
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.runtime.signals import handled
+from gourmet.serving.client import TritonUnreachable, triton
+
+_LOADS_WITHIN_S: Final = 180.0
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ def run(
         on_step(0.0, "asking every row alone")
         workloads = {model: sweep.prepare(model, asked, data) for model in scenario.models}
         about = " ".join(filter(None, [scenario.about, scenario.check(workloads)]))
-        with config_guard.restored(asked, scenario.models) as running:
+        with restored(asked, scenario.models) as running:
             for place, (turn, arm) in enumerate(steps):
 
                 def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
@@ -138,7 +146,7 @@ def run(
                     on_arm(0.0, "without a server")
                     beside.append(scenario.beside(workloads))
                 on_arm(0.0, f"loading {arm.name}")
-                config_guard.load(asked, arm.model, _config(running[arm.model], arm))
+                load(asked, arm.model, _config(running[arm.model], arm))
                 points, not_these = sweep.run(
                     workloads[arm.model], arm.demands, asked, effort, arm.name, on_arm
                 )
@@ -155,6 +163,36 @@ def run(
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),
     )
+
+
+@contextmanager
+def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
+    """The configs that serve now, put back afterwards, after Ctrl-C and SIGTERM too.
+
+    Whoever replaces an entry of the dictionary has that config served afterwards instead.
+    """
+    with triton(target.url) as client:
+        running = {model: client.get_model_config(model) for model in models}
+    with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
+        try:
+            yield running
+        finally:
+            # A second Ctrl-C would leave the server with whatever was being tried.
+            with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+                for model, config in running.items():
+                    load(target, model, config)
+
+
+def load(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
+    # A server that starts many instances on few cores may be too busy to pick up at once.
+    for left in reversed(range(_TRIES)):
+        try:
+            with triton(target.url, timeout_s=_LOADS_WITHIN_S) as client:
+                client.load_model(model, config=json.dumps(config))
+            return
+        except TritonUnreachable:
+            if not left:
+                raise
 
 
 def _config(running: Config, arm: Arm) -> Config:

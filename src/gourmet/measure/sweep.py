@@ -9,10 +9,20 @@ from typing import Any
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, expected, perf_analyzer_client, validity
+from gourmet.measure import async_client, perf_analyzer_client, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
-from gourmet.measure.task import Addresses, MeasureOptions, Workload, check_possible, only_ours, wire_for
+from gourmet.measure.task import (
+    Addresses,
+    Answers,
+    MeasureOptions,
+    Workload,
+    ask_alone,
+    check_possible,
+    of_onnx,
+    only_ours,
+    wire_for,
+)
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
 from gourmet.serving.client import describe_model, triton
@@ -31,13 +41,13 @@ def prepare(model: str, target: Addresses, data: DataSource, *, through_app: boo
         )
     wire = wire_for(target, LoadSpec(model, through="app" if through_app else "triton"), rows)
     batched = rows.batched or through_app
-    alone = expected.ask_alone(wire, len(rows), batched)
+    alone = ask_alone(wire, len(rows), batched)
     if through_app:
         _check_served_by(alone[0], rows.info, target)
     if data.reference is None:
-        return Workload(model, rows, expected.Answers(alone, batched, "each row was answered alone"))
+        return Workload(model, rows, Answers(alone, batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"
-    right = expected.Answers(expected.of_onnx(data.reference, rows), batched, source)
+    right = Answers(of_onnx(data.reference, rows), batched, source)
     for row, answer in enumerate(alone):
         right.check_row(row, answer, "a row asked alone")
     return Workload(model, rows, right)

@@ -6,9 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from gourmet.measure import requirement
 from gourmet.measure.compare import Pair
-from gourmet.measure.results import Bench, Latency, Point, Usage
+from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Usage
 
 # Headings, and rows under them.
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -63,7 +62,7 @@ def _percentiles(took: Latency | None) -> tuple[str, ...]:
 
 
 def goals(bench: Bench) -> Table:
-    return requirement.HEADINGS, [goal.as_row() for goal in bench.goals]
+    return HEADINGS, [goal.as_row() for goal in bench.goals]
 
 
 def pairs(compared: Sequence[Pair]) -> Table:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
+import numpy as np
+
+from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure.expected import Answers
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.transports import App, StreamedGrpc, StreamedHttp, TritonGrpc, TritonHttp, Wire
+from gourmet.measure.transports import (
+    Answer,
+    App,
+    RawReply,
+    Request,
+    RequestFailed,
+    StreamedGrpc,
+    StreamedHttp,
+    TritonGrpc,
+    TritonHttp,
+    Wire,
+)
+from gourmet.measure.validity import Untrusted, WrongAnswers
+
+# A batch's products round differently than a single row's; more than this is another answer.
+_TOLERANCE: Final = 1e-3
 
 Client = Literal["auto", "perf-analyzer", "gourmet"]
 
@@ -38,6 +58,43 @@ class MeasureOptions:
     @property
     def measure_s(self) -> float:
         return self.windows * self.window_s
+
+
+class Answers:
+    """The expected answer of every row."""
+
+    def __init__(self, expected: Sequence[Answer], batched: bool, source: str) -> None:
+        self.expected, self.source = expected, source
+        self._batched = batched
+        self._right: dict[int, object] = {}
+        if len(expected) > 1 and all(_same(expected[0], other) for other in expected[1:]):
+            raise WrongAnswers(
+                f"all {len(expected)} inputs have the same answer, so that answers mixed up would not show: "
+                "bring inputs that differ with --data"
+            )
+
+    def check(self, wire: Wire, request: Request, reply: RawReply) -> None:
+        """Raise WrongAnswers unless every row of the request has its own answer."""
+        # The same bytes again are as right as they were: most replies need no second look.
+        if isinstance(reply.body, bytes) and self._right.get(id(request)) == reply.body:
+            return
+        found = _by_row(wire.read(reply), len(request.rows), self._batched)
+        for place, (row, answer) in enumerate(zip(request.rows, found, strict=True), 1):
+            self.check_row(row, answer, f"row {place} of a request of {len(found)}")
+        self._right[id(request)] = reply.body
+
+    def check_row(self, row: int, got: Answer, where: str) -> None:
+        if _same(got, self.expected[row]):
+            return
+        others = (other for other, answer in enumerate(self.expected) if other != row and _same(got, answer))
+        theirs = next(others, None)
+        what = (
+            "is not the one expected" if theirs is None else f"is that of input {theirs}: rows are mixed up"
+        )
+        raise WrongAnswers(
+            f"{where}: the answer to input {row} {what} "
+            f"(expected: as {self.source}); a fast wrong answer is worth nothing, so nothing is reported"
+        )
 
 
 @dataclass(frozen=True)
@@ -89,3 +146,59 @@ def only_ours(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> bool
         or demand.through == "app"
         or effort.errors_allowed > 0
     )
+
+
+def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:
+    if not batched:
+        return [answer]
+    for name, values in answer.items():
+        got = values.shape[0] if values.ndim else 0
+        if got != rows:
+            raise WrongAnswers(
+                f"a request of {rows} rows was answered with {got} rows of {name}: "
+                f"counting requests times rows would report answers that no client got"
+            )
+    return [{name: values[place] for name, values in answer.items()} for place in range(rows)]
+
+
+def _same(got: Answer, expected: Answer) -> bool:
+    return got.keys() == expected.keys() and all(_close(got[name], expected[name]) for name in got)
+
+
+def _close(got: Array, expected: Array) -> bool:
+    if got.shape != expected.shape:
+        return False
+    if np.issubdtype(got.dtype, np.floating):
+        return bool(np.allclose(got, expected, rtol=_TOLERANCE, atol=_TOLERANCE))
+    return bool(np.array_equal(got, expected))
+
+
+def ask_alone(wire: Wire, rows: int, batched: bool) -> list[Answer]:
+    """What each row is answered when nothing else is asked."""
+
+    async def ask() -> list[Answer]:
+        try:
+            return [wire.read(await wire.send(wire.request((row,)))) for row in range(rows)]
+        finally:
+            await wire.close()
+
+    try:
+        return [_by_row(answer, 1, batched)[0] for answer in asyncio.run(ask())]
+    except RequestFailed as exc:
+        raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
+
+
+def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
+    """What ONNX Runtime answers each row by itself, without any server."""
+    import onnxruntime as ort
+
+    try:
+        session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        feeds = [
+            {given.name: rows.tensor(given, (row,)) for given in rows.inputs} for row in range(len(rows))
+        ]
+        found = [dict(zip(names, session.run(None, each), strict=True)) for each in feeds]
+    except Exception as exc:
+        raise UsageError(f"--reference {model} cannot answer the rows: {exc}") from exc
+    return [_by_row(answer, 1, rows.batched)[0] for answer in found]

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from gourmet.config_change import Change, changed
-from gourmet.measure import config_guard, sweep, validity
+from gourmet.measure import sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, Point
-from gourmet.measure.scenario import merge
+from gourmet.measure.scenario import load, merge, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
@@ -46,7 +46,7 @@ def tune(
     """
     on_step(0.0, "asking every row alone")
     workload = sweep.prepare(wish.model, target, data)
-    with config_guard.restored(target, [wish.model]) as serves_afterwards:
+    with restored(target, [wish.model]) as serves_afterwards:
         space = Space(serves_afterwards[wish.model], wish)
         search = Search(workload, target, effort, space, on_step)
         verdict, best, duel = search.run()
@@ -86,7 +86,7 @@ def _shorter(long: MeasureOptions) -> MeasureOptions:
 
 
 class Search:
-    """One search on one model; within `config_guard.restored` only."""
+    """One search on one model; within `restored` only."""
 
     def __init__(
         self, workload: Workload, target: Addresses, effort: MeasureOptions, space: Space, on_step: OnStep
@@ -169,7 +169,7 @@ class Search:
 
     def _serve(self, trial: Trial) -> None:
         if trial.name != self._serving:
-            config_guard.load(self._target, self._wish.model, trial.config)
+            load(self._target, self._wish.model, trial.config)
             self._serving = trial.name
 
     def _duel(self, challenger: Trial) -> Confirmation | None:

@@ -23,8 +23,7 @@ from gourmet.contracts import Array
 from gourmet.measure import raw_onnx
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.raw_onnx import LayoutResult
-from gourmet.measure.requirement import Requirement, median_and_range
-from gourmet.measure.results import LoadSpec, Point, Statement
+from gourmet.measure.results import LoadSpec, Point, Requirement, Statement, median_and_range
 from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
