@@ -13,7 +13,6 @@ import pytest
 from gourmet.measure import (
     async_client,
     claims,
-    compare,
     page,
     results,
     scenario,
@@ -188,14 +187,14 @@ def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], verdict: str) -> None:
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
-    (pair,) = compare.compare(before, now)
+    (pair,) = claims.compare(before, now)
     assert pair.verdict == verdict
     assert page.comparison(before, now, [pair], claims.NOISE).count("<circle") == 1
     if verdict == "slower":
-        with pytest.raises(compare.Slower, match=r"1 of 1 points .* throughput × 0.8"):
-            compare.refuse_slower([pair])
+        with pytest.raises(claims.Slower, match=r"1 of 1 points .* throughput × 0.8"):
+            claims.refuse_slower([pair])
     else:
-        compare.refuse_slower([pair])
+        claims.refuse_slower([pair])
 
 
 def test_where_the_rate_is_given_the_latency_decides() -> None:
@@ -203,13 +202,13 @@ def test_where_the_rate_is_given_the_latency_decides() -> None:
         windows = tuple(Window(50.0, mean_ms + more) for more in (0.0, 0.1, 0.2))
         return a_bench(a_point(demand=LoadSpec("m", 50, "poisson"), windows=windows))
 
-    (pair,) = compare.compare(at_a_rate(20.0), at_a_rate(30.0))
+    (pair,) = claims.compare(at_a_rate(20.0), at_a_rate(30.0))
     assert (pair.verdict, round(pair.speed.value, 2)) == ("slower", 0.67)
 
 
 def test_runs_of_other_things_are_not_compared() -> None:
-    with pytest.raises(compare.NothingInCommon, match="one has arm c=2, the other else c=2"):
-        compare.compare(a_bench(a_point()), a_bench(a_point("else")))
+    with pytest.raises(claims.NothingInCommon, match="one has arm c=2, the other else c=2"):
+        claims.compare(a_bench(a_point()), a_bench(a_point("else")))
 
 
 def test_turns_become_one_point_whose_interval_is_theirs() -> None:

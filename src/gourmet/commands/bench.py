@@ -25,8 +25,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.doctor import gpus
 from gourmet.errors import UsageError
-from gourmet.measure import compare as comparing
-from gourmet.measure import page, scenarios, storage, sweep, tables
+from gourmet.measure import claims, page, scenarios, storage, sweep, tables
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
@@ -212,18 +211,18 @@ def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
     first, second = storage.load(before), storage.load(now)
-    pairs = comparing.compare(first, second, noise / 100)
+    pairs = claims.compare(first, second, noise / 100)
     headings, rows = tables.pairs(pairs)
     if as_json:
         _print_json(("point", "before", "now", "throughput", "latency", "p95", "verdict"), rows)
     else:
-        for words in comparing.differences(first, second):
+        for words in claims.differences(first, second):
             click.echo(f"differs in {words}")
         table(headings, rows)
     if save:
         save.write_text(page.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)
-    comparing.refuse_slower(pairs, noise / 100)
+    claims.refuse_slower(pairs, noise / 100)
 
 
 @bench.command(name="list")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Final
 
-from gourmet.measure.compare import Pair
+from gourmet.measure.claims import Pair
 from gourmet.measure.results import Point
 from gourmet.reports import chart, svg
 from gourmet.reports.chart import Bar, Series

@@ -1,4 +1,4 @@
-"""What a lab teaches, held against figures: seen, not seen, or undecided.
+"""What figures decide: whether a lab's claim is seen here, and whether a run is slower than one before.
 
 A claim counts as seen only where the whole 95 % interval of its figure lies on the claim's side, and as not
 seen only where the whole of it lies on the other; in between, these figures do not decide it.
@@ -7,10 +7,12 @@ seen only where the whole of it lies on the other; in between, these figures do 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from gourmet.errors import GourmetError
 from gourmet.measure import stats
-from gourmet.measure.results import Estimate, Point, Statement
+from gourmet.measure.results import Bench, Estimate, Point, Statement
 
 # Windows of one run agree better than two runs do: the machine warms, memory lies elsewhere.
 NOISE: Final = 0.05
@@ -18,6 +20,7 @@ NOISE: Final = 0.05
 Outcome = bool | None  # None: undecided
 # Whether a claim was seen, and the figures that tell.
 Found = tuple[Outcome, str]
+Verdict = Literal["faster", "slower", "same"]
 
 
 class NotMeasured(Exception):
@@ -73,3 +76,69 @@ def times_the_latency(ours: Point, theirs: Point) -> Estimate:
 def over(points: Sequence[Point], show: Callable[[Point], str], label: Callable[[Point], str]) -> str:
     """A figure of several points in a row: `0.8 (c=1), 12.1 (c=8)`."""
     return ", ".join(f"{show(point)} ({label(point)})" for point in points)
+
+
+class NothingInCommon(GourmetError):
+    """Two runs that measured different things."""
+
+
+class Slower(GourmetError):
+    """A regression beyond noise."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same demand in both runs; ratios are now ÷ before."""
+
+    name: str
+    before: Point
+    now: Point
+    rate: Estimate
+    latency: Estimate
+    speed: Estimate
+    verdict: Verdict
+
+    @property
+    def p95(self) -> float:
+        return self.now.latency_ms.p95 / self.before.latency_ms.p95
+
+
+def compare(before: Bench, now: Bench, noise: float = NOISE) -> list[Pair]:
+    """Every point that both runs hold."""
+    known = {point.name: point for point in before.points}
+    pairs = [_pair(known[point.name], point, noise) for point in now.points if point.name in known]
+    if not pairs:
+        one, other = (", ".join(point.name for point in bench.points[:4]) for bench in (before, now))
+        raise NothingInCommon(
+            f"the runs have no point in common: one has {one}, the other {other}; "
+            "compare two runs of the same command"
+        )
+    return pairs
+
+
+def differences(before: Bench, now: Bench) -> list[str]:
+    """What else changed between the runs, for a reader to weigh."""
+    names = sorted({*before.machine, *now.machine})
+    changed = [name for name in names if before.machine.get(name) != now.machine.get(name)]
+    said = [f"{name}: {before.machine.get(name)} → {now.machine.get(name)}" for name in changed]
+    return [*said, f"data: {before.data} → {now.data}"] if before.data != now.data else said
+
+
+def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
+    worse = [pair for pair in pairs if pair.verdict == "slower"]
+    if worse:
+        worst = min(worse, key=lambda pair: pair.speed.value)
+        raise Slower(
+            f"{len(worse)} of {len(pairs)} points got slower by more than {noise:.0%} of noise, most "
+            f"{worst.name}: throughput × {worst.rate:.2f}, mean latency × {worst.latency:.2f}"
+        )
+
+
+def _pair(before: Point, now: Point, noise: float) -> Pair:
+    rate, latency = times_the_throughput(now, before), times_the_latency(now, before)
+    # Where the rate of requests was given, the latency is what counts.
+    speed = rate if now.demand.arrivals == "closed" else times_the_latency(before, now)
+    verdict: Verdict = (
+        "slower" if below(speed, 1 - noise) else "faster" if above(speed, 1 + noise) else "same"
+    )
+    return Pair(now.name, before, now, rate, latency, speed, verdict)

@@ -7,7 +7,7 @@ from functools import partial
 
 from gourmet.config_change import as_pbtxt, summary
 from gourmet.measure import charts, tables
-from gourmet.measure.compare import Pair, differences
+from gourmet.measure.claims import Pair, differences
 from gourmet.measure.results import Bench, Point
 from gourmet.reports import page
 
@@ -15,14 +15,7 @@ _render = partial(page.render, charts=charts, tables=tables, summary=summary, as
 
 
 def report(bench: Bench) -> str:
-    return _render(
-        "measure/bench.html",
-        title=bench.title,
-        when=bench.when,
-        command=bench.command,
-        bench=bench,
-        points=bench.points,
-    )
+    return _render("measure/bench.html", bench=bench, **vars(bench))
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from gourmet.measure.compare import Pair
+from gourmet.measure.claims import Pair
 from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Usage
 
 # Headings, and rows under them.
@@ -97,7 +97,11 @@ def as_csv(bench: Bench) -> str:
 def _cells(point: Point) -> dict[str, object]:
     demand, split, took = point.demand, point.split_ms, point.latency_ms
     level, closed = f"{demand.level:g}", demand.arrivals == "closed"
-    words = {
+
+    def microseconds(ms: float) -> int:
+        return round(1000 * ms)
+
+    return {
         "Arm": point.arm,
         "Model": demand.model,
         "Client": point.client,
@@ -108,18 +112,12 @@ def _cells(point: Point) -> dict[str, object]:
         "Request Rate": "" if closed else level,
         "Inferences/Second": f"{point.rows_per_s.value:.3f}",
         "Client Send": "",
+        "Network+Server Send/Recv": microseconds(split.network),
+        "Server Queue": microseconds(split.queue),
+        "Server Compute Input": microseconds(split.input),
+        "Server Compute Infer": microseconds(split.infer),
+        "Server Compute Output": microseconds(split.output),
+        "Client Recv": "",
+        **{f"p{share} latency": microseconds(getattr(took, f"p{share}")) for share in (50, 90, 95, 99)},
+        "Avg latency": microseconds(took.mean),
     }
-    server = {
-        "Network+Server Send/Recv": split.network,
-        "Server Queue": split.queue,
-        "Server Compute Input": split.input,
-        "Server Compute Infer": split.infer,
-        "Server Compute Output": split.output,
-    }
-    latency = {f"p{share} latency": getattr(took, f"p{share}") for share in (50, 90, 95, 99)}
-    latency["Avg latency"] = took.mean
-    return words | _microseconds(server) | {"Client Recv": ""} | _microseconds(latency)
-
-
-def _microseconds(times: dict[str, float]) -> dict[str, int]:
-    return {name: round(1000 * ms) for name, ms in times.items()}

@@ -7,6 +7,7 @@ it measures; inputs in shared memory are written there once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import time
@@ -252,18 +253,18 @@ def _tensors(kind: Any, rows: InputRows, which: tuple[int, ...], regions: Region
 def in_shared_memory(url: str, rows: InputRows, batch: int) -> Iterator[Regions]:
     """The rows in a region that Triton reads; the first rows follow the last once more, for batches."""
     order = [*range(len(rows)), *(at % len(rows) for at in range(batch - 1))]
-    blobs = [(given.name, at, raw(rows.values[given.name][at])) for given in rows.inputs for at in order]
     places: dict[tuple[str, int], tuple[int, int]] = {}
-    offset = 0
-    for name, at, blob in blobs:
-        places.setdefault((name, at), (offset, len(blob)))
-        offset += len(blob)
+    held = bytearray()
+    for name, at in itertools.product((given.name for given in rows.inputs), order):
+        row = raw(rows.values[name][at])
+        places.setdefault((name, at), (len(held), len(row)))
+        held += row
     # POSIX shared memory is a file here; tritonclient's own module needs a package that no longer exists.
     path = Path("/dev/shm") / _REGION
     try:
-        path.write_bytes(b"".join(blob for *_, blob in blobs))
+        path.write_bytes(held)
         with triton(url) as client:
-            client.register_system_shared_memory(_REGION, f"/{_REGION}", offset)
+            client.register_system_shared_memory(_REGION, f"/{_REGION}", len(held))
             try:
                 yield places
             finally:

@@ -1,6 +1,6 @@
 """The exercises of the known serving labs: how each is done here, and on which models as systems say.
 
-A system's `scenarios.py` names its exercises: name -> (a module of this package, its arguments).
+A system's `scenarios.py` names its exercises: name -> (a kind, its arguments).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from gourmet.errors import UsageError
 from gourmet.measure.scenario import Scenario
-from gourmet.measure.scenarios import delays, foundation, one_gpu, serving_lab
+from gourmet.measure.scenarios import delays, foundation, serving_lab
 from gourmet.systems import registry
 
 FURNITURE: Final = "scenarios"
 _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
     "foundation": foundation.scenario,
     "instances_and_delays": delays.instances_and_delays,
-    "one_gpu": one_gpu.scenario,
+    "one_gpu": serving_lab.one_gpu,
     "queue_delay": delays.queue_delay,
     "serving_lab": serving_lab.scenario,
 }

@@ -1,4 +1,4 @@
-"""One instance, client batches, dynamic batching, more instances, ONNX, ONNX scaled."""
+"""The serving lab, from one instance to ONNX scaled, and what one GPU carries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from gourmet.config_change import Change
 from gourmet.measure.claims import (
     Found,
+    NotMeasured,
     above,
     all_of,
     below,
@@ -29,6 +30,14 @@ TWO: Final = "two instances"
 FOUR: Final = "four instances"
 ONNX: Final = "ONNX"
 SCALED: Final = "ONNX scaled"
+
+_LEVELS: Final = (1, 8, 32, 128, 256)
+_INSTANCES: Final = (1, 2, 4)
+
+_ABOUT_ONE_GPU: Final = (
+    "Models on a GPU, one row at a time and in batches of up to 16 that Triton puts together, with "
+    "one, two and four instances; every client asks again as soon as it is answered."
+)
 
 
 def scenario(name: str, title: str, python: str, onnx: str) -> Scenario:
@@ -101,3 +110,39 @@ def _instances_help(points: Points) -> Found:
         for gain, count in ((second, 2), (third, 4))
     )
     return all_of(*helps), f"2 instances {second:.2f} times 1, 4 instances {third:.2f} times 2, at c=8"
+
+
+def one_gpu(name: str, reference: Mapping[str, float]) -> Scenario:
+    """`reference` is what a known lab reports as the best of each model on a GPU, in rows per second."""
+    batching = Change(dynamic_batching=True, delay_us=100, preferred_batches=(16,))
+    arms = []
+    for model in reference:
+        for count in _INSTANCES:
+            arm = f"{model}, {count} instance{'s' if count > 1 else ''}"
+            alone, demands = Change(instances=count), loads(model, *_LEVELS)
+            arms.append(Arm(f"{arm}, one row at a time", alone, demands))
+            arms.append(Arm(f"{arm}, batches of up to 16", batching.over(alone), demands))
+
+    def read(points: Points) -> list[Statement]:
+        """The best that each model does, against the reference, and what it took."""
+        return [
+            claim(
+                f"{model} answers more than the {rate:g} rows/s of the reference lab",
+                partial(_best_on_gpu, points, model, rate),
+            )
+            for model, rate in reference.items()
+        ]
+
+    return Scenario(name, "One GPU", _ABOUT_ONE_GPU, tuple(arms), read, needs_gpu=True)
+
+
+def _best_on_gpu(points: Points, model: str, reference: float) -> Found:
+    found = [point for point in points.merged if point.demand.model == model]
+    if not found:
+        raise NotMeasured
+    best = max(found, key=lambda point: point.rows_per_s.value)
+    figures = (
+        f"at best {best.rows_per_s:.4g} rows/s with {best.arm} at {best.demand}, "
+        f"{best.executed_rows:.1f} rows per batch, p99 {best.latency_ms.p99:.1f} ms"
+    )
+    return above(best.rows_per_s, reference), figures
