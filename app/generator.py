@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from app.core.errors import BadRequest, InferenceFailed
 from app.triton.client import Deadline, Triton
 from app.triton.served_models import ServedModels
-from app.triton.stream import stream
 from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, ModelInfo, Tensors
 
 
@@ -54,7 +53,7 @@ class Generator:
             answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
             yield _generated(model, answer.outputs)
             return
-        for outputs in stream(self._triton, model.info, inputs, deadline, request_id):
+        for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
             yield None if outputs is None else _generated(model, outputs)
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:

@@ -14,7 +14,6 @@ import re
 from typing import Final
 
 from flask import Flask
-from prometheus_client import Counter
 
 from app.core.errors import Overloaded
 from app.core.http import API, marks_of
@@ -79,13 +78,8 @@ class EarlyRefusals:
             return None
         given = _REQUEST_ID.search(head, 0, end)
         name = given[1] if given else os.urandom(16).hex().encode()
-        for counter in self._counters(route):
-            counter.inc()
+        self._metrics.refusals.labels("line").inc()
+        self._metrics.requests.labels(route, "POST", Overloaded.status).inc()
         nbytes = len(_BEFORE_ID) + len(name) + len(_AFTER_ID)
         body = (_BEFORE_ID, name, _AFTER_ID)
         return _ANSWER % (name, Overloaded.retry_after_s, nbytes, *body), end + 2 + int(length[1])
-
-    @functools.cache  # noqa: B019 - there is one of these in a process, and looking them up takes longest
-    def _counters(self, route: str) -> tuple[Counter, Counter]:
-        answered = self._metrics.requests.labels(route, "POST", Overloaded.status)
-        return self._metrics.refusals.labels("line"), answered

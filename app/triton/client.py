@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -23,21 +23,17 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype, ser
 
 from app.core import tracing
 from app.core.errors import InferenceFailed, ModelNotReady, TritonBusy, TritonTooSlow, TritonUnavailable
+from app.triton import shared_memory
 from app.triton.connection import BadReply, Connection, Reply, TooLate
-from app.triton.shared_memory import (
-    LEAST_BYTES,
-    MOST_TEXT_BYTES,
-    SharedInput,
-    is_about_region,
-    may_share,
-    memory_key,
-)
 from gourmet.contracts import ModelInfo, Tensors
+from gourmet.runtime.generate import GenerateError, pieces, request_body
 from gourmet.runtime.statistics import ModelStatistics, by_version
 
 T = TypeVar("T")
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
+# After so long without a piece of an answer the consumer is asked whether it still wants one.
+SILENCE_S: Final = 1.0
 # What Triton says of a request that waited in its queue until its deadline.
 _TIMED_OUT: Final = "timeout expired"
 
@@ -75,18 +71,14 @@ class Deadline:
     def left_s(self) -> float:
         return max(0.001, self._end - time.monotonic())
 
-    def left_us(self) -> int:
-        """In the unit in which Triton takes it."""
-        return int(self.left_s() * 1_000_000)
-
 
 class Triton:
     """A Triton server over HTTP, for any number of threads."""
 
     def __init__(self, url: str, connect_timeout_s: float = 2.0, *, shares_memory: bool = False) -> None:
         self.url = url
-        self.connect_timeout_s = connect_timeout_s
-        self._shares_memory = shares_memory and may_share(url)
+        self._connect_timeout_s = connect_timeout_s
+        self._shares_memory = shares_memory and shared_memory.may_share(url)
         # The one that was used last is used next, so that there are no more than are used at a time.
         self._idle: list[Connection] = []
         self._closed = False
@@ -97,16 +89,16 @@ class Triton:
         at, info = self._described.get(model, (0.0, None))
         if info and not afresh and time.monotonic() - at < DESCRIPTION_AGE_S:
             return info
-        with self.explained(model, deadline):
-            metadata = self._json(deadline, path_of(model), dict)
-            config_path = path_of(model, "config")
+        with self._explained(model, deadline):
+            metadata = self._json(deadline, _path_of(model), dict)
+            config_path = _path_of(model, "config")
             info = self._json(deadline, config_path, lambda config: ModelInfo.from_triton(metadata, config))
         self._described[model] = (time.monotonic(), info)
         return info
 
     def infer(self, model: str, inputs: Tensors, deadline: Deadline, request_id: str = "") -> Answer:
         """Run `model` once; raise Refused where Triton says that the request is at fault."""
-        with tracing.span("triton", model=model), self.explained(model, deadline):
+        with tracing.span("triton", model=model), self._explained(model, deadline):
             reply = self._infer(model, inputs, deadline, request_id)
         try:
             result = InferenceServerClient.parse_response_body(reply.body, header_length=reply.json_bytes)
@@ -126,7 +118,7 @@ class Triton:
                 try:
                     return self._send(connection, model, tensors, deadline, request_id)
                 except Refusal as exc:
-                    if not is_about_region(str(exc)):
+                    if shared_memory.UNKNOWN_REGION not in str(exc).lower():
                         raise
                     connection.shared = None  # a Triton that was started again knows of none
             for tensor, values in zip(tensors, inputs.values(), strict=True):
@@ -143,12 +135,12 @@ class Triton:
     ) -> Reply:
         # A model with a queue policy drops what still waits when nobody waits for it any more.
         body, json_bytes = InferenceServerClient.generate_request_body(
-            tensors, request_id=request_id, timeout=deadline.left_us()
+            tensors, request_id=request_id, timeout=int(deadline.left_s() * 1_000_000)
         )
         headers = tracing.headers()
         if json_bytes is not None:
             headers["Inference-Header-Content-Length"] = str(json_bytes)
-        return self._ask(connection, deadline, "POST", path_of(model, "infer"), body, headers)
+        return self._ask(connection, deadline, "POST", _path_of(model, "infer"), body, headers)
 
     def _put_in_memory(
         self, connection: Connection, deadline: Deadline, tensor: InferInput, values: npt.NDArray[Any]
@@ -156,25 +148,65 @@ class Triton:
         """Put `values` where Triton sees them and point `tensor` there, if that can be done."""
         nbytes = _bytes(values)
         is_text = values.dtype == np.object_  # strings, such as a photo as it came
-        if not self._shares_memory or nbytes < LEAST_BYTES or (is_text and nbytes > MOST_TEXT_BYTES):
+        if (
+            not self._shares_memory
+            or nbytes < shared_memory.LEAST_BYTES
+            or (is_text and nbytes > shared_memory.MOST_TEXT_BYTES)
+        ):
             return False
         if is_text:
             values = np.frombuffer(serialize_byte_tensor(values).item(), np.uint8)
         if connection.shared is None or connection.shared.nbytes < nbytes:
 
             def offer(name: str, region: dict[str, Any]) -> None:
-                path = f"/v2/systemsharedmemory/region/{name}/register"
-                self._ask(connection, deadline, "POST", path, json.dumps(region).encode(), memory_key())
+                path, body = f"/v2/systemsharedmemory/region/{name}/register", json.dumps(region).encode()
+                self._ask(connection, deadline, "POST", path, body, shared_memory.memory_key())
 
             try:
                 # Photos are of all sizes: with room for larger ones, Triton is not told of each anew.
-                connection.shared = SharedInput(1 << nbytes.bit_length() if is_text else nbytes, offer)
+                connection.shared = shared_memory.SharedInput(
+                    1 << nbytes.bit_length() if is_text else nbytes, offer
+                )
             except (Refusal, OSError):  # it runs elsewhere, or as another user
                 self._shares_memory = False
                 return False
         connection.shared.put(values)
         tensor.set_shared_memory(connection.shared.name, nbytes)
         return True
+
+    def stream(
+        self, model: ModelInfo, inputs: Tensors, deadline: Deadline, request_id: str = ""
+    ) -> Generator[Tensors | None, None, None]:
+        """The outputs of each piece of an answer; None where there was none for `SILENCE_S`.
+
+        tritonclient has this over gRPC alone. A connection serves one answer: closing it, as closing this
+        does, is what has Triton cancel the request, so a consumer that stops reading frees the model at once.
+        """
+        body = request_body(inputs, request_id)
+        with (
+            contextlib.closing(Connection(self.url, self._connect_timeout_s)) as connection,
+            tracing.span("triton", model=model.name),
+            self._explained(model.name, deadline),
+            self._reached(deadline),
+        ):
+            path = _path_of(model.name, "generate_stream")
+            headers = {"Content-Type": "application/json"} | tracing.headers()
+            rest = b""
+            for came in connection.stream(path, deadline.left_s, body, headers, SILENCE_S):
+                if came is None:
+                    yield None
+                    continue
+                status, part = came
+                *lines, rest = (rest + part).split(b"\n")
+                if status != HTTPStatus.OK:
+                    raise Refusal(Reply(status, part, None))
+                try:
+                    yield from pieces(lines, model)
+                except GenerateError as exc:
+                    raise InferenceFailed(f"{model.name} could not answer: {exc}") from exc
+                except (ValueError, TypeError) as exc:
+                    message = f"a piece of the answer of {model.name} cannot be read: {exc!r}"
+                    raise InferenceFailed(message) from exc
 
     def served(self, deadline: Deadline) -> list[str]:
         """The names of all models that are ready: those that have statistics, which need no key."""
@@ -183,7 +215,7 @@ class Triton:
     def model_statistics(self, deadline: Deadline, model: str = "") -> list[ModelStatistics]:
         """What `model`, or each model that is ready, has done so far, version by version."""
         try:
-            return self._json(deadline, path_of(model, "stats"), by_version)
+            return self._json(deadline, _path_of(model, "stats"), by_version)
         except Refusal as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
 
@@ -199,7 +231,7 @@ class Triton:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = Connection(self.url, self.connect_timeout_s)
+            connection = Connection(self.url, self._connect_timeout_s)
         try:
             yield connection
         finally:
@@ -209,7 +241,7 @@ class Triton:
                 self._idle.append(connection)
 
     @contextlib.contextmanager
-    def explained(self, model: str, deadline: Deadline) -> Iterator[None]:
+    def _explained(self, model: str, deadline: Deadline) -> Iterator[None]:
         """Around what is asked of `model`: a refusal becomes what a visitor can be told."""
         try:
             yield
@@ -222,7 +254,7 @@ class Triton:
 
     def _is_ready(self, model: str, deadline: Deadline) -> bool:
         with contextlib.suppress(Refusal), self._connection() as connection:
-            self._ask(connection, deadline, "GET", path_of(model, "ready"))
+            self._ask(connection, deadline, "GET", _path_of(model, "ready"))
             return True
         return False
 
@@ -252,14 +284,14 @@ class Triton:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """The reply to a request that Triton grants; raise Refusal for any other."""
-        with self.reached(deadline):
+        with self._reached(deadline):
             reply = connection.exchange(method, path, deadline.left_s, body, headers)
         if reply.status != HTTPStatus.OK:
             raise Refusal(reply)
         return reply
 
     @contextlib.contextmanager
-    def reached(self, deadline: Deadline) -> Iterator[None]:
+    def _reached(self, deadline: Deadline) -> Iterator[None]:
         """Around what goes over a connection: what goes wrong with it becomes what a visitor can be told."""
         try:
             yield
@@ -271,7 +303,7 @@ class Triton:
             raise TritonUnavailable(f"no Triton answers at {self.url}") from exc
 
 
-def path_of(model: str, what: str = "") -> str:
+def _path_of(model: str, what: str = "") -> str:
     """The address of `what` a model has to say, or of all models together where it has no name."""
     return "/".join(part for part in ("/v2/models", quote(model), what) if part)
 

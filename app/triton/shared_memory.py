@@ -27,17 +27,12 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 KEY_ENV: Final = "TRITON_MEMORY_KEY"
 KEY_HEADER: Final = "gourmet-memory-key"
 # What Triton says of a region that it was never told of, as after a restart.
-_UNKNOWN_REGION: Final = "shared memory region"
+UNKNOWN_REGION: Final = "shared memory region"
 
 
 def may_share(url: str) -> bool:
     """Whether the Triton at `url` (host:port) may be a process of this machine."""
     return url.rpartition(":")[0] in _LOOPBACK and os.access(_FOLDER, os.W_OK)
-
-
-def is_about_region(reason: str) -> bool:
-    """Whether an error of Triton's is about shared memory and not about the request."""
-    return _UNKNOWN_REGION in reason.lower()
 
 
 def memory_key() -> dict[str, str]:

@@ -23,15 +23,14 @@ from typing import Final
 
 import atheris
 
-# Not Pillow, whose mistakes become a refusal. `multipart` reads for app.admission.multipart_parser.
+# Not Pillow, whose mistakes become a refusal. `multipart` reads for app.admission.uploads.
 with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
     from PIL import Image
     from werkzeug.exceptions import RequestEntityTooLarge
 
     from app import create_app
     from app.admission.early_refusal import EarlyRefusals
-    from app.admission.multipart_parser import FormParser
-    from app.admission.uploads import MAX_OTHER_PARTS
+    from app.admission.uploads import MAX_OTHER_PARTS, FormParser
     from app.core.metrics import Metrics
     from app.core.settings import Settings
     from gourmet.pictures import avif_size, decode_limits

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import ItemsView
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -317,12 +318,17 @@ def test_the_request_id_reaches_triton(listen: Listen) -> None:
 
 
 def test_each_thread_has_a_connection_of_its_own_and_closing_ends_them_all(listen: Listen) -> None:
-    listener = listen(GOOD)
-    triton = Triton(listener.url)
     together = threading.Barrier(4)
 
+    class OnceAllFourAsked(dict[str, bytes]):
+        def items(self) -> ItemsView[str, bytes]:
+            together.wait(10)
+            return super().items()
+
+    listener = listen(OnceAllFourAsked(GOOD))
+    triton = Triton(listener.url)
+
     def ask(_: int) -> None:
-        together.wait(10)
         triton.describe("m", Deadline(5), afresh=True)
 
     with ThreadPoolExecutor(4) as pool:

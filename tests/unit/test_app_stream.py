@@ -11,8 +11,7 @@ import pytest
 from support.listener import Listen, http, listen
 
 from app.core.errors import InferenceFailed, ModelNotReady, ServingError, TritonTooSlow, TritonUnavailable
-from app.triton.client import Deadline, Refused, Triton
-from app.triton.stream import SILENCE_S, stream
+from app.triton.client import SILENCE_S, Deadline, Refused, Triton
 from gourmet.contracts import ModelInfo, Tensors, TensorSpec
 
 __all__ = ["listen"]  # the fixture
@@ -36,7 +35,7 @@ def event(**told: object) -> bytes:
 
 
 def ask(url: str, deadline_s: float = 3.0) -> Iterator[Tensors | None]:
-    return stream(Triton(url, 1.0), MODEL, INPUTS, Deadline(deadline_s), "mine")
+    return Triton(url, 1.0).stream(MODEL, INPUTS, Deadline(deadline_s), "mine")
 
 
 def test_pieces_are_tensors_by_name_however_their_bytes_are_cut(listen: Listen) -> None:
