@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gourmet.reports.chart import Bar, bars
-from gourmet.reports.svg import Drawing, stacked
+from gourmet.reports.chart import Bar, Drawing, bars, stacked
 from peers.contenders import CONTENDERS
 from peers.run import Comparison
 from peers.summary import GOAL_CONCURRENCY, Row, rows

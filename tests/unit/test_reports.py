@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gourmet.reports import page, table
-from gourmet.reports.chart import Bar, Series, bars, columns, lines
-from gourmet.reports.svg import Drawing, stacked, ticks
+from gourmet.reports.chart import Bar, Drawing, Series, bars, columns, lines, stacked, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 BARS = [Bar("a < b", 2.0, 1.5, 2.5), Bar("c", 3.0, parts=[(1.0, "#111", "one"), (2.0, "#222", "two")])]

@@ -9,7 +9,7 @@ from typing import Final
 
 from gourmet.measure.claims import Pair
 from gourmet.measure.results import Point
-from gourmet.reports import chart, svg
+from gourmet.reports import chart
 from gourmet.reports.chart import Bar, Series
 
 _NUMBER: Final = re.compile(r"\d+(?: µs)?")
@@ -22,7 +22,7 @@ _PHASES: Final[Mapping[str, str]] = {
 }
 
 
-def throughput(points: Sequence[Point]) -> svg.Drawing:
+def throughput(points: Sequence[Point]) -> chart.Drawing:
     colours = _colours(lines := _lines(points))
     shown = [
         Bar(point.name, rate.value, rate.low, rate.high, colours[line], hint=f"{rate:.1f}")
@@ -36,7 +36,7 @@ def throughput(points: Sequence[Point]) -> svg.Drawing:
     return chart.bars(shown, "throughput of every point", counts, most=most)
 
 
-def latency_against_throughput(points: Sequence[Point]) -> svg.Drawing:
+def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
     """One line an arm: right is faster, down is sooner."""
     lines, shown = _lines(points), []
     for name, colour in _colours(lines).items():
@@ -64,7 +64,7 @@ def latency_against_throughput(points: Sequence[Point]) -> svg.Drawing:
     )
 
 
-def stacked_latency(points: Sequence[Point]) -> svg.Drawing:
+def stacked_latency(points: Sequence[Point]) -> chart.Drawing:
     shown = []
     for point in points:
         split = vars(point.split_ms)
@@ -74,10 +74,10 @@ def stacked_latency(points: Sequence[Point]) -> svg.Drawing:
     return chart.bars(shown, title, "mean latency, ms", colours=_PHASES)
 
 
-def batch_sizes(points: Sequence[Point]) -> svg.Drawing:
+def batch_sizes(points: Sequence[Point]) -> chart.Drawing:
     """For every point, the share of rows that went through the network in batches of each size."""
     sizes = sorted({size.rows for point in points for size in point.batches})
-    colours = dict(zip(sizes, cycle(svg.COLOURS), strict=False))
+    colours = dict(zip(sizes, cycle(chart.COLOURS), strict=False))
     shown = []
     for point in points:
         parts = [
@@ -90,9 +90,9 @@ def batch_sizes(points: Sequence[Point]) -> svg.Drawing:
     return chart.bars(shown, title, "share of the rows; the mean batch at the end", colours=named)
 
 
-def ratios(pairs: Sequence[Pair]) -> svg.Drawing:
+def ratios(pairs: Sequence[Pair]) -> chart.Drawing:
     """Every pair's ratio with its interval, around the line where nothing changed."""
-    colours = {"slower": svg.COLOURS[6], "faster": svg.COLOURS[2], "same": svg.FAINT}
+    colours = {"slower": chart.COLOURS[6], "faster": chart.COLOURS[2], "same": chart.FAINT}
     shown = [
         Bar(
             pair.name, speed.value, speed.low, speed.high, colours[pair.verdict], pair.verdict, f"{speed:.3f}"
@@ -110,9 +110,9 @@ def _lines(points: Sequence[Point]) -> list[str]:
     Where there are more arms than colours, arms whose names differ in a number alone are one line.
     """
     names = [f"{point.arm} {point.demand.how}".strip() for point in points]
-    few = len(set(names)) <= len(svg.COLOURS)
+    few = len(set(names)) <= len(chart.COLOURS)
     return names if few else [_NUMBER.sub("…", name) for name in names]
 
 
 def _colours(lines: Sequence[str]) -> dict[str, str]:
-    return dict(zip(dict.fromkeys(lines), cycle(svg.COLOURS), strict=False))
+    return dict(zip(dict.fromkeys(lines), cycle(chart.COLOURS), strict=False))

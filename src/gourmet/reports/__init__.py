@@ -1,1 +1,1 @@
-"""Reports: one style of page, the little of SVG that pictures need, and the charts made of it."""
+"""Reports: one style of page, its tables, and the charts on it."""

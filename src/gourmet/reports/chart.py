@@ -1,19 +1,86 @@
-"""The charts that several reports draw: bars with intervals, lines, dots and columns."""
+"""The charts that several reports draw, as SVGs: bars with intervals, lines, dots and columns.
+
+Where everything stands is computed here; the shapes are in the templates.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from gourmet.reports import svg
+from gourmet.reports.page import render
 
+# Distinct for the colour-blind too (after Okabe and Ito), and dark enough for thin lines.
+COLOURS: Final = ("#1b5e9b", "#d55e00", "#00795a", "#8c4a86", "#b8860b", "#3a9ad9", "#b3261e", "#5f6368")
+INK: Final = "#222"
+FAINT: Final = "#666"
 # Two of them stand side by side on a page.
 WIDTH: Final = 570.0
 _ROW: Final = 36.0
 _LEFT: Final = 56.0
+_GAP: Final = 34.0
 
 Range = tuple[float, float]
+
+
+class Drawing(str):
+    """A whole SVG, which knows its size so that several can stand below one another."""
+
+    __slots__ = ("height", "width")
+    width: float
+    height: float
+
+
+def _drawn(template: str, width: float, height: float, title: str, **given: Any) -> Drawing:
+    drawing = Drawing(render(f"reports/{template}", width=width, height=height, title=title, **given))
+    drawing.width, drawing.height = width, height
+    return drawing
+
+
+def stacked(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
+    """Drawings below one another, each under its heading."""
+    tops = [26 + _GAP]
+    for _, drawing in drawings:
+        tops.append(tops[-1] + 8 + drawing.height + _GAP)
+    width = max(drawing.width for _, drawing in drawings)
+    shown = [(top, *each) for top, each in zip(tops, drawings, strict=False)]
+    return _drawn("stacked.svg", width, tops[-1] - _GAP, title, shown=shown)
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers from at or below `low` to at or above `high`."""
+    span = (high - low) or abs(high) or 1.0
+    step = 10 ** math.floor(math.log10(span / about))
+    for factor in (1, 2, 2.5, 5, 10):
+        if span / (step * factor) <= about:
+            step *= factor
+            break
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    return [round(step * at, 10) for at in range(first, max(last, first + 1) + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """The powers of ten from at or below `low` to at or above `high`."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to pixels along one axis, that has `marks`; on a logarithmic one decades are as wide."""
+
+    marks: Sequence[float]
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self.marks[0], self.marks[-1]
+        share = math.log(value / low) / math.log(high / low) if self.log else (value - low) / (high - low)
+        return self.start + share * (self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -24,7 +91,7 @@ class Bar:
     value: float
     low: float | None = None
     high: float | None = None
-    colour: str = svg.COLOURS[0]
+    colour: str = COLOURS[0]
     says: str = ""
     hint: str = ""
     parts: Sequence[tuple[float, str, str]] = ()
@@ -39,31 +106,16 @@ def bars(
     around: float | None = None,
     colours: Mapping[str, str] | None = None,
     width: float = WIDTH,
-) -> svg.Drawing:
+) -> Drawing:
     """A bar a row under its name, from 0, or a dot beside a line `around`; `colours` is the legend above."""
-    named, deep = svg.legend(14, 14, list(colours.items()), width - 14) if colours else ("", 0.0)
+    named, deep = _legend(list((colours or {}).items()), 14, width)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
     low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
-    marks = svg.ticks(low, most or high)
-    x = svg.Scale(marks[0], marks[-1], 14, width - 60)
+    x = Scale(ticks(low, most or high), 14, width - 60)
     top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
-    shapes = [named, svg.across(x, marks, top - 4, bottom, counts)]
-    if around is not None:
-        shapes.append(svg.line(x(around), top - 4, x(around), bottom, svg.INK, 1.5))
-    for place, bar in enumerate(shown):
-        y, begun = top + _ROW * place, 0.0
-        shapes.append(svg.text(x.start + 2, y + 11, bar.name))
-        for length, colour, hint in bar.parts or [(bar.value, bar.colour, bar.hint)]:
-            if around is not None:
-                shapes.append(svg.dot(x(length), y + 23, colour, hint, 5))
-            else:
-                wide = x(begun + length) - x(begun)
-                shapes.append(svg.box(x(begun), y + 15, wide, _ROW - 20, colour, hint))
-                begun += length
-        shapes.append(svg.whisker(x, y + 23, bar.low, bar.high))
-        end = min(x(max(bar.value, bar.high or 0.0)), x.end)
-        shapes.append(svg.text(end + 6, y + 27, bar.says or f"{bar.value:.4g}"))
-    return svg.picture(width, bottom + 44, title, shapes)
+    rows = [(top + _ROW * place, bar) for place, bar in enumerate(shown)]
+    given = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
+    return _drawn("bars.svg", width, bottom + 44, title, around=around, rows=rows, **given)
 
 
 @dataclass(frozen=True)
@@ -72,9 +124,9 @@ class Series:
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: str = svg.COLOURS[0]
+    colour: str = COLOURS[0]
     joined: bool = True
-    # Per point; an empty list draws no dots.
+    # Each empty, or of every point; without radii there are no dots.
     radii: Sequence[float] = ()
     hints: Sequence[str] = ()
     says: Sequence[str] = ()
@@ -90,37 +142,21 @@ def lines(
     size: tuple[float, float] = (WIDTH, 340.0),
     marks: Sequence[tuple[float, str]] = (),
     log: bool = False,
-) -> svg.Drawing:
+) -> Drawing:
     """Lines and dots with words beside them over two axes; `counts` says what each counts, across and up.
 
     `marks` are places across where something begins, with its name; `log` is of both axes.
     """
     width, height = size
-    ticks, scale = (svg.decades, svg.LogScale) if log else (svg.ticks, svg.Scale)
-    at_x = ticks(*(x_range or _around(x for series in shown for x, _ in series.points)))
-    at_y = ticks(*(y_range or _around(y for series in shown for _, y in series.points)))
+    numbers = _decades if log else ticks
+    at_x = numbers(*(x_range or _around(x for series in shown for x, _ in series.points)))
+    at_y = numbers(*(y_range or _around(y for series in shown for _, y in series.points)))
     entries = [(series.name, series.colour) for series in shown if series.name]
-    named, deep = svg.legend(_LEFT, 14, entries, width - _LEFT) if len(entries) > 1 else ("", 0.0)
-    x = scale(at_x[0], at_x[-1], _LEFT, width - 24)
-    y = scale(at_y[0], at_y[-1], height - 46, 34 + deep)
-    shapes = [
-        named,
-        svg.across(x, at_x, y.end, y.start, counts[0]),
-        svg.up(y, at_y, x.start, x.end, counts[1]),
-    ]
-    for at, name in marks:
-        shapes.append(svg.line(x(at), y.end, x(at), y.start, svg.FAINT, 1, "stroke-dasharray='3 3'"))
-        shapes.append(svg.text(x(at) + 3, y.end + 12, name, colour=svg.FAINT))
-    for series in shown:
-        where = [(x(across_), y(up_)) for across_, up_ in series.points]
-        if series.joined and len(where) > 1:
-            shapes.append(svg.path(where, series.colour))
-        hints = series.hints or [""] * len(where)
-        for at_dot, radius, hint in zip(where, series.radii, hints, strict=False):
-            shapes.append(svg.dot(*at_dot, series.colour, hint, radius))
-        for (left, down), words in zip(where, series.says, strict=False):
-            shapes.append(svg.text(left + 7, down - 7, words, colour=series.colour))
-    return svg.picture(width, height, title, shapes)
+    named, deep = _legend(entries if len(entries) > 1 else [], _LEFT, width)
+    x = Scale(at_x, _LEFT, width - 24, log)
+    y = Scale(at_y, height - 46, 34 + deep, log)
+    given = {"x": x, "y": y, "named": named, "counts": counts, "marks": marks}
+    return _drawn("lines.svg", width, height, title, shown=shown, **given)
 
 
 def columns(
@@ -131,13 +167,26 @@ def columns(
     begins: float = 0.0,
     step: float = 1.0,
     mark: float | None = None,
-    size: tuple[float, float] = (360.0, 260.0),
-) -> svg.Drawing:
+) -> Drawing:
     """A histogram: the outline of columns of width `step` from `begins` on, and a dashed line at `mark`."""
     steps = [(begins + step * at, count) for place, count in enumerate(counts) for at in (place, place + 1)]
     outline = [(begins, 0.0), *steps, (steps[-1][0], 0.0)]
     marks = [] if mark is None else [(mark, "")]
-    return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=size, marks=marks)
+    return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=(360, 260), marks=marks)
+
+
+def _legend(
+    entries: Sequence[tuple[str, str]], left: float, right: float
+) -> tuple[list[tuple[float, float, str, str]], float]:
+    """Where each name stands with its colour, in as many lines as they need, and the height of them."""
+    placed, x, y = [], left, 14.0
+    for name, colour in entries:
+        wide = 24 + 6.6 * len(name)
+        if x + wide > right and x > left:
+            x, y = left, y + 18
+        placed.append((x, y, name, colour))
+        x += wide
+    return placed, y + 4 if placed else 0.0
 
 
 def _around(values: Iterable[float]) -> Range:

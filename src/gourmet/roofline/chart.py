@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gourmet.reports import svg
+from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
 from gourmet.roofline.analysis import Roofline
 
@@ -18,16 +18,16 @@ _COUNTS: Final = (
 )
 
 
-def draw(title: str, rooflines: Sequence[Roofline]) -> svg.Drawing:
+def draw(title: str, rooflines: Sequence[Roofline]) -> chart.Drawing:
     """One panel a machine, one under another."""
     panels = [
         (f"batch {one.batch}, on {one.machine.name}: {one.machine.bandwidth / 1e9:,.3g} GB/s", _panel(one))
         for one in rooflines
     ]
-    return svg.stacked(f"Roofline of {title}", panels)
+    return chart.stacked(f"Roofline of {title}", panels)
 
 
-def _panel(found: Roofline) -> svg.Drawing:
+def _panel(found: Roofline) -> chart.Drawing:
     # Layers that compute nothing have no place on a logarithmic axis; their time is in the table.
     shown = sorted(
         (one for one in found.layers if one.operations and one.bytes), key=lambda one: -one.seconds
@@ -40,7 +40,7 @@ def _panel(found: Roofline) -> svg.Drawing:
     lowest = min(*ridges, *(one.intensity for one in shown))
     highest = 2 * max(*ridges, *(one.intensity for one in shown))
     drawn = []
-    for (name, roof), ridge, ink in zip(roofs.items(), ridges, (svg.INK, svg.FAINT), strict=False):
+    for (name, roof), ridge, ink in zip(roofs.items(), ridges, (chart.INK, chart.FAINT), strict=False):
         corners = [(lowest, lowest * machine.bandwidth), (ridge, roof), (highest, roof)]
         drawn.append(Series(f"{name}: {roof / 1e9:,.0f} G operations/s", corners, ink))
     seconds: dict[str, float] = {}
@@ -48,7 +48,7 @@ def _panel(found: Roofline) -> svg.Drawing:
         seconds[one.kind] = seconds.get(one.kind, 0.0) + one.seconds
     # A colour for each of the kinds of layers that take most of the time.
     kinds = sorted(seconds, key=lambda kind: -seconds[kind])[:_MOST_KINDS]
-    for kind, colour in zip([*kinds, "others"], svg.COLOURS, strict=False):
+    for kind, colour in zip([*kinds, "others"], chart.COLOURS, strict=False):
         mine = [one for one in shown if (one.kind if one.kind in kinds else "others") == kind]
         radii = [
             _SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(one.seconds / shown[0].seconds) for one in mine

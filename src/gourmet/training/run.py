@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import UsageError
-from gourmet.reports.chart import Series, lines
-from gourmet.reports.svg import COLOURS, Drawing
+from gourmet.reports.chart import COLOURS, Drawing, Series, lines
 from gourmet.runtime.files import written_aside
 
 RUN: Final = "run.json"

@@ -10,7 +10,7 @@ from gourmet.config_change import summary
 from gourmet.measure import page
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name
-from gourmet.reports import svg
+from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
 from gourmet.reports.page import render
 from gourmet.tuning.results import PRESENT, Tuning, as_json, nearest
@@ -77,7 +77,7 @@ def front(points: Iterable[Point]) -> list[Point]:
     return found[::-1]
 
 
-def pareto(tuning: Tuning) -> svg.Drawing:
+def pareto(tuning: Tuning) -> chart.Drawing:
     """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
     points = [point for trial in tuning.trials for point in trial.points]
     duel = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
@@ -86,8 +86,8 @@ def pareto(tuning: Tuning) -> svg.Drawing:
     shown = [point for point in (*points, *duel) if point.latency_ms.p95 <= highest]
     fastest = max(point.rows_per_s.value for point in shown)
     top = max(limit, *(point.latency_ms.p95 for point in shown))
-    colours = {"tried": _OTHER, tuning.best: svg.COLOURS[2], PRESENT: svg.COLOURS[1]}
-    drawn = [Series("", [_place(point) for point in best], svg.INK)]
+    colours = {"tried": _OTHER, tuning.best: chart.COLOURS[2], PRESENT: chart.COLOURS[1]}
+    drawn = [Series("", [_place(point) for point in best], chart.INK)]
     for name, colour in colours.items():
         mine = [point for point in shown if (point.arm if point.arm in colours else "tried") == name]
         hints = ["{}: {:.4g} rows/s, p95 {:.3g} ms".format(point.name, *_place(point)) for point in mine]

@@ -12,9 +12,8 @@ from scipy.stats import binomtest
 
 from gourmet.pictures.classifier import softmax
 from gourmet.reports import machine
-from gourmet.reports.chart import Bar, Series, bars, columns, lines
+from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines
 from gourmet.reports.page import render
-from gourmet.reports.svg import COLOURS, FAINT, Drawing
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
 from gourmet.tasks.classification.checking.report import Report
 from gourmet.tasks.classification.evaluation import Answered, Evaluated
