@@ -70,7 +70,9 @@ class BrokenBody(BadRequest, closes_connection=True):
 
 class UnknownModel(ServingError, status=404, code="unknown_model"):
     def __init__(self, model: str, served: Sequence[str]) -> None:
-        super().__init__(f"{model!r} is not one of the models that are ready for this: {_listed(served)}")
+        super().__init__(
+            f"{model!r} is not one of the models that are ready for this: {', '.join(served) or 'none'}"
+        )
 
 
 class WrongHost(ServingError, status=400, code="wrong_host", closes_connection=True):
@@ -126,7 +128,9 @@ class ModelNotReady(ServingError, status=503, code="model_not_ready", retry_afte
     def __init__(self, model: str, served: Sequence[str], *, loading: bool = False) -> None:
         self.loading = loading
         why = "is still loading" if loading else "does not serve"
-        super().__init__(f"Triton {why} the model {model!r} at the moment; served are: {_listed(served)}")
+        super().__init__(
+            f"Triton {why} the model {model!r} at the moment; served are: {', '.join(served) or 'none'}"
+        )
 
 
 class TritonBusy(ServingError, status=503, code="triton_busy", retry_after_s=RETRY_AFTER_S):
@@ -139,10 +143,6 @@ class HeatMapsBusy(ServingError, status=429, code="heat_maps_busy", retry_after_
 
 class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
     """No answer before the deadline."""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if names else "none"
 
 
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:

@@ -83,7 +83,7 @@ def render(
     template: str, data: Callable[[], BaseModel | Mapping[str, Any]], status: int = 200, **context: Any
 ) -> Response:
     """What `data` makes as JSON, or `template` as a fragment or a whole page, as the client prefers."""
-    if shape := layout():
+    if shape := _layout():
         response = Response(render_template(template, layout=shape, request_id=request_id(), **context))
     else:
         response = as_json(data())
@@ -100,24 +100,19 @@ def as_json(body: BaseModel | Mapping[str, Any]) -> Response:
     return jsonify(body)
 
 
-def layout() -> str | None:
-    """The layout of an answer to this request; None where it is JSON.
+def _layout() -> str | None:
+    """The layout of an answer to this request; None where it is JSON, and the API speaks nothing else.
 
     A browser that navigates names text/html and gets a page; the page's own script names itself in
     X-Requested-With and, like curl, gets the fragment only.
     """
-    if wants_json():
+    if request.path.startswith(API) or request.headers.get("Accept") == "application/json":
         return None
-    navigates = "text/html" in request.accept_mimetypes.values() and "X-Requested-With" not in request.headers
+    accepted = request.accept_mimetypes
+    if accepted.best_match(["text/html", "application/json"]) == "application/json":
+        return None
+    navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
     return "page.html" if navigates else "fragment.html"
-
-
-def wants_json() -> bool:
-    """Whether the answer is for a program: the API speaks nothing but JSON."""
-    accepted = request.headers.get("Accept", "")
-    if request.path.startswith(API) or accepted == "application/json":
-        return True
-    return request.accept_mimetypes.best_match(["text/html", "application/json"]) == "application/json"
 
 
 class App(Flask):

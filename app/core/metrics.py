@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from flask import Flask, Response, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -26,108 +27,87 @@ _BUCKETS_BYTES: Final = (1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7)
 _BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class _Registry(CollectorRegistry):
-    """Of one app, so that a process may have several."""
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self)
-
-    def histogram(
-        self, name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS_S
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self)
-
-
-class ClassificationMetrics:
-    """What is counted of a system that classifies; the names begin with its prefix."""
-
-    def __init__(self, prefix: str, registry: _Registry) -> None:
-        self.phase_seconds = registry.histogram(
-            f"{prefix}_phase_seconds", "Where the time of a classified photo went", "phase"
-        )
-        self.predictions = registry.counter(
-            f"{prefix}_predictions_total", "Photos classified, by model and label", "model", "label"
-        )
-        self.confidence = registry.histogram(
-            f"{prefix}_confidence", "How sure the answers were, by label", "label", buckets=_SHARES
-        )
-
-
-class GenerationMetrics:
-    """What is counted of a system that generates text; the names begin with its prefix."""
-
-    def __init__(self, prefix: str, registry: _Registry) -> None:
-        self.phase_seconds = registry.histogram(
-            f"{prefix}_phase_seconds", "Where the time of a generated text went", "phase"
-        )
-        self.generations = registry.counter(
-            f"{prefix}_generations_total", "Texts generated, by model", "model"
-        )
-        self.tokens = registry.counter(
-            f"{prefix}_tokens_total", "Tokens of generated texts, where the model tells them", "model"
-        )
-        self.first_piece_seconds = registry.histogram(
-            f"{prefix}_first_piece_seconds",
+_Times: Final = partial(Histogram, buckets=_BUCKETS_S)
+_Shares: Final = partial(Histogram, buckets=_SHARES)
+_Bytes: Final = partial(Histogram, buckets=_BUCKETS_BYTES)
+_Live: Final = partial(Gauge, multiprocess_mode="livesum")
+_Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
+# What is counted of the web, and of a system by its task; the names begin with "web" or the system's prefix.
+_COUNTED: Final[dict[str, _Table]] = {
+    "web": {
+        "requests_total": (Counter, "Requests answered, by route and status", ["route", "method", "status"]),
+        "request_seconds": (_Times, "Time from the end of a request's headers to its answer", ["route"]),
+        "photo_bytes": (_Bytes, "How large the photos were that came", []),
+        "errors_total": (
+            Counter,
+            "Requests and photos refused or failed, by the code that the visitor was told",
+            ["code"],
+        ),
+        "photos_in_flight": (
+            _Live,
+            "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
+            ["stage"],
+        ),
+        "refusals_total": (
+            Counter,
+            "Requests refused since there was too much to do, by what there was too much of",
+            ["at"],
+        ),
+    },
+    "classification": {
+        "phase_seconds": (_Times, "Where the time of a classified photo went", ["phase"]),
+        "predictions_total": (Counter, "Photos classified, by model and label", ["model", "label"]),
+        "confidence": (_Shares, "How sure the answers were, by label", ["label"]),
+    },
+    "generation": {
+        "phase_seconds": (_Times, "Where the time of a generated text went", ["phase"]),
+        "generations_total": (Counter, "Texts generated, by model", ["model"]),
+        "tokens_total": (Counter, "Tokens of generated texts, where the model tells them", ["model"]),
+        "first_piece_seconds": (
+            _Times,
             "Time from asking Triton to the first piece of a streamed text",
-            "model",
-        )
-        self.piece_seconds = registry.histogram(
-            f"{prefix}_piece_seconds", "Time between the pieces of a streamed text", "model"
-        )
+            ["model"],
+        ),
+        "piece_seconds": (_Times, "Time between the pieces of a streamed text", ["model"]),
+    },
+}
 
 
 class Metrics:
     def __init__(self, systems: Iterable[System] = ()) -> None:
-        registry = self._registry = _Registry()
-        self.classification: dict[str, ClassificationMetrics] = {}
-        self.generation: dict[str, GenerationMetrics] = {}
-        for system in systems:
-            prefix = re.sub(r"\W", "_", system.metrics_prefix)
-            if system.task == "classification":
-                self.classification[system.name] = ClassificationMetrics(prefix, registry)
-            else:
-                self.generation[system.name] = GenerationMetrics(prefix, registry)
-        self.requests = registry.counter(
-            "web_requests_total", "Requests answered, by route and status", "route", "method", "status"
-        )
-        self.request_seconds = registry.histogram(
-            "web_request_seconds", "Time from the end of a request's headers to its answer", "route"
-        )
-        self.photo_bytes = registry.histogram(
-            "web_photo_bytes", "How large the photos were that came", buckets=_BUCKETS_BYTES
-        )
-        self.errors = registry.counter(
-            "web_errors_total",
-            "Requests and photos refused or failed, by the code that the visitor was told",
-            "code",
-        )
-        self.in_flight = Gauge(
-            "web_photos_in_flight",
-            "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
-            ["stage"],
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.refusals = registry.counter(
-            "web_refusals_total",
-            "Requests refused since there was too much to do, by what there was too much of",
-            "at",
-        )
+        self._registry = CollectorRegistry()  # of one app, so that a process may have several
+        self.of_system = {
+            system.name: self._made(re.sub(r"\W", "_", system.metrics_prefix), _COUNTED[system.task])
+            for system in systems
+        }
+        web = self._made("web", _COUNTED["web"])
+        self.requests: Counter = web["requests_total"]
+        self.request_seconds: Histogram = web["request_seconds"]
+        self.photo_bytes: Histogram = web["photo_bytes"]
+        self.errors: Counter = web["errors_total"]
+        self.in_flight: Gauge = web["photos_in_flight"]
+        self.refusals: Counter = web["refusals_total"]
+
+    def _made(self, prefix: str, table: _Table) -> dict[str, Any]:
+        return {
+            name: kind(f"{prefix}_{name}", text, labels, registry=self._registry)
+            for name, (kind, text, labels) in table.items()
+        }
 
     def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
-        counted = self.classification[prediction.system.name]
+        counted = self.of_system[prediction.system.name]
         label = prediction.label if prediction.class_id < MOST_LABELS else OTHER
-        counted.predictions.labels(prediction.model, label).inc()
-        counted.confidence.labels(label).observe(prediction.probability)
-        _observe_phases(counted.phase_seconds, timings_ms)
+        counted["predictions_total"].labels(prediction.model, label).inc()
+        counted["confidence"].labels(label).observe(prediction.probability)
+        _observe_phases(counted["phase_seconds"], timings_ms)
 
     def observe_generation(
         self, system: str, model: str, tokens: int | None, timings_ms: Mapping[str, float]
     ) -> None:
-        counted = self.generation[system]
-        counted.generations.labels(model).inc()
-        counted.tokens.labels(model).inc(tokens or 0)
-        _observe_phases(counted.phase_seconds, timings_ms)
+        counted = self.of_system[system]
+        counted["generations_total"].labels(model).inc()
+        counted["tokens_total"].labels(model).inc(tokens or 0)
+        _observe_phases(counted["phase_seconds"], timings_ms)
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"

@@ -107,7 +107,7 @@ def _begin() -> None:
     route = request.url_rule.rule
     g.span_in_use = _tracer.start_as_current_span(
         f"{request.method} {route}",
-        context=extract({name.lower(): value for name, value in request.headers.items()}),
+        context=extract(request.headers),
         kind=SpanKind.SERVER,
         attributes={
             "http.request.method": request.method,

@@ -79,7 +79,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 def _parts(model: TextModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
     metrics: Metrics = current_app.extensions["metrics"]
-    counted, name = metrics.generation[model.system.name], model.info.name
+    counted, name = metrics.of_system[model.system.name], model.info.name
     found: list[GeneratedText] = []
     inner: dict[str, float] = {}
     last = started
@@ -89,9 +89,9 @@ def _parts(model: TextModel, pieces: Iterator[GeneratedText | None], started: fl
             continue
         now = time.perf_counter()
         if found:
-            counted.piece_seconds.labels(name).observe(now - last)
+            counted["piece_seconds"].labels(name).observe(now - last)
         else:
-            counted.first_piece_seconds.labels(name).observe(now - last)
+            counted["first_piece_seconds"].labels(name).observe(now - last)
             inner["first_piece"] = (now - last) * 1000
         last = now
         found.append(piece)
