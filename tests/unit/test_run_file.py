@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from gourmet import repository
 from gourmet.cli import VERBS, main
-from gourmet.commands.bench_options import target_options
+from gourmet.commands.bench_options import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.errors import UsageError
 from gourmet.measure.perf_analyzer import _address_for
@@ -62,8 +62,8 @@ def verb(url: str) -> None:
 
 
 @click.command()
-@target_options
-def bench_verb(target: Any) -> None:
+@measuring
+def bench_verb(target: Any, **_rest: Any) -> None:
     click.echo(f"{target.url} {target.grpc_url} {target.app_url}")
 
 

@@ -12,14 +12,7 @@ from typing import Any, Final
 import click
 
 from gourmet.commands import values
-from gourmet.commands.bench_options import (
-    command_line,
-    finish,
-    measure_options,
-    output_options,
-    table,
-    target_options,
-)
+from gourmet.commands.bench_options import command_line, finish, measuring, table
 from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
@@ -75,9 +68,7 @@ def bench() -> None:
     type=FOUND_FILE,
     help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",
 )
-@target_options
-@measure_options
-@output_options
+@measuring
 def run(
     model: str,
     concurrency: tuple[float, ...] | None,
@@ -132,9 +123,7 @@ def run(
     type=FOUND_FOLDER,
     help="Folder with labs.md, whose part of this scenario is rewritten, such as docs.",
 )
-@target_options
-@measure_options
-@output_options
+@measuring
 def scenario(
     name: str,
     turns: int,
@@ -144,8 +133,7 @@ def scenario(
     write: Path | None,
     target: Addresses,
     effort: MeasureOptions,
-    save: Path | None,
-    as_json: bool,
+    **output: Any,
 ) -> None:
     """Run the exercise NAME of a known lab on the running server, and say what it shows here.
 
@@ -172,8 +160,8 @@ def scenario(
         result = running.run(chosen, target, effort, rows, turns=turns, command=command_line(), on_step=tick)
     if write and result.points:
         for path in storage.write_docs(result, name, write, chosen.page):
-            click.echo(f"wrote {path}", err=as_json)
-    finish(result, save, as_json)
+            click.echo(f"wrote {path}", err=True)
+    finish(result, **output)
 
 
 @bench.command(context_settings=_PASSED_ON)

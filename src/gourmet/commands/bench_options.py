@@ -23,29 +23,19 @@ from gourmet.serving.run_file import stack_at
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def target_options(command: F) -> F:
-    """Where to ask; the command gets a `target`."""
-
-    @url_option("Triton's HTTP.")
-    @click.option("--grpc-url", help="Triton's gRPC.  [default: the running stack's, or localhost:8001]")
-    @click.option("--app-url", help="The web app.  [default: the running stack's, or localhost:5000]")
-    @functools.wraps(command)
-    def with_target(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **rest: Any) -> Any:
-        stack = stack_at(url)
-        grpc_url = grpc_url or (stack.grpc_url if stack else Addresses.grpc_url)
-        app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or Addresses.app_url
-        return command(*args, target=Addresses(url, grpc_url, app_url), **rest)
-
-    return with_target  # type: ignore[return-value]
-
-
 def _share(_ctx: click.Context, _param: click.Parameter, percent: float) -> float:
     return percent / 100
 
 
-def measure_options(command: F) -> F:
-    """How long to look and what to put up with; the command gets an `effort`."""
+def measuring(command: F) -> F:
+    """Where to ask, how long to look and what to put up with, and where the run is kept and how it is shown.
 
+    The command gets a `target`, an `effort`, `save` and `as_json`.
+    """
+
+    @url_option("Triton's HTTP.")
+    @click.option("--grpc-url", help="Triton's gRPC.  [default: the running stack's, or localhost:8001]")
+    @click.option("--app-url", help="The web app.  [default: the running stack's, or localhost:5000]")
     @click.option("--window", "window_s", default=1.0, help="Seconds a window.")
     @click.option("--windows", default=5, type=click.IntRange(2), help="How many.")
     @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds not measured.")
@@ -66,20 +56,17 @@ def measure_options(command: F) -> F:
         default="auto",
         help="auto: perf_analyzer for closed loops at Triton, ours for the rest.",
     )
+    @click.option("--save", type=FOLDER, help="Folder for the run.  [default: a new one under runs]")
+    @json_option
     @functools.wraps(command)
-    def with_effort(*args: Any, **given: Any) -> Any:
+    def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **given: Any) -> Any:
+        stack = stack_at(url)
+        grpc_url = grpc_url or (stack.grpc_url if stack else Addresses.grpc_url)
+        app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or Addresses.app_url
         effort = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
-        return command(*args, effort=effort, **given)
+        return command(*args, target=Addresses(url, grpc_url, app_url), effort=effort, **given)
 
-    return with_effort  # type: ignore[return-value]
-
-
-def output_options(command: F) -> F:
-    """Where the run is kept and how it is shown."""
-    save = click.option(
-        "--save", type=FOLDER, help="Folder for its JSON and pages.  [default: a new one under runs]"
-    )
-    return save(json_option(command))
+    return measured  # type: ignore[return-value]
 
 
 def finish(result: results.Bench, save: Path | None, as_json: bool) -> None:

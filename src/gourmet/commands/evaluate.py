@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,15 +20,7 @@ from gourmet.systems import registry
 @click.option("--limit", type=POSITIVE, help="Measure on so many examples of each part only.")
 @click.option("--device", default="cpu", help="cpu or cuda.")
 @json_option
-def evaluate(
-    system: str,
-    weights: Path | None,
-    data: Path | None,
-    limit: int | None,
-    device: str,
-    architecture: str,
-    as_json: bool,
-) -> None:
+def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
     """Measure SYSTEM's weights; the report and the calibration lie beside them."""
     from gourmet.runtime import malloc
     from gourmet.tasks import furniture
@@ -36,9 +29,7 @@ def evaluate(
     malloc.use(malloc.TRAINING)
     evaluation = furniture.evaluation(system)
     weights = weights or Path("runs") / system / "last.safetensors"
-    found = evaluation.evaluate(
-        weights, data or data_of(weights), bar, limit=limit, device=device, architecture=architecture
-    )
+    found = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
     report = found.write(weights, f"{system}: {weights.name}")
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))

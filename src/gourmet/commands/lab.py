@@ -59,7 +59,9 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
         else:
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
-            stack = running["gourmet up"] = _start_stack(ports)
+            options = [f"{option}={port}" for option, port in as_options(ports).items()]
+            up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
+            stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
             while not ending.wait(_POLL_S) and not http_ok(f"http://127.0.0.1:{ports['port']}/readyz"):
                 if (status := stack.exit_status()) is not None:
@@ -73,12 +75,6 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
         for name in ended:
             log.say("gourmet", f"{name} ended with status {running[name].exit_status()}")
     log.say("gourmet", "stopped")
-
-
-def _start_stack(ports: dict[str, int]) -> Child:
-    options = [f"{option}={port}" for option, port in as_options(ports).items()]
-    command = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
-    return Child(command, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
 
 
 def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:

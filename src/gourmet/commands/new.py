@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 @click.option(
     "--labels", required=True, help="In the order of the network's outputs: a,b,c, or a file with one a line."
 )
-@click.option("--title", help="What people call it. [default: NAME]")
+@click.option("--title", help="What people call it.  [default: NAME]")
 @click.option("--like", help="Take the size and the normalisation of pictures from this system.")
 @click.option("--weights", type=FOUND_FILE, help="A plain .pth, .safetensors or .onnx file, to be served.")
 @click.option("--architecture", help="What .pth and .safetensors are weights of, as in torchvision:resnet18.")

@@ -19,7 +19,6 @@ from gourmet.roofline.analysis import roofline as analyse
 from gourmet.roofline.chart import draw
 from gourmet.roofline.counting import count
 
-_NAME: Final = 44
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")
 
 
@@ -140,9 +139,8 @@ def _print(found: Roofline, top: int, batches: bool) -> None:
 
 def _row(one: Placed, found: Roofline, batches: bool) -> tuple[str, ...]:
     # The end of a name tells layers apart; that it is a Conv stands beside it.
-    name = one.name.removesuffix(f"/{one.op.split()[0]}")
     return (
-        name if len(name) <= _NAME else "…" + name[1 - _NAME :],
+        one.name.removesuffix(f"/{one.op.split()[0]}"),
         one.kind,
         f"{one.operations / 1e6:.3g}",
         f"{one.bytes / 1e6:.3g}",

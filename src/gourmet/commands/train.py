@@ -80,11 +80,10 @@ def train(
     if resume:
         recipe = Recipe.from_dict(begun["recipe"], epochs=epochs, peak_rate=rate)
         seed = recipe.seed
+        data = data or Path(begun["data"])
     else:
         recipe = training.recipe(epochs=epochs, rate=rate, seed=seed, device=device, pretrained=pretrained)
-    if data is None and resume:
-        data = Path(begun["data"])
-    elif data is None:
+    if data is None:
         if (bundled := training.bundled_data()) is None:
             raise UsageError(
                 f"{system} brings no data along: name a folder or file to learn from with --data"

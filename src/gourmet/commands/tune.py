@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from gourmet.commands.bench_options import (
-    command_line,
-    measure_options,
-    output_options,
-    table,
-    target_options,
-)
+from gourmet.commands.bench_options import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
 from gourmet.errors import GourmetError
@@ -51,9 +45,7 @@ from gourmet.tuning.search import tune as search
 @click.option("--apply", is_flag=True, help="Load the best config, if it beats the present one in turns.")
 @click.option("--data", type=FOUND, help="A folder of photos, or an .npz.")
 @click.option("--rows", "count", default=16, type=click.IntRange(2), help="Inputs.")
-@target_options
-@measure_options
-@output_options
+@measuring
 def tune(
     model: str,
     p95_us: int | None,

@@ -12,14 +12,13 @@ from pathlib import Path
 import click
 
 from gourmet.commands.options import as_options, port_options, repositories_option
+from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.serving import api_keys, preflight, run_file
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
-
-_MODEL_CONTROLS = click.Choice(["explicit", "poll", "none"])
 
 
 def _help() -> str:
@@ -41,13 +40,13 @@ def _help() -> str:
 @click.command(help=_help())
 @click.option("--host", default="127.0.0.1", help="Address that the web app listens on.")
 @port_options()
-@click.option("--workers", default=2, type=click.IntRange(1), help="Web processes.")
-@click.option("--threads", default=4, type=click.IntRange(1), help="Photos each works on at once.")
+@click.option("--workers", default=2, type=POSITIVE, help="Web processes.")
+@click.option("--threads", default=4, type=POSITIVE, help="Photos each works on at once.")
 @click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()
 @click.option(
     "--model-control",
-    type=_MODEL_CONTROLS,
+    type=click.Choice(["explicit", "poll", "none"]),
     default="explicit",
     help="explicit: load, unload and reconfigure while running; poll: follow the folder; none: neither.",
 )
@@ -118,22 +117,19 @@ def up(
 
     with contextlib.ExitStack() as kept:
         if server:
-            content = {"stack": asdict(_stack(options, web))} | (asdict(options.keys) if options.keys else {})
+            stack = run_file.Stack(
+                pid=os.getpid(),
+                http_url=options.http_url,
+                grpc_url=options.grpc_url,
+                metrics_url=options.metrics_url,
+                web_url=web.url if web else "",
+                repositories=[str(path) for path in options.repositories],
+                model_control=options.model_control,
+            )
+            content = {"stack": asdict(stack)} | (asdict(options.keys) if options.keys else {})
             kept.enter_context(run_file.kept((options.http_port, options.grpc_port), content))
         Supervisor(log, models, server, web).run(announce)
     log.say("gourmet", "stopped")
-
-
-def _stack(options: TritonOptions, web: WebOptions | None) -> run_file.Stack:
-    return run_file.Stack(
-        pid=os.getpid(),
-        http_url=options.http_url,
-        grpc_url=options.grpc_url,
-        metrics_url=options.metrics_url,
-        web_url=web.url if web else "",
-        repositories=[str(path) for path in options.repositories],
-        model_control=options.model_control,
-    )
 
 
 def _traces_to(env: Mapping[str, str]) -> str:
