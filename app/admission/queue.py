@@ -201,7 +201,7 @@ class Admission:
         self._uploading.inc()
 
     def acquire(self) -> None:
-        """Once the body is here: wait until the work on it may begin, which `leave` ends."""
+        """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
         self._end_upload()
         self._waiting.inc()
         try:
@@ -223,7 +223,7 @@ class Admission:
         self.keep_turn()()
 
     def keep_turn(self) -> Callable[[], None]:
-        """Have the turn outlast the request; what is returned ends it, and is to be called once."""
+        """Have the turn outlast the request, as of an answer in pieces; what is returned ends it, once."""
         has_turn = g.pop("has_turn", False)
 
         def end() -> None:
@@ -255,13 +255,7 @@ def init_app(app: Flask, settings: Settings) -> None:
     app.teardown_request(admission.leave)
 
 
-def acquire() -> None:
-    """Wait until the work on this request may begin; raise Overloaded or Stopping."""
-    admission: Admission = current_app.extensions["admission"]
-    admission.acquire()
-
-
-def keep_turn() -> Callable[[], None]:
-    """For an answer that is still being made when Flask is done with its request: what ends its turn."""
-    admission: Admission = current_app.extensions["admission"]
-    return admission.keep_turn()
+def admission() -> Admission:
+    """That of the app which answers this request."""
+    found: Admission = current_app.extensions["admission"]
+    return found

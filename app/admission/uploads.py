@@ -22,7 +22,7 @@ from werkzeug.datastructures import FileStorage, MultiDict
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
-from app.admission.queue import acquire
+from app.admission.queue import admission
 from app.core.errors import BrokenBody, NoFile, UploadTooLarge, UploadTooSlow
 from app.core.settings import Settings
 
@@ -182,7 +182,7 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
             _drain(request)
             raise too_large from None
     g.receive_ms = (time.perf_counter() - started) * 1000
-    acquire()
+    admission().acquire()
 
 
 def discard(request: Request, settings: Settings) -> None:

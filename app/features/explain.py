@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from flask import Flask, Response, current_app, request
 
-from app.admission.queue import keep_turn
+from app.admission.queue import admission
 from app.admission.rate_limit import count_photos
 from app.api import openapi, schemas
 from app.api.openapi import Operation, documented
@@ -88,7 +88,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         label = one_of("label", served.labels)
         image = served.system.pixels(photos[0].data)
         with contextlib.ExitStack() as held:
-            held.callback(keep_turn())  # for Flask the request is over before the first line is made
+            # For Flask the request is over before the first line is made.
+            held.callback(admission().keep_turn())
             if not turns.acquire(blocking=False):
                 raise HeatMapsBusy("another heat map is being made at the moment: ask again in a few seconds")
             held.callback(turns.release)

@@ -7,7 +7,7 @@ from typing import Final
 
 from flask import Blueprint, Flask, Response, request
 
-from app.admission.queue import acquire
+from app.admission.queue import admission
 from app.admission.uploads import photo
 from app.api.openapi import Operation, documented, form
 from app.api.photo_calls import MODEL_PARAMETER, form_answer
@@ -40,7 +40,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @routes.get("/test")
     @marked(charged=True)
     def test() -> Response:
-        acquire()
+        admission().acquire()
         return form_answer(services, SYSTEM.sample(), SYSTEM.name)
 
     @routes.get("/sample.jpg")

@@ -10,7 +10,7 @@ from typing import Final
 
 from flask import Flask, Response, current_app, g, request
 
-from app.admission.queue import keep_turn
+from app.admission.queue import admission
 from app.admission.uploads import receiving
 from app.api import schemas
 from app.api.openapi import JSON, Operation, documented
@@ -68,7 +68,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if not asked.stream:
             return unstored(_generated(model, [piece for piece in pieces if piece], started, {}))
         with contextlib.ExitStack() as held:
-            held.callback(keep_turn())
+            held.callback(admission().keep_turn())
             held.callback(pieces.close)
             # What goes wrong before the first piece, or a silence, has a status of its own.
             first = list(itertools.islice(pieces, 1))

@@ -113,34 +113,28 @@ class Triton:
             InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
             for name, values in inputs.items()
         ]
+
+        def send(connection: Connection) -> Reply:
+            # A model with a queue policy drops what still waits when nobody waits for it any more.
+            body, json_bytes = InferenceServerClient.generate_request_body(
+                tensors, request_id=request_id, timeout=int(deadline.left_s() * 1_000_000)
+            )
+            headers = tracing.headers()
+            if json_bytes is not None:
+                headers["Inference-Header-Content-Length"] = str(json_bytes)
+            return self._ask(connection, deadline, "POST", _path_of(model, "infer"), body, headers)
+
         with self._connection() as connection:
             if len(tensors) == 1 and self._put_in_memory(connection, deadline, tensors[0], *inputs.values()):
                 try:
-                    return self._send(connection, model, tensors, deadline, request_id)
+                    return send(connection)
                 except Refusal as exc:
                     if shared_memory.UNKNOWN_REGION not in str(exc).lower():
                         raise
                     connection.shared = None  # a Triton that was started again knows of none
             for tensor, values in zip(tensors, inputs.values(), strict=True):
                 tensor.set_data_from_numpy(values)
-            return self._send(connection, model, tensors, deadline, request_id)
-
-    def _send(
-        self,
-        connection: Connection,
-        model: str,
-        tensors: list[InferInput],
-        deadline: Deadline,
-        request_id: str,
-    ) -> Reply:
-        # A model with a queue policy drops what still waits when nobody waits for it any more.
-        body, json_bytes = InferenceServerClient.generate_request_body(
-            tensors, request_id=request_id, timeout=int(deadline.left_s() * 1_000_000)
-        )
-        headers = tracing.headers()
-        if json_bytes is not None:
-            headers["Inference-Header-Content-Length"] = str(json_bytes)
-        return self._ask(connection, deadline, "POST", _path_of(model, "infer"), body, headers)
+            return send(connection)
 
     def _put_in_memory(
         self, connection: Connection, deadline: Deadline, tensor: InferInput, values: npt.NDArray[Any]
