@@ -1,19 +1,32 @@
-"""The addresses of /api/v1 that belong to no system: models, classify, health."""
+"""The addresses of the API that belong to no system: models, classify, health, and the documentation.
+
+Its page is our own and not Swagger's or Redoc's: those are a megabyte of script with inline styles, which
+the app's content policy forbids.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from typing import Any, Final
 
-from flask import Flask, Response
+from flask import Blueprint, Flask, Response, jsonify, render_template, request
+from markupsafe import Markup, escape
 
-from app.api import openapi, photo_calls, schemas
-from app.api.openapi import Operation, documented
-from app.api.responses import told, unstored
+from app.api import photo_calls, schemas
+from app.api.openapi import Operation, document, documented, examples_of, photos
+from app.api.photo_calls import told, unstored
 from app.classifier import Prediction
-from app.core.http import marked
+from app.core.http import API, marked
+from app.core.messages import starting_with, t
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
+
+# The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
+_EXAMPLE_BASE: Final = "http://localhost:5000"
+_LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -56,7 +69,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.Results,
             fails_as_answer=True,
-            bodies=openapi.photos(several=True),
+            bodies=photos(several=True),
             query={
                 **photo_calls.PARAMETERS,
                 "probabilities": "`all` to be told the probability of every label as well",
@@ -94,4 +107,47 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """
         return unstored(services.readiness[system() or services.first_system].health())
 
-    return ()
+    pages = Blueprint("docs", __name__)
+
+    @cache
+    def made() -> dict[str, Any]:
+        return document(app, settings)
+
+    @pages.get(f"{API}openapi.json")
+    @marked(open=True)
+    def openapi() -> Response:
+        return jsonify(made())
+
+    @pages.get("/api/docs")
+    def docs() -> str:
+        return render_template(
+            "api_docs.html",
+            document=made(),
+            examples=_examples(made(), request.url_root.rstrip("/")),
+            settings=settings,
+            texts=starting_with("api.js."),
+        )
+
+    pages.add_app_template_filter(prose)
+    app.register_blueprint(pages)
+    return [NavigationEntry("docs.docs", t("nav.api"))]
+
+
+def _examples(document: dict[str, Any], base: str) -> list[tuple[str, dict[str, str], str]]:
+    """What a client's code can do, its code by language and, if there is one, a sample of an answer."""
+    found = []
+    for operation in (each for methods in document["paths"].values() for each in methods.values()):
+        folder = examples_of(operation["operationId"])
+        if folder.is_dir():
+            code = {
+                language: (folder / file).read_text().replace(_EXAMPLE_BASE, base).strip()
+                for language, file in _LANGUAGES.items()
+            }
+            answer = folder / "answer.json"
+            found.append((operation["summary"], code, answer.read_text() if answer.exists() else ""))
+    return found
+
+
+def prose(text: str) -> Markup:
+    """Text with `code` between backticks as HTML."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - of our own files

@@ -6,7 +6,6 @@ adds its blueprint, its addresses of the API and what its templates need, and te
 
 from typing import Final
 
-from app.api import docs
 from app.api import routes as api
 from app.features import compare, digits, explain, food, generate, lab, pictures
 
@@ -19,7 +18,6 @@ FEATURES: Final = (
     generate.add,
     lab.add,
     api.add,
-    docs.add,
 )
 # The systems that have a page of their own; any other of pictures has a generic one. The first is what the
 # app is about: it answers where a request names none.

@@ -12,8 +12,7 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, request
 
 from app.admission.uploads import photo
-from app.api.photo_calls import one_of
-from app.api.responses import timings_ms, told
+from app.api.photo_calls import one_of, timings_ms, told
 from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
 from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor

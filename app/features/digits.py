@@ -13,7 +13,7 @@ from pydantic import Field
 from app.admission.uploads import photo
 from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
-from app.api.responses import told
+from app.api.photo_calls import told
 from app.api.schemas import Failed, Photo, Probability, Schema
 from app.core.http import marked
 from app.core.messages import t

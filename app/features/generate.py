@@ -14,8 +14,8 @@ from app.admission.queue import admission
 from app.admission.uploads import receiving
 from app.api import schemas
 from app.api.openapi import JSON, Operation, documented
+from app.api.photo_calls import phases_ms, rounded, unstored
 from app.api.request_parsing import from_json
-from app.api.responses import phases_ms, rounded, unstored
 from app.core.errors import UploadTooLarge
 from app.core.events import EVENTS, Parts, streamed
 from app.core.http import marked, request_id

@@ -16,7 +16,6 @@ _SEQUENCE_HEADER: Final = 1
 # cost half a minute otherwise.
 _MAX_PARTS: Final = 4_000
 _MAX_OVERLAP: Final = 4  # writers store what is alike once
-_MAX_ZEROS: Final = 31  # of a number of variable length; decoders differ on what follows more
 
 Box = tuple[bytes, int, int]  # type, begin, end of the content
 
@@ -38,14 +37,6 @@ class _Bits:
             raise Unreadable("one of its tables ends early")
         value = int.from_bytes(self._data[begin // 8 : -(-self._at // 8)], "big")
         return (value >> (-self._at % 8)) & ((1 << count) - 1)
-
-    def skip_uvlc(self) -> None:
-        zeros = 0
-        while not self.take(1):
-            zeros += 1
-            if zeros > _MAX_ZEROS:
-                raise Unreadable("a number in a sequence header is too long")
-        self.take(zeros)
 
 
 class _Parts:
@@ -160,22 +151,12 @@ def _frame_pixels(header: bytes) -> int:
 
 
 def _skip_operating_points(bits: _Bits) -> None:
-    delay_bits = 0
-    decoder_model = 0
-    if bits.take(1):  # timing
-        bits.take(64)
-        if bits.take(1):
-            bits.skip_uvlc()
-        decoder_model = bits.take(1)
-        if decoder_model:
-            delay_bits = bits.take(5) + 1
-            bits.take(42)
+    if bits.take(1):
+        raise Unreadable("it has the timing of a film")
     initial_delay = bits.take(1)
     for _ in range(bits.take(5) + 1):
         bits.take(12)
         if bits.take(5) > 7:
             bits.take(1)
-        if decoder_model and bits.take(1):
-            bits.take(2 * delay_bits + 1)
         if initial_delay and bits.take(1):
             bits.take(4)
