@@ -1,8 +1,8 @@
 """The only module that speaks to Triton, and where tritonclient's errors end.
 
 Connections are kept, and each is used by one thread at a time, as is its piece of shared memory, in which
-large tensors go to a Triton of the same machine. Every call has a deadline for all of it: resolving,
-connecting, sending, waiting and reading.
+large tensors go to a Triton of the same machine. Every call has a deadline for all of it but the resolving
+of a name: connecting, sending, waiting and reading.
 """
 
 from __future__ import annotations
