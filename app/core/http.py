@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, jsonify, render_template, request
 from pydantic import BaseModel
@@ -49,9 +49,6 @@ class Marks:
     probe: bool = False  # asked again and again: logged only where something is wrong
 
 
-_UNMARKED: Final = Marks()
-
-
 def marked(**said: bool) -> Callable[[View], View]:
     def mark(view: View) -> View:
         view.marks = Marks(**said)  # type: ignore[attr-defined]
@@ -61,14 +58,12 @@ def marked(**said: bool) -> Callable[[View], View]:
 
 
 def marks_of(view: object) -> Marks:
-    found: Marks = getattr(view, "marks", _UNMARKED)
-    return found
+    return cast(Marks, getattr(view, "marks", Marks()))
 
 
 def marks() -> Marks:
     """Those of the view that answers this request; of none where no route matches."""
-    found: Marks = g.marks
-    return found
+    return cast(Marks, g.marks)
 
 
 def request_id() -> str:
