@@ -16,8 +16,7 @@ from gourmet.cli import main
 from gourmet.errors import GourmetError
 from gourmet.repository import DEFAULT
 from gourmet.roofline import machines
-from gourmet.roofline.analysis import from_batch, place, roofline
-from gourmet.roofline.chart import draw
+from gourmet.roofline.analysis import draw, from_batch, place, roofline
 from gourmet.roofline.counting import Counted, Layer, count
 from gourmet.roofline.machines import Machine
 

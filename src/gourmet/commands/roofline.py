@@ -14,9 +14,8 @@ from gourmet.commands.options import json_option
 from gourmet.commands.values import FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
-from gourmet.roofline.analysis import Placed, Roofline
+from gourmet.roofline.analysis import Placed, Roofline, draw
 from gourmet.roofline.analysis import roofline as analyse
-from gourmet.roofline.chart import draw
 from gourmet.roofline.counting import count
 
 _HEADINGS: Final = ("layer", "op", "Mop", "MB", "op/byte", "bound", "µs", "share", "from batch")

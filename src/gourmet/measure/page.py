@@ -8,18 +8,19 @@ from functools import partial
 from gourmet.config_change import as_pbtxt, summary
 from gourmet.measure import charts, tables
 from gourmet.measure.claims import Pair, differences
-from gourmet.measure.results import Bench, Point
+from gourmet.measure.results import Bench
 from gourmet.reports import page
 
-_render = partial(page.render, charts=charts, tables=tables, summary=summary, as_pbtxt=as_pbtxt)
+# A template with what those of benchmarks ask for; a report that shows points includes them.
+render = partial(page.render, charts=charts, tables=tables, summary=summary, as_pbtxt=as_pbtxt)
 
 
 def report(bench: Bench) -> str:
-    return _render("measure/bench.html", bench=bench, **vars(bench))
+    return render("measure/bench.html", bench=bench, **vars(bench))
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
-    return _render(
+    return render(
         "measure/comparison.html",
         title=f"{now.title}: now against before",
         before=before,
@@ -28,13 +29,3 @@ def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -
         noise=noise,
         changed=differences(before, now),
     )
-
-
-def where_time_goes(points: Sequence[Point]) -> str:
-    """The pictures of latencies and batches, for another report."""
-    return _render("measure/where_time_goes.html", points=points)
-
-
-def reasons(bench: Bench) -> str:
-    """Why to believe its points, and where they were measured, for another report."""
-    return _render("measure/reasons.html", bench=bench, points=bench.points)

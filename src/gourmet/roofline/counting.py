@@ -3,13 +3,17 @@
 A layer is a node together with what runtimes compute on its way out (an activation, the quantization
 of its result): values between those are never stored, and quantized tensors count with their small
 element type. All is counted for one row; weights do not grow with the batch, the rest does.
+
+operations.toml has what one word says of a type; a multiplication and an addition count as two. What is
+not known counts as none, and is named: a guess would be worse than a gap that one sees.
 """
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +21,18 @@ from typing import Any, Final
 import onnx
 
 from gourmet.errors import GourmetError
-from gourmet.roofline import operations as ops
-from gourmet.roofline.operations import Shape
+
+Shape = tuple[int, ...]
+# The node, the shapes of its inputs (empty where one is left out) and of its outputs.
+_Count = Callable[[Any, Sequence[Shape], Sequence[Shape]], float]
+
+_TYPES: Final = tomllib.loads(Path(__file__).with_name("operations.toml").read_text())
+_FREE, _PARTIAL_READS, _ON_THE_WAY_OUT, _INTEGER_LAYERS, _FLOAT_LAYERS = (
+    frozenset(_TYPES[kind])
+    for kind in ("free", "partial_reads", "on_the_way_out", "integer_layers", "float_layers")
+)
+_QUANTIZE: Final = "QuantizeLinear"
+_DEQUANTIZE: Final = "DequantizeLinear"
 
 # Of the elements that numpy knows no such size of: text has none of its own.
 _SIZES: Final = {"INT4": 0.5, "UINT4": 0.5, "STRING": 0.0, "UNDEFINED": 0.0}
@@ -146,24 +160,24 @@ class _Graph:
             if all(name in self.constants or not name for name in node.input):
                 # Computed once, when the model is loaded: a weight, in the form in which it is stored.
                 self.constants.update(node.output)
-                if node.op_type == ops.DEQUANTIZE:
+                if node.op_type == _DEQUANTIZE:
                     self.sources[node.output[0]] = node.input[0]
-            elif node.op_type == ops.DEQUANTIZE and all(
-                user.op_type in ops.COUNTS and user.op_type not in ops.FREE
+            elif node.op_type == _DEQUANTIZE and all(
+                user.op_type in _COUNTS and user.op_type not in _FREE
                 for user in self.users.get(node.output[0], ())
             ):
                 self.sources[node.output[0]] = node.input[0]
-            elif node.op_type not in ops.FREE:
+            elif node.op_type not in _FREE:
                 chain = [node, *self._on_the_way_out(node)]
                 absorbed.update(map(id, chain))
                 yield self._layer(chain)
 
     def _on_the_way_out(self, node: Any) -> Iterator[Any]:
         """The nodes that a runtime computes together with `node`, one after another."""
-        while node.op_type != ops.QUANTIZE and len(node.output) == 1:
+        while node.op_type != _QUANTIZE and len(node.output) == 1:
             # Whatever is computed is stored quantized where that is all it is used for.
-            works = node.op_type in ops.FLOAT_LAYERS | ops.INTEGER_LAYERS | ops.ON_THE_WAY_OUT
-            joins = {ops.QUANTIZE} | (ops.ON_THE_WAY_OUT if works else set())
+            works = node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS | _ON_THE_WAY_OUT
+            joins = {_QUANTIZE} | (_ON_THE_WAY_OUT if works else set())
             output, users = node.output[0], self.users.get(node.output[0], [])
             if len(users) != 1 or output in self.outputs or users[0].input[0] != output:
                 return
@@ -176,7 +190,7 @@ class _Graph:
         first = chain[0]
         inside = {name for node in chain[:-1] for name in node.output}
         weights = moved = 0.0
-        quantized = first.op_type in ops.INTEGER_LAYERS
+        quantized = first.op_type in _INTEGER_LAYERS
         for node in chain:
             for place, name in enumerate(node.input):
                 stored = self.sources.get(name, name)
@@ -184,11 +198,11 @@ class _Graph:
                     continue
                 if name in self.constants:
                     weights += self.bytes[stored]
-                elif node.op_type in ops.PARTIAL_READS and place == 0:
+                elif node.op_type in _PARTIAL_READS and place == 0:
                     moved += sum(self.bytes.get(out, 0.0) for out in node.output)
                 else:
                     moved += self.bytes[stored]
-                quantized |= node is first and stored != name and first.op_type in ops.FLOAT_LAYERS
+                quantized |= node is first and stored != name and first.op_type in _FLOAT_LAYERS
         moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
         name = (first.name or first.output[0]).strip("/")
         operations = sum(map(self._operations, chain))
@@ -205,11 +219,61 @@ class _Graph:
 
     def _operations(self, node: Any) -> float:
         """None of them, with a note, where the type is not counted here or a shape could not be inferred."""
-        if node.op_type not in ops.COUNTS:
+        if node.op_type not in _COUNTS:
             self.unknown[node.op_type] += 1
             return 0.0
         if not all(name in self.shapes for name in (*node.input, *node.output) if name):
             self.unknown[f"{node.op_type} of unknown size"] += 1
             return 0.0
         ins = [self.shapes[name] if name else () for name in node.input]
-        return float(ops.COUNTS[node.op_type](node, ins, [self.shapes[name] for name in node.output if name]))
+        return float(_COUNTS[node.op_type](node, ins, [self.shapes[name] for name in node.output if name]))
+
+
+def _nothing(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    return 0.0
+
+
+def _each(of: int) -> _Count:
+    """So many operations for each element of the output."""
+    return lambda node, ins, outs: of * math.prod(outs[0])
+
+
+def _reduction(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    return math.prod(ins[0])
+
+
+def _convolution(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    # [filters, channels of a group, *kernel]; QLinearConv has scale and zero point before it.
+    weight, bias = (ins[3], 8) if node.op_type == "QLinearConv" else (ins[1], 2)
+    biased = len(ins) > bias and node.op_type != "ConvInteger"
+    return math.prod(outs[0]) * (2 * math.prod(weight[1:]) + biased)
+
+
+def _transposed_convolution(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    # Every element of the input is spread over a kernel of each filter of its group.
+    return 2 * math.prod(ins[0]) * math.prod(ins[1][1:]) + math.prod(outs[0]) * (len(ins) > 2)
+
+
+def _product(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    return 2 * math.prod(outs[0]) * ins[0][-1]
+
+
+def _gemm(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    return 2 * math.prod(ins[0]) * outs[0][1] + math.prod(outs[0]) * (len(ins) > 2)
+
+
+def _pool(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
+    kernel: Sequence[int] = next(one.ints for one in node.attribute if one.name == "kernel_shape")
+    return math.prod(outs[0]) * math.prod(kernel)
+
+
+_COUNTS: Final[dict[str, _Count]] = {
+    **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _nothing),
+    **{name: _each(int(of)) for of, names in _TYPES["each"].items() for name in names},
+    **dict.fromkeys(_TYPES["reductions"], _reduction),
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _convolution),
+    "ConvTranspose": _transposed_convolution,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul"), _product),
+    "Gemm": _gemm,
+    **dict.fromkeys(("AveragePool", "MaxPool", "LpPool"), _pool),
+}

@@ -40,14 +40,8 @@ class Machine:
         return self.peak(quantized) / self.bandwidth
 
 
-def _published(gpu: dict[str, Any]) -> Machine:
-    """From the units of the data sheets: tera-operations, without sparsity, and GB a second."""
-    units = {"fp32": 1e12, "int8": 1e12, "bandwidth": 1e9}
-    return Machine(**gpu | {name: gpu[name] * unit for name, unit in units.items()})
-
-
 _SHEETS: Final = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text())
-GPUS: Final[dict[str, Machine]] = {name: _published(gpu) for name, gpu in _SHEETS.items()}
+GPUS: Final = {name: Machine(**sheet) for name, sheet in _SHEETS.items()}
 
 
 def measure() -> Machine:

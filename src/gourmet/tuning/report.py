@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.config_change import summary
-from gourmet.measure import page
+from gourmet.measure.page import render
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
-from gourmet.reports.page import render
 from gourmet.tuning.results import PRESENT, Tuning, as_json, nearest
 
 HEADINGS: Final = (
@@ -113,22 +112,17 @@ def _place(point: Point) -> tuple[float, float]:
 
 
 def _page(tuning: Tuning) -> str:
-    bench = tuning.bench
     return render(
         "tuning/report.html",
-        title=bench.title,
-        when=bench.when,
-        command=bench.command,
+        **vars(tuning.bench),
+        bench=tuning.bench,
         says=tuning.sentence,
         tuning=tuning,
         served=served(tuning),
         picture=pareto(tuning),
         headings=HEADINGS,
+        rows=rows(tuning),
         duel=duel_rows(tuning),
-        where_time_goes=page.where_time_goes(bench.points) if tuning.duel else "",
-        rows=list(rows(tuning)),
-        refused=[f"{trial.name}: {trial.refused}" for trial in tuning.trials if trial.refused],
-        reasons=page.reasons(bench),
     )
 
 

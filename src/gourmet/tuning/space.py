@@ -43,15 +43,12 @@ class Space:
     wish: TuneRequest
 
     def __post_init__(self) -> None:
-        reasons = {
-            "ensemble_scheduling": "an ensemble has no instances of its own: tune the models it is made of",
-            "sequence_batching": "a model with sequences keeps each on its instance",
-        }
-        why = [reason for kind, reason in reasons.items() if kind in self.running]
-        if self.running.get("model_transaction_policy", {}).get("decoupled"):
-            why.append("it is decoupled, and answers as often as it likes")
-        if why:
-            raise UsageError(f"{self.wish.model} cannot be tuned here: {why[0]}")
+        decoupled = self.running.get("model_transaction_policy", {}).get("decoupled")
+        if decoupled or {"ensemble_scheduling", "sequence_batching"} & self.running.keys():
+            raise UsageError(
+                f"{self.wish.model} cannot be tuned here: ensembles (tune the models they are made of), "
+                "models with sequences and decoupled models are not"
+            )
 
     @property
     def largest(self) -> int:
