@@ -22,8 +22,8 @@ from gourmet.tasks.classification.picture_training import phase
 from gourmet.training.files import BadWeights, load_tensors, save_tensors
 from gourmet.training.loop import BEST, CHECKPOINT, LAST, Diverged, Stopped, fit
 from gourmet.training.muon import orthogonal
-from gourmet.training.recipe import Phase, Recipe
 from gourmet.training.run import curves
+from gourmet.training.task import Phase, Recipe
 
 RECIPE = Recipe(epochs=3, phases=(phase(0.0, 4, 8), phase(0.6, 8, 4)), peak_rate=0.02, seed=5)
 

@@ -63,8 +63,8 @@ def train(
     from gourmet.tasks import furniture
     from gourmet.training.files import load_tensors, put_tensors
     from gourmet.training.loop import CHECKPOINT, LAST, fit
-    from gourmet.training.recipe import Recipe
     from gourmet.training.run import read_run, write_run
+    from gourmet.training.task import Recipe
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")

@@ -8,14 +8,15 @@ export.py     EXPORT      see gourmet.deploying.target
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gourmet.deploying.target import Export
+from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
-from gourmet.tasks.datasets import Labelled
 from gourmet.training.task import Tick, Training
 
 if TYPE_CHECKING:
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
     from gourmet.tasks.classification.evaluation import Evaluated
 
 Stage = Callable[[str], AbstractContextManager[Tick]]
+
+
+class BadData(GourmetError):
+    """Data that cannot be learned from, and why."""
+
+
+class EmptyPart(BadData):
+    """Data without an example in one of their parts."""
+
+
+class Labelled(Protocol):
+    """A labelled example, perhaps not yet read."""
+
+    @property
+    def name(self) -> str:
+        """Unique within its data."""
+
+    @property
+    def class_id(self) -> int: ...
+
+
+Example = TypeVar("Example", bound=Labelled)
 
 
 @runtime_checkable
@@ -40,14 +63,9 @@ class Data(Protocol):
         """Each of `examples`, out of a listing, as a picture that a client could send."""
 
 
-class Load(Protocol):
-    """Reads a file of weights."""
-
-    def __call__(self, path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, Any]]:
-        """The network, ready to answer, and what the file says of it; raise BadWeights.
-
-        `architecture` says what the weights are of, where the file does not.
-        """
+# Reads a file of weights: the network, ready to answer, and what the file says of it; raises BadWeights.
+# The second value says which architecture the weights are of, where the file does not; else it is empty.
+Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 
 
 @runtime_checkable
@@ -83,3 +101,31 @@ def evaluation(system: str) -> Evaluation:
 
 def export(system: str) -> Export:
     return registry.piece(system, "export", "EXPORT", Export)  # type: ignore[type-abstract]
+
+
+def check_part(part: str, known: Collection[str]) -> None:
+    """Raise unless `part` is a name that a part of a data set can have."""
+    if part not in known:
+        raise UsageError(f"{part!r} is not a part of a data set; there are {', '.join(known)}")
+
+
+def check_classes(source: Path, found: Iterable[int], labels: Sequence[str]) -> None:
+    """Raise unless every label has an example."""
+    there = set(found)
+    lacking = [label for class_id, label in enumerate(labels) if class_id not in there]
+    if lacking:
+        raise BadData(
+            f"{source} has no photos of {', '.join(lacking)}: training needs all {len(labels)} classes"
+        )
+
+
+def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
+    """`limit` examples, as many of each class as there are of the others, spread over each class."""
+    if limit is None:
+        return tuple(examples)
+    by_class = defaultdict[int, list[int]](list)
+    for place, example in enumerate(examples):
+        by_class[example.class_id].append(place)
+    share = -(-limit // len(by_class))
+    chosen = [place for mine in by_class.values() for place in mine[:: max(1, len(mine) // share)][:share]]
+    return tuple(examples[place] for place in sorted(chosen)[:limit])

@@ -17,9 +17,8 @@ from gourmet.runtime.files import written_aside
 from gourmet.runtime.signals import first_stop
 from gourmet.training.files import save_tensors
 from gourmet.training.muon import optimizers
-from gourmet.training.recipe import Recipe
 from gourmet.training.run import write_log
-from gourmet.training.task import Tick, TrainingTask
+from gourmet.training.task import Recipe, Tick, TrainingTask
 
 CHECKPOINT: Final = "checkpoint.pt"
 BEST: Final = "best.safetensors"

@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
-
-from gourmet.training.recipe import Phase, Recipe
 
 if TYPE_CHECKING:  # a system's folder can be looked over without torch
     import torch
     from torch import nn
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a run shows from `start`, a share of the whole of it, on; the first starts at 0."""
+
+    start: float
+    batch: int
+    work: float = 1.0  # that an example costs, in any unit that is the same for all phases
+    size: int = 0  # of an example, as its task counts: pixels of width, or tokens
+    name: str = ""  # for logs and curves
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a run besides the data and the network."""
+
+    epochs: int
+    phases: tuple[Phase, ...]
+    peak_rate: float
+    warmup: float = 0.15
+    momentum: float = 0.95
+    weight_decay: float = 0.01
+    ema_decay: float = 0.99
+    seed: int = 0
+
+    def phase_at(self, progress: float) -> Phase:
+        """The phase a run is in that has `progress` (0 to 1) behind it."""
+        return [phase for phase in self.phases if phase.start <= progress][-1]
+
+    def rate_at(self, progress: float) -> float:
+        """One cycle: the learning rate rises over the warm-up and falls in a line to nothing.
+
+        It falls with the work that is left and not with the examples: a last phase of few and costly
+        examples could not adapt to them with a rate of next to nothing. A small batch takes smaller
+        steps, by the root, as its gradient's noise goes.
+        """
+        left = self.work(progress) / self.work(self.warmup)
+        rise = max(progress / self.warmup, 0.02)
+        share = self.phase_at(progress).batch / self.phases[0].batch
+        return math.sqrt(share) * self.peak_rate * min(rise, left, 1.0)
+
+    def work(self, since: float) -> float:
+        """Work from `since` to the end of the run, in epochs of examples that cost 1."""
+        ends = [phase.start for phase in self.phases[1:]] + [1.0]
+        left = [max(0.0, end - max(since, phase.start)) for phase, end in zip(self.phases, ends, strict=True)]
+        return self.epochs * sum(phase.work * share for phase, share in zip(self.phases, left, strict=True))
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:
+        """Back from `dataclasses.asdict`, with other epochs and another rate if they are given."""
+        changed = {"epochs": epochs or fields["epochs"], "peak_rate": peak_rate or fields["peak_rate"]}
+        return cls(**{**fields, **changed, "phases": tuple(Phase(**phase) for phase in fields["phases"])})
 
 
 class Tick(Protocol):

@@ -27,7 +27,7 @@ from PIL import Image
 
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.digits import contract
-from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
+from gourmet.tasks.furniture import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
 _SEED: Final = 1998

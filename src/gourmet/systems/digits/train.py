@@ -22,9 +22,8 @@ from gourmet.systems.digits import contract
 from gourmet.systems.digits.data import DATA, Digit, bundled
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.picture_training import measures
-from gourmet.tasks.datasets import check_classes
-from gourmet.training.recipe import Phase, Recipe
-from gourmet.training.task import Tick, Training
+from gourmet.tasks.furniture import check_classes
+from gourmet.training.task import Phase, Recipe, Tick, Training
 
 _EPOCHS: Final = 24
 _RATE: Final = 0.02

@@ -12,8 +12,7 @@ from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks.classification.labelled_pictures import Pixels
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining
-from gourmet.training.recipe import Phase
-from gourmet.training.task import Training
+from gourmet.training.task import Phase, Training
 
 
 class Food11Training(PictureTraining):

@@ -17,8 +17,7 @@ from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
 from gourmet.tasks.classification.gate import Pixels
 from gourmet.tasks.classification.targets import Formats, Source
-from gourmet.tasks.datasets import BadData
-from gourmet.tasks.furniture import Data, Load
+from gourmet.tasks.furniture import BadData, Data, Load
 from gourmet.training.task import Tick
 
 _CALIBRATED_ON: Final = 512

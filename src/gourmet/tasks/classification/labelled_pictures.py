@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures.decode import PictureError, identify, square_pixels
-from gourmet.tasks.datasets import BadData, EmptyPart, check_part, evenly
+from gourmet.tasks.furniture import BadData, EmptyPart, check_part, evenly
 
 # part -> the names that a file or folder of it goes by.
 PARTS: Final = {

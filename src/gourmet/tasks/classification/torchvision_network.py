@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +21,11 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
     try:
         from torchvision import models
     except RuntimeError:
-        # Only now: a torchvision that has operators of its own ends the process if they are declared already.
-        _declare_missing_operators()
+        # torchvision built for CUDA refuses to be imported beside a CPU-only torch for want of these two. Not
+        # before: a torchvision that has operators of its own ends the process if they are declared already.
+        for operator in ("nms", "qnms"):
+            schema = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", schema)
         from torchvision import models
     name = architecture.removeprefix(PREFIX)
     known: list[str] = models.list_models(module=models)
@@ -70,15 +72,3 @@ class TorchvisionNetwork:
 def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:
     """What a file of weights says about itself."""
     return {"system": system.name, "architecture": architecture, "labels": list(system.labels)}
-
-
-def _declare_missing_operators(names: Sequence[str] = ("nms", "qnms")) -> None:
-    """torchvision built for CUDA refuses to be imported beside a CPU-only torch for want of these two."""
-    for name in names:
-        if not hasattr(torch.ops.torchvision, name):
-            library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-            library.define(f"{name}(Tensor boxes, Tensor scores, float threshold) -> Tensor")  # type: ignore[no-untyped-call]
-            _LIBRARIES.append(library)
-
-
-_LIBRARIES: list[torch.library.Library] = []

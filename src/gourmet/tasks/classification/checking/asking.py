@@ -264,7 +264,7 @@ class Agreement:
 def compare(served: Served, pictures: Pictures, asked: Asked, weights: Path, tick: Tick) -> Agreement:
     """Ask the network in `weights` about all pictures that were answered."""
     malloc.use(malloc.TRAINING)
-    network, _ = furniture.evaluation(served.info.system).load(weights)
+    network, _ = furniture.evaluation(served.info.system).load(weights, "")
     rows = np.flatnonzero(asked.answered).tolist()
     logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
     return agreement(asked, softmax(logits, served.info.temperature), pictures, served.labels, weights)

@@ -14,7 +14,7 @@ from gourmet.errors import GourmetError
 from gourmet.systems import registry
 from gourmet.tasks import furniture
 from gourmet.tasks.classification.labelled_pictures import SUFFIXES
-from gourmet.tasks.datasets import EmptyPart, Labelled, evenly
+from gourmet.tasks.furniture import EmptyPart, Labelled, evenly
 
 
 class BadPictures(GourmetError):
