@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from app.api.schemas import Inside
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, ServingError
 from app.triton.client import Answer, Deadline, Refused, Triton
 from app.triton.served_models import ServedModels
-from app.triton.server_timing import Inside, Watch
+from app.triton.server_timing import Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels

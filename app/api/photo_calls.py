@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
 
+from app.admission import uploads
 from app.admission.rate_limit import count_photos
 from app.api import schemas
 from app.api.request_parsing import Photo, photos_and_model
@@ -133,12 +134,14 @@ def _results(outcomes: list[_Outcome], describe: Describe) -> Response:
 
 def form_answer(
     services: Services,
-    data: bytes,
     system: str,
     shape: type[schemas.Predicted] = schemas.Predicted,
+    data: bytes | None = None,
     **context: Any,
 ) -> Response:
-    """What a model of `system` makes of a form's one photo; JSON is of `shape`."""
+    """What a model of `system` makes of `data`, or else of this form's one photo; JSON is of `shape`."""
+    if data is None:
+        data = uploads.photo(request, services.settings)
     model = request.args.get("model") or request.form.get("model", "")
     deadline = Deadline(services.settings.request_deadline_s)
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
@@ -182,7 +185,6 @@ def told(
     shape: type[P], prediction: Prediction, timings: TimingsMs, filename: str | None = None, **own: Any
 ) -> P:
     """The answer of `shape`, which says in its `own` way what stands there."""
-    inside = prediction.inside
     facts = {
         "label": prediction.label,
         "probability": prediction.probability,
@@ -195,10 +197,7 @@ def told(
         "class_id": prediction.class_id,
         "threshold": prediction.threshold,
         "bytes_sent": prediction.bytes_sent,
-        "inside": inside
-        and schemas.Inside(
-            requests=inside.requests, queue=round(inside.queue_ms, 2), compute=round(inside.compute_ms, 2)
-        ),
+        "inside": prediction.inside,
         "probabilities": prediction.probabilities,
         **own,
     }

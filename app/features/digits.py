@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from flask import Blueprint, Flask, Response, request, url_for
+from flask import Blueprint, Flask, Response, url_for
 from pydantic import Field
 
-from app.admission.uploads import photo
 from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import told
@@ -38,7 +37,7 @@ class Digits(Schema):
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
-    routes, settings = Blueprint("digits", __name__), services.settings
+    routes = Blueprint("digits", __name__)
     readiness = services.readiness[SYSTEM.name]
     app.jinja_env.globals["drawn_digits"] = sorted(
         path.name for path in Path(str(app.static_folder), "digits").glob("*.png")
@@ -56,8 +55,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted=True, charged=True)
     def read() -> Response:
         again = (url_for("digits.page"), t("digits.another"))
-        data = photo(request, settings)
-        return photo_calls.form_answer(services, data, SYSTEM.name, Digit, digit=True, again=again)
+        return photo_calls.form_answer(services, SYSTEM.name, Digit, digit=True, again=again)
 
     @services.api.post("/digits", endpoint="digits")
     @marked(admitted=True)

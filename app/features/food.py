@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response
 
 from app.admission.queue import admission
-from app.admission.uploads import photo
 from app.api.openapi import Operation, documented, form
 from app.api.photo_calls import MODEL_PARAMETER, form_answer
 from app.api.schemas import Predicted
@@ -21,7 +20,7 @@ ABOUT: Final = SYSTEM.name
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
-    routes, settings = Blueprint("food", __name__), services.settings
+    routes = Blueprint("food", __name__)
 
     @routes.get("/")
     def index() -> str:
@@ -35,13 +34,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
         The page's own form: one photo, answered as JSON for `Accept: application/json` and else as HTML.
         """
-        return form_answer(services, photo(request, settings), SYSTEM.name)
+        return form_answer(services, SYSTEM.name)
 
     @routes.get("/test")
     @marked(charged=True)
     def test() -> Response:
         admission().acquire()
-        return form_answer(services, SYSTEM.sample(), SYSTEM.name)
+        return form_answer(services, SYSTEM.name, data=SYSTEM.sample())
 
     @routes.get("/sample.jpg")
     def sample() -> Response:

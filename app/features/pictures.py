@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flask import Blueprint, Flask, Response, abort, request, url_for
+from flask import Blueprint, Flask, Response, abort, url_for
 
-from app.admission.uploads import photo
 from app.api.photo_calls import form_answer
 from app.core.errors import ServingError
 from app.core.health import LINK_DEADLINE_S
@@ -46,7 +45,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if name not in systems:
             abort(404)
         again = (url_for("pictures.page", name=name), t("result.another"))
-        return form_answer(services, photo(request, settings), name, again=again)
+        return form_answer(services, name, again=again)
 
     app.register_blueprint(routes)
     return [

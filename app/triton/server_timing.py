@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import Final
 
+from app.api.schemas import Inside
 from app.core.errors import ServingError
 from app.triton.client import Deadline, Triton
 from gourmet.runtime.statistics import ModelStatistics
@@ -19,15 +19,6 @@ from gourmet.runtime.statistics import ModelStatistics
 # A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
 # after each of these pauses.
 _PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
-
-
-@dataclass(frozen=True)
-class Inside:
-    """Means over `requests`, which is 1 where no other ended meanwhile."""
-
-    requests: int
-    queue_ms: float
-    compute_ms: float
 
 
 class Watch:
@@ -50,7 +41,8 @@ class Watch:
                 grew = now.since(before)
                 compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
                 each_ms = 1 / grew.requests / 1e6
-                return Inside(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
+                queue, compute = round(grew.queue_ns * each_ms, 2), round(compute_ns * each_ms, 2)
+                return Inside(requests=grew.requests, queue=queue, compute=compute)
             time.sleep(pause_s)
         return None
 
