@@ -49,12 +49,12 @@ def stacked(title: str, drawings: Sequence[tuple[str, Drawing]]) -> Drawing:
     return _drawn("stacked.svg", width, tops[-1] - _GAP, title, shown=shown)
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from at or below `low` to at or above `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """About five round numbers from at or below `low` to at or above `high`."""
     span = (high - low) or abs(high) or 1.0
-    step = 10 ** math.floor(math.log10(span / about))
+    step = 10 ** math.floor(math.log10(span / 5))
     for factor in (1, 2, 2.5, 5, 10):
-        if span / (step * factor) <= about:
+        if span / (step * factor) <= 5:
             step *= factor
             break
     first = math.floor(low / step + 1e-9)

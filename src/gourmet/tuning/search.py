@@ -37,8 +37,8 @@ def tune(
     effort: MeasureOptions,
     data: DataSource,
     *,
-    command: str = "",
-    on_step: OnStep = lambda _share, _words: None,
+    command: str,
+    on_step: OnStep,
 ) -> Tuning:
     """Search the best config of a served model; what served before is put back, unless it is to be applied.
 
