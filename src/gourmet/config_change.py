@@ -18,14 +18,8 @@ from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
 
 Config = dict[str, Any]
 
-# As in the configs of triton/models: a queue that is bounded, and a request that drops out of it when
-# nobody waits for its answer any more.
-QUEUE_POLICY: Final[Config] = {
-    "timeout_action": "REJECT",
-    "allow_timeout_override": True,
-    "default_timeout_microseconds": 30_000_000,
-    "max_queue_size": 256,
-}
+# As in triton/models/digits, whose config says why it has no time limit.
+QUEUE_POLICY: Final[Config] = {"max_queue_size": 256}
 
 
 @dataclass(frozen=True)

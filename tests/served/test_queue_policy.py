@@ -124,10 +124,18 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["food_classifier", "digits"])
-def test_models_that_are_batched_have_a_policy_that_fits_the_app_s(model: str) -> None:
-    policy, settings = policy_of(model), Settings()
+def test_more_may_wait_than_the_app_has_under_way(model: str) -> None:
+    eight_workers = 8 * (Settings().max_at_work + THREADS)
+    assert policy_of(model).max_queue_size > eight_workers
+
+
+def test_food_waits_longer_than_the_app_and_is_told_of_its_deadline() -> None:
+    policy = policy_of("food_classifier")
     assert policy.timeout_action == policy.REJECT
     assert policy.allow_timeout_override
-    assert policy.default_timeout_microseconds / 1e6 > settings.request_deadline_s
-    eight_workers = 8 * (settings.max_at_work + THREADS)
-    assert policy.max_queue_size > eight_workers
+    assert policy.default_timeout_microseconds / 1e6 > Settings().request_deadline_s
+
+
+def test_digits_waits_for_a_free_instance_by_prefetching_which_a_time_limit_forbids() -> None:
+    assert not policy_of("digits").default_timeout_microseconds
+    assert not policy_of("digits").allow_timeout_override

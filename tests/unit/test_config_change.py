@@ -59,7 +59,7 @@ def test_no_dynamic_takes_batching_away() -> None:
 def test_a_queue_that_is_begun_is_bounded_like_those_of_the_house_and_one_that_is_there_is_left_alone() -> (
     None
 ):
-    shipped = read_config(SHIPPED)
+    shipped = read_config(SHIPPED.with_name("digits"))
     begun = as_pbtxt(changed(config(), VARIANTS["dynamic-batching"]))
     policy = text_format.Parse(begun, model_config_pb2.ModelConfig()).dynamic_batching.default_queue_policy
     assert policy == shipped.dynamic_batching.default_queue_policy
