@@ -31,7 +31,7 @@ from PIL import Image
 
 from gourmet.measure.server_probe import tree
 from gourmet.repository import DEFAULT
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems.food11.contract import SYSTEM as FOOD

@@ -18,7 +18,7 @@ import psutil
 from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.measure import server_probe
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import Child
 from gourmet.systems.food11 import contract
 from peers.expected import SERVERS, Model

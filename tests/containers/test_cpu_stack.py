@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from gourmet.cli import main
 from gourmet.commands import lab as lab_command
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 
 needs_jupyterlab = pytest.mark.skipif(

@@ -26,7 +26,7 @@ from gourmet.measure.perf_analyzer import PerfLoad, profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.client import Locked, ask_sample, model_index, triton
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
 KEYS = api_keys.Keys.made({})

@@ -20,7 +20,7 @@ from app.core.errors import ServingError, TritonBusy, TritonTooSlow
 from app.core.settings import Settings
 from app.triton.client import Answer, Deadline, Triton
 from gourmet.runtime.statistics import ModelStatistics
-from gourmet.serving.statistics import booked, statistics_now
+from gourmet.serving.client import booked, statistics_now
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 WORK_S = 1.5

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.processes import LineSink
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import wait_until
 
 GOURMET = str(Path(sys.executable).with_name("gourmet"))

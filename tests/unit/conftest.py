@@ -12,7 +12,7 @@ import pytest
 import gourmet.systems
 from gourmet.doctor.findings import Examined
 from gourmet.repository import DEFAULT
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.systems import registry
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from unit.doctoring import said
 
-from gourmet.doctor import gpus
+from gourmet.doctor import machine
 from gourmet.doctor.findings import Examined
 from gourmet.repository import DEFAULT
 
@@ -25,7 +25,7 @@ def test_a_gpu_that_the_image_has_no_kernels_for(
 
 def test_the_image_that_it_speaks_of_is_the_one_that_is_built() -> None:
     dockerfile = DEFAULT.parents[1] / "Dockerfile.triton"
-    assert f"ARG TRITON_TAG={gpus.IMAGE}" in dockerfile.read_text().splitlines()
+    assert f"ARG TRITON_TAG={machine.IMAGE}" in dockerfile.read_text().splitlines()
 
 
 @pytest.mark.parametrize(

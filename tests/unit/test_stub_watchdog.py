@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.waiting import wait_until
 

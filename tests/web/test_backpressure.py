@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support.accounting import ANSWERED, REFUSED, SILENT, Load, Photo, learn
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 
 SAMPLES = Path(__file__).parents[2] / "app" / "static" / "samples"
 AT_WORK, WAITING, UPLOADS = 2, 4, 6

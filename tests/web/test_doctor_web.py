@@ -6,7 +6,7 @@ from typing import Any
 
 from gourmet.commands.doctor import CHECKS
 from gourmet.doctor.findings import Examined, Finding
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 
 
 def says(check: str, port: int, triton_url: str = "127.0.0.1:1") -> Finding:

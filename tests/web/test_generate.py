@@ -13,7 +13,7 @@ import pytest
 from support.triton import ROOT, RunningTriton, run_triton
 from support.web_app import WebApp, start_web
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import wait_until
 
 SUPPORT = ROOT / "tests" / "support"

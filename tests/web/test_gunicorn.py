@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 
 AWAY = "127.0.0.1:9"
 

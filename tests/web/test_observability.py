@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 
 FOLDER = Path(__file__).parents[2] / "observability"

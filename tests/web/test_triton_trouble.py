@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from support.triton import some_models, triton_server
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
 MODEL, OTHER = "food_classifier", "food_classifier_onnx"

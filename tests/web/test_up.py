@@ -17,7 +17,7 @@ import pytest
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
 
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems.food11 import contract
 

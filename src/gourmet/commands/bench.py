@@ -16,7 +16,7 @@ from gourmet.commands.bench_options import command_line, finish, measuring, tabl
 from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
-from gourmet.doctor import gpus
+from gourmet.doctor import machine
 from gourmet.errors import UsageError
 from gourmet.measure import claims, page, scenarios, storage, sweep, tables
 from gourmet.measure import scenario as running
@@ -149,7 +149,7 @@ def scenario(
     if name not in (known := scenarios.known()):
         raise UsageError(f"no scenario {name!r} found; there are {', '.join(sorted(known))}")
     chosen = scenarios.load(name, model)
-    if chosen.needs_gpu and not gpus.find():
+    if chosen.needs_gpu and not machine.find_gpus():
         # Figures of a CPU under this title would mislead.
         raise UsageError(
             f"this machine has no NVIDIA GPU, which the scenario {name} is about: run it where one is, "

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
-from gourmet.doctor import gpus, machine, stack
+from gourmet.doctor import machine, stack
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError
 
@@ -22,7 +22,7 @@ CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "packages": machine.packages,
     "memory": machine.shared_memory,
     "ports": machine.ports,
-    "gpu": gpus.gpus,
+    "gpu": machine.gpus,
     "models": stack.configs,
     "manifests": stack.manifests,
     "server": stack.server,

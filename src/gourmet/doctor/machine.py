@@ -1,16 +1,19 @@
-"""What the stack stands on: Python's packages, shared memory and ports."""
+"""What the stack stands on: Python's packages, shared memory, ports and GPUs."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Final
 
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
+from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
 from gourmet.serving import preflight, wheel
 from gourmet.serving.triton_server import reachable
@@ -24,6 +27,17 @@ _SHARED_MEMORY: Final = Path("/dev/shm")
 _WANTED_MB: Final = 256
 _NEEDED_MB: Final = 32
 _ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
+# The tag of Dockerfile.triton and its compute capabilities: NVIDIA's release notes of Triton 25.08, the first
+# on CUDA 13, and later. Within a major version what is built for one minor runs on the later ones.
+IMAGE: Final = "26.09-py3"
+_LOWEST: Final = (7, 5)
+_HIGHEST_MAJOR: Final = 12
+# 0, NVIDIA H100 80GB HBM3, 580.95.05, 9.0
+_GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
+
+
+class GpuTrouble(GourmetError):
+    """There should be a GPU, and it cannot be asked."""
 
 
 def triton_wheel(_: Examined) -> Iterator[Finding]:
@@ -76,3 +90,41 @@ def ports(subject: Examined) -> Iterator[Finding]:
         else:
             states["free"].append(str(port))
     yield ok(", ".join(f"{' '.join(numbers)} {state}" for state, numbers in states.items() if numbers))
+
+
+def find_gpus() -> list[tuple[str, ...]]:
+    """Index, name, driver and the two parts of its capability for every GPU; none without nvidia-smi."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    command = ["nvidia-smi", "--query-gpu=index,name,driver_version,compute_cap", "--format=csv,noheader"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        words = " ".join((ran.stdout + ran.stderr).split())[:200]
+        found = [] if ran.returncode else _GPU.findall(ran.stdout)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        found, words = [], str(exc)
+    if not found:
+        raise GpuTrouble(
+            f"nvidia-smi is there and finds no usable GPU ({words}): load or install the driver "
+            "(`sudo modprobe nvidia`), or serve on the CPU"
+        )
+    return found
+
+
+def gpus(_: Examined) -> Iterator[Finding]:
+    """Every GPU; torch and ONNX Runtime of `gourmet up` say themselves what they cannot run on."""
+    found = find_gpus()
+    if not found:
+        yield ok("no NVIDIA GPU; everything runs on the CPU")
+    for index, name, driver, major, minor in found:
+        gpu = f"GPU {index} ({name}), compute capability {major}.{minor}"
+        if (int(major), int(minor)) >= _LOWEST and int(major) <= _HIGHEST_MAJOR:
+            yield ok(f"{gpu}, driver {driver}")
+        else:
+            yield fail(
+                f"{gpu}: NVIDIA's image {IMAGE} carries kernels for 7.5 to 12.1; it would end in "
+                '"CUDA failure 209: no kernel image is available for execution on the device"',
+                "build on another (`docker compose build --build-arg TRITON_TAG=… triton`; 24.10-py3 has 6.0 "
+                "to 9.0), or serve on the CPU (`gourmet config MODEL --cpu`; containers: "
+                "`docker compose -f docker-compose.yaml -f docker-compose.cpu.yaml up`)",
+            )

@@ -126,13 +126,12 @@ def web(subject: Examined) -> Iterator[Finding]:
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=_READY_WITHIN_S):
             yield ok(f"{url} is ready")
-    except urllib.error.HTTPError as exc:
+    except OSError as exc:
+        says = exc.read().decode(errors="replace").strip() if isinstance(exc, urllib.error.HTTPError) else exc
         yield fail(
-            f"the web app at {url} runs and is not ready ({exc.read().decode(errors='replace').strip()})",
+            f"the web app at {url} runs and is not ready ({says})",
             "see the lines above; it asks the Triton of its TRITON_SERVER_URL",
         )
-    except OSError as exc:
-        yield fail(f"the web app at {url} runs and does not answer /readyz ({exc})", "look at its log")
 
 
 def _load(name: str) -> str:

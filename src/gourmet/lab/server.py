@@ -18,9 +18,8 @@ from gourmet.config_change import Config
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
 from gourmet.measure.perf_analyzer import Measurement, PerfAnalyzerError, parse
 from gourmet.pictures.classifier import Floats
-from gourmet.serving.client import describe_model, infer, triton
+from gourmet.serving.client import describe_model, infer, statistics_now, triton
 from gourmet.serving.run_file import found_url
-from gourmet.serving.statistics import statistics_now
 from gourmet.systems import registry
 
 _SEED: Final = 5

@@ -27,7 +27,7 @@ from gourmet.measure.server_probe import ServerProbe
 from gourmet.measure.stats import Array
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, in_shared_memory, requests
-from gourmet.serving.statistics import booked, statistics_now
+from gourmet.serving.client import booked, statistics_now
 
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02

@@ -12,8 +12,8 @@ import psutil
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.task import Addresses
 from gourmet.runtime.statistics import ModelStatistics
+from gourmet.serving.client import statistics_now
 from gourmet.serving.run_file import LOOPBACK
-from gourmet.serving.statistics import statistics_now
 
 
 class ServerProbe:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -13,10 +14,13 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from gourmet.contracts import Array, ModelInfo, Tensors
 from gourmet.errors import GourmetError
 from gourmet.runtime import generate
+from gourmet.runtime.statistics import ModelStatistics, by_version
 from gourmet.serving import api_keys
 from gourmet.systems import registry
 
 _SAMPLE_TIMEOUT_S: Final = 30.0
+# Triton counts a request shortly after it answered.
+_BOOKED_WITHIN_S: Final = 3.0
 
 
 class TritonUnreachable(GourmetError):
@@ -109,3 +113,21 @@ def ask_sample(url: str, system: str, model: str) -> str:
         else:
             outputs = infer(client, model, inputs)
     return asked.describe_answer(outputs, info)
+
+
+def statistics_now(url: str, model: str) -> ModelStatistics:
+    """Triton's counts of a model, over all its versions."""
+    with triton(url) as client:
+        return sum(by_version(client.get_inference_statistics(model)), ModelStatistics())
+
+
+def booked(
+    url: str, model: str, before: ModelStatistics, done: Callable[[ModelStatistics], bool]
+) -> ModelStatistics:
+    """The counts since `before` when they are `done`, or after a while as they are."""
+    deadline = time.monotonic() + _BOOKED_WITHIN_S
+    while True:
+        counted = statistics_now(url, model).since(before)
+        if done(counted) or time.monotonic() > deadline:
+            return counted
+        time.sleep(0.05)

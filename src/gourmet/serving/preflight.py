@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is started, each said in one sentence with the next step."""
+"""What is asked before anything is started; what is wrong is said in one sentence with the next step."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ def check_ports(host: str, ports: Mapping[str, int]) -> None:
                 f"port {port} of {host} is in use or cannot be bound ({exc.strerror}): end the program that "
                 f"has it (`ss -ltnp 'sport = :{port}'` names it), or choose another with {option}"
             ) from exc
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nothing listens on; all are held open until all are known, so they differ."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:

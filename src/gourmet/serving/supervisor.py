@@ -62,25 +62,24 @@ def backoff_s(lived_s: float, waited_s: float | None) -> float:
 class Kept:
     """One process that is started, and started again when it dies."""
 
-    def __init__(self, name: str, start: Callable[[], None], exit_status: Callable[[], int | None]) -> None:
+    def __init__(self, name: str, start: Callable[[], Child]) -> None:
         self._name = name
         self._start = start
-        self._exit_status = exit_status
         self._waited_s: float | None = None
         self._start_again: float | None = None
-        self._start()
+        self._child = start()
         self._started = time.monotonic()
 
     def look(self, say: Callable[[str], None]) -> None:
         """Notice a death, and start again once its wait is over."""
         now = time.monotonic()
-        if self._start_again is None and (status := self._exit_status()) is not None:
+        if self._start_again is None and (status := self._child.exit_status()) is not None:
             self._waited_s = backoff_s(now - self._started, self._waited_s)
             when = f" in {self._waited_s:.1f} s" if self._waited_s else ""
             say(f"{self._name} ended with status {status}; starting it again{when}")
             self._start_again = now + self._waited_s
         if self._start_again is not None and now >= self._start_again:
-            self._start()
+            self._child = self._start()
             self._started, self._start_again = time.monotonic(), None
 
 
@@ -107,11 +106,11 @@ class Supervisor:
         with stops_set(self._stopping):
             try:
                 if server := self._server:
-                    kept.append(Kept("Triton", lambda: self._start_triton(server), server.exit_status))
+                    kept.append(Kept("Triton", lambda: self._start_triton(server)))
                     self._wait_for_models(server)
                     StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
                 if (options := self._web_options) and not self._stopping.is_set():
-                    kept.append(Kept("the web app", lambda: self._start_web(options), self._web_status))
+                    kept.append(Kept("the web app", lambda: self._start_web(options)))
                     self._until(lambda: self._web_answers(options))
                 if not self._stopping.is_set():
                     on_ready()
@@ -128,18 +127,18 @@ class Supervisor:
         while not self._stopping.is_set() and not ready():
             self._stopping.wait(_POLL_S)
 
-    def _start_triton(self, server: TritonServer) -> None:
+    def _start_triton(self, server: TritonServer) -> Child:
         """With all models the first time, and after a death with those that the app needs before the others.
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
         again = server.pid is not None
         server.stop()  # the stubs and the shared memory of a server that died
-        if again and self._models and server.options.model_control == "explicit":
-            server.start(first=list(self._models.values()))
-            threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
-        else:
-            server.start()
+        if not (again and self._models and server.options.model_control == "explicit"):
+            return server.start()
+        child = server.start(first=list(self._models.values()))
+        threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
+        return child
 
     def _load_the_others(self, server: TritonServer) -> None:
         """What cannot be loaded Triton says itself, and if it dies again, its next start loads them."""
@@ -174,7 +173,7 @@ class Supervisor:
         for system, name in self._models.items():
             self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
 
-    def _start_web(self, options: WebOptions) -> None:
+    def _start_web(self, options: WebOptions) -> Child:
         if self._web:
             self._web.reap_group()
         command = [
@@ -193,12 +192,10 @@ class Supervisor:
             env[api_keys.MEMORY_ENV] = options.memory_key
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
-
-    def _web_status(self) -> int | None:
-        return self._web.exit_status() if self._web else None
+        return self._web
 
     def _web_answers(self, options: WebOptions) -> bool:
-        if (status := self._web_status()) is not None:
+        if self._web and (status := self._web.exit_status()) is not None:
             raise DiedWhileStarting("the web app", status)
         return http_ok(f"{options.url}/healthz")
 

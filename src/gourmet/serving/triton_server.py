@@ -84,7 +84,7 @@ class TritonServer:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self, first: Sequence[str] = ()) -> None:
+    def start(self, first: Sequence[str] = ()) -> Child:
         """Start the process; it answers a while later, see `wait_until_live`.
 
         Where models are loaded by command, `first` may name those to begin with; else it is all of them.
@@ -93,6 +93,7 @@ class TritonServer:
         self._child = Child(
             self.command(first), env=self._wheel.environment(), cwd=self._folder, on_line=self._line
         )
+        return self._child
 
     def _line(self, line: str) -> None:
         """Pass a line on; at the first one of Triton's log, when it has read its arguments, hide the keys."""

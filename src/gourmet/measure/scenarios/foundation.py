@@ -28,7 +28,7 @@ from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
-from gourmet.serving.ports import free_ports
+from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gourmet.errors import UsageError
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.serving.statistics import booked, statistics_now
+from gourmet.serving.client import booked, statistics_now
 from gourmet.systems.registry import UnknownSystem
 from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.checking.asking import (
