@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from app.triton import shared_memory
+from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
-from gourmet.measure.perf_analyzer import PerfLoad, _keys_for, arguments
+from gourmet.measure.perf_analyzer import PerfLoad, arguments
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for

@@ -18,8 +18,8 @@ from gourmet import repository
 from gourmet.cli import VERBS, main
 from gourmet.commands.bench_options import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
+from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import UsageError
-from gourmet.measure.perf_analyzer import _address_for
 from gourmet.serving import Stack, run_file, running_stack
 
 

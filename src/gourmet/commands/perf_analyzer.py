@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
 import click
 
-from gourmet.measure.perf_analyzer import run_as_is
+from gourmet.measure.perf_analyzer import binary, environment, keys
+from gourmet.serving import running_stack
 
 
 @click.command(
@@ -22,6 +30,31 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
     Without -u it asks the Triton at TRITON_SERVER_URL, or else that of the running stack.
     """
-    status = run_as_is(arguments)
+    told = [*arguments, *_address_for(arguments)]
+    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
+        command = [str(binary()), *told, *_keys_for(told)]
+        status = subprocess.run(command, env=environment(Path(folder)), check=False).returncode
     # NVIDIA's ends with 99 after its own help, which nobody did wrong to ask for.
     ctx.exit(0 if "--help" in arguments else status)
+
+
+def _address_for(arguments: Sequence[str]) -> list[str]:
+    """Where the running stack is, for somebody's own arguments that do not say whom to ask."""
+    if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
+        return []
+    grpc = _protocol(arguments) == "grpc"
+    named = "" if grpc else os.environ.get("TRITON_SERVER_URL", "")
+    stack = running_stack()
+    found = (stack.grpc_url if grpc else stack.http_url) if stack else ""
+    return ["-u", named or found] if named or found else []
+
+
+def _keys_for(arguments: Sequence[str]) -> list[str]:
+    """The keys that somebody's own arguments need, where they go to a Triton that we have them for."""
+    if not any(word.startswith("--shared-memory") for word in arguments):
+        return []
+    return keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))
+
+
+def _protocol(arguments: Sequence[str]) -> str:
+    return dict(pairwise(arguments)).get("-i", "http").lower()

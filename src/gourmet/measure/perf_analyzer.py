@@ -1,4 +1,7 @@
-"""NVIDIA's perf_analyzer, out of the tritonclient wheel, as a function from a load to a measurement."""
+"""Points measured by NVIDIA's perf_analyzer, after a round of ours in which every answer is checked.
+
+The program is the one in the tritonclient wheel.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import pairwise
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.measure.results import LoadSpec, Window
-from gourmet.serving import api_keys, running_stack
+from gourmet.measure import server_probe, stats, validity
+from gourmet.measure.async_client import checked_traffic
+from gourmet.measure.inputs import for_perf_analyzer
+from gourmet.measure.results import Latency, LoadSpec, Point, Split, Window
+from gourmet.measure.server_probe import ServerProbe
+from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.serving import api_keys
 from gourmet.serving.wheel import find_wheel
 
 # The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
@@ -95,7 +102,85 @@ _PASS: Final = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. Avg la
 _MEAN: Final = re.compile(r"Avg latency: (\d+) usec \(standard")
 _REQUESTS: Final = re.compile(r"Request count: (\d+)")
 # A measurement is the mean of so many windows in a row.
-WINDOWS: Final = 3
+_WINDOWS: Final = 3
+_MOST_WINDOWS: Final = 2 * _WINDOWS + 2
+# What perf_analyzer says where its windows disagree, or are shorter than a request.
+_DISTURBED: Final = ("Failed to obtain stable measurement", "No valid requests recorded")
+# A window holds at least so many latencies, unless that takes too long.
+_LATENCIES: Final = 10
+_LONGEST_S: Final = 10.0
+
+
+def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions) -> Point:
+    """The point that perf_analyzer measures; raises Untrusted."""
+    # perf_analyzer looks at no answer, so the same load comes from us first, every answer checked.
+    first = replace(effort, warm_up_s=0.0, windows=1, window_s=max(0.5, effort.warm_up_s))
+    traffic, checks = checked_traffic(workload, demand, target, first)
+    due, _, done = traffic.arrays()
+    latency_s = float((done - due).mean()) if done.size else 0.0
+    # As asked, and long enough that the requests that a window cuts through do not matter.
+    window_s = max(effort.measure_s / _WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
+    probe = ServerProbe(target, demand)
+    with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
+        load = PerfLoad(
+            demand,
+            target.grpc_url if demand.protocol == "grpc" else target.url,
+            input_data=for_perf_analyzer(workload.rows, Path(folder) / "rows.json"),
+            window_ms=round(1000 * window_s),
+            max_windows=_MOST_WINDOWS,
+            stability_percent=100 * effort.steadiness,
+        )
+        got = _profile(load, probe)
+    counted = probe.counted
+    measured = got.measured
+    rates = [window.requests_per_s for window in got.windows]
+    return Point(
+        arm="",
+        demand=demand,
+        client="perf_analyzer",
+        rows_per_s=stats.interval([demand.batch * each for each in rates]),
+        latency_ms=Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
+        # perf_analyzer's own split, which is of the same windows as its latency.
+        split_ms=Split(
+            measured.queue_ms,
+            measured.compute_input_ms,
+            measured.compute_infer_ms,
+            measured.compute_output_ms,
+            max(0.0, got.mean_ms - measured.server_ms),
+        ),
+        batches=server_probe.batches(counted),
+        windows=got.windows,
+        requests=got.requests,
+        errors={},
+        usage=probe.usage(got.client_cores),
+        checks=(
+            *checks,
+            validity.steady(got.windows, stats.unsteadiness(rates), 2 * effort.steadiness),
+            validity.rate_counted(
+                counted.rows / probe.seconds, measured.rows_per_s, demand.level, got.requests
+            ),
+            validity.littles_law(demand.level, measured.requests_per_s * got.mean_ms / 1000),
+        ),
+        config={},
+    )
+
+
+def _profile(load: PerfLoad, probe: ServerProbe) -> Profile:
+    """Triton is looked at when perf_analyzer begins to measure and when it has ended."""
+
+    def on_line(line: str) -> None:
+        if line.lstrip().startswith(("Request concurrency", "Request count")):
+            probe.look()
+
+    try:
+        return profile(load, on_line)
+    except PerfAnalyzerError as exc:
+        if not any(words in str(exc) for words in _DISTURBED):
+            raise
+        raise validity.Disturbed(
+            f"no {_WINDOWS} windows of {_MOST_WINDOWS} in a row came within {load.stability_percent:.0f}% "
+            "of each other: something else runs here; wait, or use a longer --window"
+        ) from exc
 
 
 def profile(load: PerfLoad, on_line: Callable[[str], None] = lambda _: None) -> Profile:
@@ -115,7 +200,7 @@ def profile(load: PerfLoad, on_line: Callable[[str], None] = lambda _: None) -> 
     if not (passes and mean and requests):
         raise PerfAnalyzerError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
     cores = busy_s / (time.monotonic() - began)
-    return Profile(measured, tuple(passes[-WINDOWS:]), int(mean[1]) / 1000, int(requests[1]), cores)
+    return Profile(measured, tuple(passes[-_WINDOWS:]), int(mean[1]) / 1000, int(requests[1]), cores)
 
 
 def arguments(load: PerfLoad) -> list[str]:
@@ -125,43 +210,13 @@ def arguments(load: PerfLoad) -> list[str]:
         *("-m", demand.model, "-u", load.url, "-i", demand.protocol, "-b", str(demand.batch)),
         *("--concurrency-range", str(int(demand.level)), "--input-data", str(load.input_data)),
         *(("--shared-memory", "system") if demand.shared_memory else ()),
-        *(_keys(load.url, demand.protocol) if demand.shared_memory else ()),
+        *(keys(load.url, demand.protocol) if demand.shared_memory else ()),
         *("--measurement-interval", str(load.window_ms)),
         *("--max-trials", str(load.max_windows), "--stability-percentage", str(load.stability_percent)),
     ]
 
 
-def run_as_is(arguments: Sequence[str]) -> int:
-    """Run perf_analyzer with somebody's own arguments in their terminal; its exit status."""
-    with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
-        arguments = [*arguments, *_address_for(arguments)]
-        command = [str(_binary()), *arguments, *_keys_for(arguments)]
-        return subprocess.run(command, env=_environment(Path(folder)), check=False).returncode
-
-
-def _address_for(arguments: Sequence[str]) -> list[str]:
-    """Where the running stack is, for somebody's own arguments that do not say whom to ask."""
-    if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
-        return []
-    grpc = _protocol(arguments) == "grpc"
-    named = "" if grpc else os.environ.get("TRITON_SERVER_URL", "")
-    stack = running_stack()
-    found = (stack.grpc_url if grpc else stack.http_url) if stack else ""
-    return ["-u", named or found] if named or found else []
-
-
-def _keys_for(arguments: Sequence[str]) -> list[str]:
-    """The keys that somebody's own arguments need, where they go to a Triton that we have them for."""
-    if not any(word.startswith("--shared-memory") for word in arguments):
-        return []
-    return _keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))
-
-
-def _protocol(arguments: Sequence[str]) -> str:
-    return dict(pairwise(arguments)).get("-i", "http").lower()
-
-
-def _keys(url: str, protocol: str) -> list[str]:
+def keys(url: str, protocol: str) -> list[str]:
     headers = api_keys.headers_for(url, grpc=protocol == "grpc")
     return [word for name, key in headers.items() for word in ("-H", f"{name}:{key}")]
 
@@ -188,8 +243,8 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callab
     with (
         complaints.open("w") as errors,
         subprocess.Popen(
-            [str(_binary()), *arguments],
-            env=_environment(folder),
+            [str(binary()), *arguments],
+            env=environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -219,7 +274,7 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callab
     return "".join(lines)
 
 
-def _binary() -> Path:
+def binary() -> Path:
     binary = Path(sysconfig.get_path("scripts"), "perf_analyzer")
     if not binary.is_file():
         raise PerfAnalyzerError(
@@ -229,7 +284,7 @@ def _binary() -> Path:
     return binary
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """Ours, with links in `folder` by which perf_analyzer finds its libraries in the wheel."""
     for name, pattern in _LIBRARIES.items():
         for found in sorted(find_wheel().libraries.glob(pattern))[-1:]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, perf_analyzer_client, validity
+from gourmet.measure import async_client, perf_analyzer, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
 from gourmet.measure.task import (
@@ -100,7 +100,7 @@ def measure(
     with triton(target.url) as client:
         config = client.get_model_config(demand.model)
     ours = effort.client == "gourmet" or only_ours(demand, workload.rows, effort)
-    client_measures = async_client.measure if ours else perf_analyzer_client.measure
+    client_measures = async_client.measure if ours else perf_analyzer.measure
     for attempt in range(1, effort.attempts + 1):
         try:
             point = client_measures(workload, demand, target, effort)
