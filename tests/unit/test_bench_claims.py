@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
-from gourmet.measure import claims, page, scenario, scenarios, stats, sweep, tables, validity
+from gourmet.measure import claims, scenario, scenarios, stats, storage, sweep, tables, validity
 from gourmet.measure.raw_onnx import Layout, LayoutResult
 from gourmet.measure.results import (
     BatchSize,
@@ -209,7 +209,7 @@ def test_the_page_tells_two_runs_apart_and_marks_each_claim() -> None:
         findings,
         about="<b>",
     )
-    html = page.report(bench)
+    html = storage.as_page(bench)
     assert "<title>m, c=1 to 8 · 2026-11-22 10:04</title>" in html
     assert "<li>m c=8: Rejected: too noisy (the windows &lt;b&gt;differ)" in html
     assert "<b>" not in html

@@ -13,7 +13,6 @@ import pytest
 from gourmet.measure import (
     async_client,
     claims,
-    page,
     results,
     scenario,
     server_probe,
@@ -189,7 +188,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
     (pair,) = claims.compare(before, now)
     assert pair.verdict == verdict
-    assert page.comparison(before, now, [pair], claims.NOISE).count("<circle") == 1
+    assert storage.comparison(before, now, [pair], claims.NOISE).count("<circle") == 1
     if verdict == "slower":
         with pytest.raises(claims.Slower, match=r"1 of 1 points .* throughput × 0.8"):
             claims.refuse_slower([pair])

@@ -18,7 +18,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.doctor import machine
 from gourmet.errors import UsageError
-from gourmet.measure import claims, page, scenarios, storage, sweep, tables
+from gourmet.measure import claims, scenarios, storage, sweep, tables
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
@@ -208,7 +208,7 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
             click.echo(f"differs in {words}")
         table(headings, rows)
     if save:
-        save.write_text(page.comparison(first, second, pairs, noise / 100))
+        save.write_text(storage.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)
     claims.refuse_slower(pairs, noise / 100)
 

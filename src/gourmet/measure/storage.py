@@ -1,17 +1,24 @@
-"""Where benchmarks are kept: a folder a run, with the JSON, the CSV and the page; some in a page of docs/."""
+"""Benchmarks as pages, and where they are kept: a folder a run, with JSON, CSV and page; some in docs/."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gourmet.measure import charts, page, tables
+from gourmet.config_change import as_pbtxt, summary
+from gourmet.measure import charts, tables
+from gourmet.measure.claims import Pair, differences
 from gourmet.measure.results import Bench, UnreadableResult, as_json, read
+from gourmet.reports import page
 from gourmet.reports.table import markdown, write_section
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"
+# A page that has figures of benchmarks in it, or includes the templates that have.
+render: Final = partial(page.render, charts=charts, tables=tables, summary=summary, as_pbtxt=as_pbtxt)
 
 
 def save(bench: Bench, folder: Path | None = None) -> Path:
@@ -20,8 +27,25 @@ def save(bench: Bench, folder: Path | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_text(as_json(bench))
     (folder / "bench.csv").write_text(tables.as_csv(bench))
-    (folder / "index.html").write_text(page.report(bench))
+    (folder / "index.html").write_text(as_page(bench))
     return folder
+
+
+def as_page(bench: Bench) -> str:
+    return render("measure/bench.html", bench=bench, **vars(bench))
+
+
+def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
+    """Two runs side by side."""
+    return render(
+        "measure/comparison.html",
+        title=f"{now.title}: now against before",
+        before=before,
+        now=now,
+        pairs=pairs,
+        noise=noise,
+        changed=differences(before, now),
+    )
 
 
 def load(path: Path) -> Bench:

@@ -9,20 +9,10 @@ from typing import Any
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, perf_analyzer, validity
+from gourmet.measure import async_client, perf_analyzer, task, validity
 from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
-from gourmet.measure.task import (
-    Addresses,
-    Answers,
-    MeasureOptions,
-    Workload,
-    ask_alone,
-    check_possible,
-    of_onnx,
-    only_ours,
-    wire_for,
-)
+from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
 from gourmet.serving.client import describe_model, triton
@@ -41,13 +31,13 @@ def prepare(model: str, target: Addresses, data: DataSource, *, through_app: boo
         )
     wire = wire_for(target, LoadSpec(model, through="app" if through_app else "triton"), rows)
     batched = rows.batched or through_app
-    alone = ask_alone(wire, len(rows), batched)
+    alone = task.ask_alone(wire, len(rows), batched)
     if through_app:
         _check_served_by(alone[0], rows.info, target)
     if data.reference is None:
         return Workload(model, rows, Answers(alone, batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"
-    right = Answers(of_onnx(data.reference, rows), batched, source)
+    right = Answers(task.of_onnx(data.reference, rows), batched, source)
     for row, answer in enumerate(alone):
         right.check_row(row, answer, "a row asked alone")
     return Workload(model, rows, right)
@@ -96,10 +86,10 @@ def measure(
     workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions, arm: str = ""
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
-    check_possible(demand, workload.rows, effort)
+    task.check_possible(demand, workload.rows, effort)
     with triton(target.url) as client:
         config = client.get_model_config(demand.model)
-    ours = effort.client == "gourmet" or only_ours(demand, workload.rows, effort)
+    ours = effort.client == "gourmet" or task.only_ours(demand, workload.rows, effort)
     client_measures = async_client.measure if ours else perf_analyzer.measure
     for attempt in range(1, effort.attempts + 1):
         try:

@@ -12,20 +12,10 @@ import numpy as np
 
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
+from gourmet.measure import transports
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.transports import (
-    Answer,
-    App,
-    RawReply,
-    Request,
-    RequestFailed,
-    StreamedGrpc,
-    StreamedHttp,
-    TritonGrpc,
-    TritonHttp,
-    Wire,
-)
+from gourmet.measure.transports import Answer, RawReply, Request, RequestFailed, Wire
 from gourmet.measure.validity import Untrusted, WrongAnswers
 
 # A batch's products round differently than a single row's; more than this is another answer.
@@ -109,13 +99,13 @@ class Workload:
 def wire_for(target: Addresses, demand: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
     """The way of asking that a demand wants."""
     if demand.through == "app":
-        return App(target.app_url, rows.pictures)
+        return transports.App(target.app_url, rows.pictures)
     if demand.protocol == "grpc":
-        kind = StreamedGrpc if rows.info.decoupled else TritonGrpc
+        kind = transports.StreamedGrpc if rows.info.decoupled else transports.TritonGrpc
         return kind(target.grpc_url, demand.model, rows, regions)
     if rows.info.decoupled:
-        return StreamedHttp(target.url, demand.model, rows)
-    return TritonHttp(target.url, demand.model, rows, regions)
+        return transports.StreamedHttp(target.url, demand.model, rows)
+    return transports.TritonHttp(target.url, demand.model, rows, regions)
 
 
 def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.config_change import summary
-from gourmet.measure.page import render
 from gourmet.measure.results import Point
-from gourmet.measure.storage import folder_name
+from gourmet.measure.storage import folder_name, render
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
 from gourmet.tuning.results import PRESENT, Tuning, as_json, nearest
