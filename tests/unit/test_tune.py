@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -280,6 +281,16 @@ def test_the_picture_shows_goal_front_and_both_sides() -> None:
         assert words in drawn
     lone = replace(tuning("out of reach"), duel=None, best=PRESENT)
     assert "<svg" in report.pareto(lone)
+
+
+def test_the_page_says_where_the_time_goes_of_a_duel_and_why_to_believe_it(tmp_path: Path) -> None:
+    report.save(tuning("better"), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("<svg") == 3
+    assert "Where the time goes" in page
+    assert "Why to believe them" in page
+    report.save(replace(tuning("undecided"), duel=None), tmp_path)
+    assert (tmp_path / "index.html").read_text().count("<svg") == 1
 
 
 @pytest.mark.parametrize(
