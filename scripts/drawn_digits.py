@@ -1,7 +1,7 @@
 """Digits drawn with a round brush, as somebody draws them on a page: the sample, and what tests send.
 
-`python scripts/drawn_digits.py` writes sample.png again, and the ready-made digits of the
-page into its folder.
+`python scripts/drawn_digits.py` writes the system's pictures again (sample.png; digits.png, the ten side by
+side), and the ready-made digits of the page into its folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from PIL import Image, ImageDraw
 
 ROOT: Final = Path(__file__).parents[1]
@@ -67,6 +68,10 @@ def png(
 
 
 if __name__ == "__main__":
-    (ROOT / "src" / "gourmet" / "systems" / "digits" / "sample.png").write_bytes(png(3))
-    for digit in range(len(STROKES)):
-        (ROOT / "app" / "static" / "digits" / f"{digit}.png").write_bytes(png(digit))
+    system = ROOT / "src" / "gourmet" / "systems" / "digits"
+    (system / "sample.png").write_bytes(png(3))
+    pictures = [png(digit) for digit in range(len(STROKES))]
+    for digit, picture in enumerate(pictures):
+        (ROOT / "app" / "static" / "digits" / f"{digit}.png").write_bytes(picture)
+    side_by_side = np.hstack([np.asarray(Image.open(io.BytesIO(picture))) for picture in pictures])
+    Image.fromarray(side_by_side).save(system / "digits.png", optimize=True)

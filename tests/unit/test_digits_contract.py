@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import drawn_digits
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -118,3 +120,13 @@ def test_the_sample_is_what_its_script_draws() -> None:
     drawn = np.asarray(Image.open(io.BytesIO(drawn_digits.png(3))))
     bundled = np.asarray(Image.open(io.BytesIO(contract.SYSTEM.sample())))
     np.testing.assert_array_equal(drawn, bundled)
+
+
+def test_the_examples_are_the_ten_digits_in_turn_and_the_same_for_the_same_seed() -> None:
+    examples = contract.SYSTEM.examples(20, seed=3)
+    assert len(set(examples)) == 20
+    assert contract.SYSTEM.examples(20, seed=3) == examples
+    model = onnxruntime.InferenceSession(Path("triton/models/digits/1/model.onnx"))
+    tensors = np.concatenate([contract.SYSTEM.encode(example, "FP32") for example in examples])
+    logits = model.run(None, {model.get_inputs()[0].name: tensors})[0]
+    assert logits.argmax(axis=1).tolist() == [*range(10)] * 2

@@ -30,6 +30,8 @@ _INK_SIZE: Final = 20
 # Ink of about the right size is moved and not resampled, which would only blur it.
 _RIGHT_SIZES: Final = range(17, 24)
 _DECODED_SIZE: Final = 280
+# The ten digits side by side, drawn by scripts/drawn_digits.py.
+_DRAWN: Final = Path(__file__).with_name("digits.png")
 # Of 255: less than this between ink and background is not ink.
 _FAINTEST_INK: Final = 24
 # As a share of the strongest ink: less is the noise of a photo or a JPEG and not part of the digit.
@@ -43,10 +45,12 @@ class DigitClassifier(PictureClassifier):
     """A classifier of ink on paper, whose pixels are grey and laid out as MNIST's."""
 
     def examples(self, count: int, seed: int, size: Size = EXAMPLE_SIZE) -> Sequence[bytes]:
-        """The sample, turned and stretched by chance; as large as it is, whatever `size`."""
+        """The ten digits in turn, turned and stretched by chance; as large as they are, whatever `size`."""
         random = np.random.default_rng(seed)
-        with Image.open(self.sample_file) as sample:
-            turned = [sample.rotate(random.uniform(-30, 30)) for _ in range(count)]
+        with Image.open(_DRAWN) as picture:
+            digits = np.hsplit(np.asarray(picture), len(self.labels))
+        drawn = [Image.fromarray(digits[number % len(digits)]) for number in range(count)]
+        turned = [each.rotate(random.uniform(-20, 20)) for each in drawn]
         return [png(each.resize(tuple(random.integers(140, 281, 2)))) for each in turned]
 
     def pixels(self, data: bytes) -> Pixels:
