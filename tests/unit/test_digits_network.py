@@ -44,7 +44,7 @@ def test_weights_come_back_as_they_were_saved_and_others_are_refused(
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
     save_tensors(path, network.state_dict(), {**network.about, "system": "food11"})
-    with pytest.raises(BadWeights, match="of the system food11, not five convolutions"):
+    with pytest.raises(BadWeights, match="its system is food11, not digits"):
         load(path)
 
 

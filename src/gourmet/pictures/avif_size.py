@@ -39,30 +39,24 @@ class _Bits:
         return (value >> (-self._at % 8)) & ((1 << count) - 1)
 
 
-class _Parts:
-    """Those that may still come."""
-
-    def __init__(self) -> None:
-        self._left = _MAX_PARTS
-
-    def count(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise Unreadable(f"it has more than {_MAX_PARTS} parts")
-
-
 def pixels(data: bytes) -> int:
     """The pixels of all frames that decoding `data` may allocate; raise Unreadable where that is hidden."""
-    found = 0
-    parts = _Parts()
-    for stream in _streams(data, parts):
-        found += max(map(_frame_pixels, _sequence_headers(stream, parts)), default=0)
+    parts = iter(range(_MAX_PARTS))  # those that may still come
+    found = sum(
+        max(map(_frame_pixels, _sequence_headers(stream, parts)), default=0)
+        for stream in _streams(data, parts)
+    )
     if not found:
         raise Unreadable("it has no sequence header")
     return found
 
 
-def _streams(data: bytes, parts: _Parts) -> Iterator[bytes]:
+def _count(parts: Iterator[int]) -> None:
+    if next(parts, None) is None:
+        raise Unreadable(f"it has more than {_MAX_PARTS} parts")
+
+
+def _streams(data: bytes, parts: Iterator[int]) -> Iterator[bytes]:
     """What the item location box points to, item by item."""
     outer = list(_boxes(data, 0, len(data), parts))
     if any(kind == b"moov" for kind, _, _ in outer):
@@ -79,7 +73,7 @@ def _streams(data: bytes, parts: _Parts) -> Iterator[bytes]:
     id_bits = 32 if version == 2 else 16
     bytes_seen = 0
     for _ in range(places.take(id_bits)):
-        parts.count()
+        _count(parts)
         places.take(id_bits)
         method = places.take(16) & 15 if version else 0
         if method > 1:
@@ -89,7 +83,7 @@ def _streams(data: bytes, parts: _Parts) -> Iterator[bytes]:
         base = places.take(base_bits)
         pieces: list[bytes] = []
         for _ in range(places.take(16)):
-            parts.count()
+            _count(parts)
             places.take(index_bits if version else 0)
             place, length = base + places.take(offset_bits), places.take(length_bits)
             pieces.append(source[place : place + length if length else len(source)])
@@ -99,9 +93,9 @@ def _streams(data: bytes, parts: _Parts) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
-def _boxes(data: bytes, begin: int, end: int, parts: _Parts) -> Iterator[Box]:
+def _boxes(data: bytes, begin: int, end: int, parts: Iterator[int]) -> Iterator[Box]:
     while begin + 8 <= end:
-        parts.count()
+        _count(parts)
         size, kind, head = int.from_bytes(data[begin : begin + 4], "big"), data[begin + 4 : begin + 8], 8
         if size == 1:
             size, head = int.from_bytes(data[begin + 8 : begin + 16], "big"), 16
@@ -113,11 +107,11 @@ def _boxes(data: bytes, begin: int, end: int, parts: _Parts) -> Iterator[Box]:
         begin += size
 
 
-def _sequence_headers(stream: bytes, parts: _Parts) -> Iterator[bytes]:
+def _sequence_headers(stream: bytes, parts: Iterator[int]) -> Iterator[bytes]:
     """The sequence headers among the units of an AV1 stream; what is none (an Exif item) has none."""
     at = 0
     while at < len(stream):
-        parts.count()
+        _count(parts)
         kind, extended, sized = stream[at] >> 3 & 15, stream[at] & 4, stream[at] & 2
         at += 2 if extended else 1
         size = len(stream) - at

@@ -24,8 +24,6 @@ from gourmet.pictures.decode import PictureInfo, Pixels, identify, square_pixels
 Floats = npt.NDArray[np.float32]
 Size = tuple[int, int]
 EXAMPLE_SIZE: Final[Size] = (400, 300)
-IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
-IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
@@ -49,9 +47,9 @@ class PictureClassifier:
     input_size: int = 224
     # What the only input of a model may be: a picture as bytes, pixels, or the normalised tensor.
     datatypes: tuple[str, ...] = ("BYTES", "UINT8", "FP32")
-    # The channel statistics that clients of a model with an FP32 input apply themselves.
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    # The channel statistics that clients of a model with an FP32 input apply themselves: ImageNet's.
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     # The names of a model's output, if it is probabilities or if it is logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)

@@ -6,9 +6,10 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from textwrap import shorten
 from typing import Any, Final
 
 import safetensors
@@ -82,47 +83,26 @@ def _is_torchscript(path: Path) -> bool:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def check_about(
-    path: Path, about: Mapping[str, Any], system: str, architecture: str, labels: Sequence[str]
-) -> None:
-    """Refuse `path` unless what it says `about` itself is that it holds this network with these labels."""
+def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse `path` unless what it says `about` itself is what is wanted."""
     if not about:
         raise BadWeights(f"{path} was not written by `gourmet train`: it says nothing about the network")
-    if about.get("system") != system or about.get("architecture") != architecture:
-        raise BadWeights(
-            f"{path} holds {about.get('architecture')} of the system {about.get('system')}, "
-            f"not {architecture} of {system}"
-        )
-    if tuple(about["labels"]) != tuple(labels):
-        raise BadWeights(f"{path} was trained on the labels {about['labels']}, not on {list(labels)}")
+    for key, value in wanted.items():
+        if about.get(key) != value:
+            raise BadWeights(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
 
 
 def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
     """Load `tensors`, read from `path`, into `module`, or say how they do not fit."""
-    want = module.state_dict()
-    # Older files lack counters of batches, on which nothing that is served depends.
-    missing = [name for name in want if name not in tensors and not name.endswith("num_batches_tracked")]
-    extra = [name for name in tensors if name not in want]
-    if missing or extra:
-        raise BadWeights(
-            f"{path} is of another network: it lacks {_some(missing)}, and has {_some(extra)} besides"
-        )
-    fixed = {name for name, _ in module.named_buffers() if not _STATISTICS.search(name)}
-    for name, tensor in tensors.items():
-        if tensor.shape != want[name].shape:
-            raise BadWeights(
-                f"{path} is of another network, or of one with other labels: its {name} is "
-                f"{list(tensor.shape)}, and {list(want[name].shape)} is wanted"
-            )
-        if name in fixed and not torch.allclose(tensor.cpu().double(), want[name].cpu().double()):
+    fixed = {name: want.clone() for name, want in module.named_buffers() if not _STATISTICS.search(name)}
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as exc:
+        differences = "; ".join(shorten(line, 250) for line in str(exc).splitlines()[1:])
+        raise BadWeights(f"{path} is of another network, or of one with other labels: {differences}") from exc
+    for name, want in fixed.items():
+        if not torch.allclose(module.get_buffer(name).double(), want.double()):
             raise BadWeights(
                 f"{path} was trained for something else: its {name}, which training does not change, "
                 "differs. Name weights of a run on data divided in the same way, or none"
             )
-    module.load_state_dict(tensors)
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of `names`, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}" if names else "nothing"

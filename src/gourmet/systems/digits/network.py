@@ -55,7 +55,7 @@ def _convolution(channels: int, filters: int) -> tuple[nn.Module, ...]:
 def load(path: Path, architecture: str = "", /) -> tuple[DigitsNetwork, dict[str, Any]]:
     """The network in `path`, ready to answer, and what the file says about it."""
     tensors, about = load_tensors(path)
-    check_about(path, about, contract.SYSTEM.name, architecture or ARCHITECTURE, contract.SYSTEM.labels)
+    check_about(path, about, describe(contract.SYSTEM, architecture or ARCHITECTURE))
     network = DigitsNetwork()
     put_tensors(network, tensors, path)
     return network.eval(), about

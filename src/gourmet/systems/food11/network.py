@@ -65,7 +65,7 @@ def load(path: Path, architecture: str = "", /) -> tuple[nn.Module, dict[str, An
     if architecture not in ("", ARCHITECTURE):
         return torchvision_network.TorchvisionNetwork(contract.SYSTEM, architecture)(path)
     tensors, about = load_tensors(path)
-    check_about(path, about, contract.SYSTEM.name, ARCHITECTURE, contract.SYSTEM.labels)
+    check_about(path, about, torchvision_network.describe(contract.SYSTEM, ARCHITECTURE))
     network = Food11Network(about["dishes"], about["dish_classes"])
     put_tensors(network, tensors, path)
     return network.eval(), about

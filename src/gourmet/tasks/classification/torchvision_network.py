@@ -61,10 +61,9 @@ class TorchvisionNetwork:
         architecture = architecture or self.architecture
         network = build(architecture, len(self.system.labels))
         tensors, about = load_tensors(path)
-        if about:
-            check_about(path, about, self.system.name, architecture, self.system.labels)
-        else:
-            about = {**describe(self.system, architecture), "foreign": True}
+        described = describe(self.system, architecture)
+        about = about or {**described, "foreign": True}
+        check_about(path, about, described)
         put_tensors(network, tensors, path)
         return network.eval(), about
 
