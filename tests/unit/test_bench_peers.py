@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gourmet.errors import GourmetError
 from gourmet.measure.validity import WrongAnswers
-from gourmet.reports.table import NoPlaceForReport
 from gourmet.systems.food11 import contract
 from peers import contenders, report, summary, traffic, venv, windows
 from peers.expected import complaint, plain_decode
@@ -234,7 +234,7 @@ def test_what_others_disturbed_is_shown_and_not_judged() -> None:
 
 def test_a_page_without_a_place_for_the_report_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / report.PAGE).write_text("# Ours\n")
-    with pytest.raises(NoPlaceForReport, match="add both"):
+    with pytest.raises(GourmetError, match="add both"):
         report.write(results(), {}, tmp_path, "today")
     assert (tmp_path / report.PAGE).read_text() == "# Ours\n"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
-from gourmet.lab.claims import Claim, Grades, NotRight
+from gourmet.errors import GourmetError
+from gourmet.lab.claims import Claim, Grades
 from gourmet.lab.server import Executions, take
 from gourmet.measure.perf_analyzer import PerfAnalyzerError
 from gourmet.systems.food11.contract import SYSTEM
@@ -51,7 +52,7 @@ def test_a_claim_that_fails_says_what_to_make_of_it_and_the_end_counts_it() -> N
 def test_what_is_required_stops_where_it_does_not_hold() -> None:
     grades = Grades()
     grades.require("2", HELD)
-    with pytest.raises(NotRight, match=r"Pigs fly: no \(0 of 9\)\. They lack wings"):
+    with pytest.raises(GourmetError, match=r"Pigs fly: no \(0 of 9\)\. They lack wings"):
         grades.require("2", HELD, FAILED)
     assert "NOT seen here" in grades._repr_markdown_()
 

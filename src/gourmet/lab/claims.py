@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from gourmet.errors import GourmetError
 
 
-class NotRight(GourmetError):
-    """Something is wrong without which the rest of the notebook means nothing."""
-
-
 @dataclass(frozen=True)
 class Claim:
     """What a reader should see, whether it holds here, by which figures, and what to make of it if not."""
@@ -56,7 +52,7 @@ class Grades(dict[str, Judgement]):
     def require(self, exercise: str, *claims: Claim) -> Judgement:
         """Like `judge`, but stop where a claim does not hold: nothing after it would mean anything."""
         for wrong in (claim for claim in self.judge(exercise, *claims) if not claim.holds):
-            raise NotRight(f"{wrong.words}: no ({wrong.figures}). {wrong.otherwise}")
+            raise GourmetError(f"{wrong.words}: no ({wrong.figures}). {wrong.otherwise}")
         return self[exercise]
 
     def __repr__(self) -> str:

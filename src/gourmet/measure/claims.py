@@ -78,14 +78,6 @@ def over(points: Sequence[Point], show: Callable[[Point], str], label: Callable[
     return ", ".join(f"{show(point)} ({label(point)})" for point in points)
 
 
-class NothingInCommon(GourmetError):
-    """Two runs that measured different things."""
-
-
-class Slower(GourmetError):
-    """A regression beyond noise."""
-
-
 @dataclass(frozen=True)
 class Pair:
     """The same demand in both runs; ratios are now ÷ before."""
@@ -109,7 +101,7 @@ def compare(before: Bench, now: Bench, noise: float = NOISE) -> list[Pair]:
     pairs = [_pair(known[point.name], point, noise) for point in now.points if point.name in known]
     if not pairs:
         one, other = (", ".join(point.name for point in bench.points[:4]) for bench in (before, now))
-        raise NothingInCommon(
+        raise GourmetError(
             f"the runs have no point in common: one has {one}, the other {other}; "
             "compare two runs of the same command"
         )
@@ -125,10 +117,11 @@ def differences(before: Bench, now: Bench) -> list[str]:
 
 
 def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
+    """Raise where a point regressed beyond noise."""
     worse = [pair for pair in pairs if pair.verdict == "slower"]
     if worse:
         worst = min(worse, key=lambda pair: pair.speed.value)
-        raise Slower(
+        raise GourmetError(
             f"{len(worse)} of {len(pairs)} points got slower by more than {noise:.0%} of noise, most "
             f"{worst.name}: throughput × {worst.rate:.2f}, mean latency × {worst.latency:.2f}"
         )

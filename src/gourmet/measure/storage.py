@@ -75,20 +75,12 @@ def write_docs(bench: Bench, name: str, folder: Path, page_name: str) -> tuple[P
     text, picture = folder / page_name, folder / f"labs-{name}.svg"
     begin = f"<!-- from here on written by `gourmet bench scenario {name}` -->"
     end = f"<!-- to here: {name} -->"
-    write_section(text, begin, end, _as_markdown(bench, picture.name), "The labs on this machine")
+    write_section(
+        text,
+        begin,
+        end,
+        render("measure/section.txt", bench=bench, picture=picture.name, markdown=markdown),
+        "The labs on this machine",
+    )
     picture.write_text(charts.throughput(bench.points))
     return text, picture
-
-
-def _as_markdown(bench: Bench, picture: str) -> str:
-    machine = "; ".join(f"{key} {value}" for key, value in bench.machine.items())
-    parts = [
-        f"`{bench.command}`, {bench.when[:10]}: {machine}.\n",
-        f"{bench.about}\n",
-        *([markdown(*tables.goals(bench))] if bench.goals else []),
-        *(f"- {finding.mark} {finding.says}" for finding in bench.findings),
-        *(f"- {refused}" for refused in bench.refused),
-        f"\n![Throughput of every point]({picture})\n",
-        markdown(*tables.figures(bench.points)),
-    ]
-    return "\n".join(parts)

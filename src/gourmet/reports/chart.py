@@ -6,7 +6,7 @@ Where everything stands is computed here; the shapes are in the templates.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,17 +105,16 @@ def bars(
     most: float | None = None,
     around: float | None = None,
     colours: Mapping[str, str] | None = None,
-    width: float = WIDTH,
 ) -> Drawing:
     """A bar a row under its name, from 0, or a dot beside a line `around`; `colours` is the legend above."""
-    named, deep = _legend(list((colours or {}).items()), 14, width)
+    named, deep = _legend(list((colours or {}).items()), 14, WIDTH)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
     low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
-    x = Scale(ticks(low, most or high), 14, width - 60)
+    x = Scale(ticks(low, most or high), 14, WIDTH - 60)
     top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
     rows = [(top + _ROW * place, bar) for place, bar in enumerate(shown)]
     given = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}
-    return _drawn("bars.svg", width, bottom + 44, title, around=around, rows=rows, **given)
+    return _drawn("bars.svg", WIDTH, bottom + 44, title, around=around, rows=rows, **given)
 
 
 @dataclass(frozen=True)
@@ -149,8 +148,9 @@ def lines(
     """
     width, height = size
     numbers = _decades if log else ticks
-    at_x = numbers(*(x_range or _around(x for series in shown for x, _ in series.points)))
-    at_y = numbers(*(y_range or _around(y for series in shown for _, y in series.points)))
+    across, up = zip(*(point for series in shown for point in series.points), strict=True)
+    at_x = numbers(*(x_range or (min(across), max(across))))
+    at_y = numbers(*(y_range or (min(up), max(up))))
     entries = [(series.name, series.colour) for series in shown if series.name]
     named, deep = _legend(entries if len(entries) > 1 else [], _LEFT, width)
     x = Scale(at_x, _LEFT, width - 24, log)
@@ -187,8 +187,3 @@ def _legend(
         placed.append((x, y, name, colour))
         x += wide
     return placed, y + 4 if placed else 0.0
-
-
-def _around(values: Iterable[float]) -> Range:
-    found = list(values)
-    return (min(found), max(found)) if found else (0.0, 1.0)

@@ -6,9 +6,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
@@ -19,21 +17,16 @@ _PACKAGES: Final = ("nvidia-pytriton", "tritonclient", "onnxruntime", "openvino"
 
 def about() -> dict[str, str]:
     """What a reader needs to know to compare a figure with one of their own."""
+    versions = {package.name.lower(): package.version for package in distributions()}
     return {
         "processor": _processor(),
         "cpus": f"{available_cpus()} of {os.cpu_count()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": ", ".join(_versions()),
+        # Where only a client runs, there is no torch.
+        "versions": ", ".join(f"{name} {versions[name]}" for name in _PACKAGES if name in versions),
         "commit": _commit(),
     }
-
-
-def _versions() -> Iterator[str]:
-    """What is here of the packages that matter: where only a client runs, there is no torch."""
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            yield f"{package} {version(package)}"
 
 
 def _processor() -> str:

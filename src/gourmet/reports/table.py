@@ -8,10 +8,6 @@ from pathlib import Path
 from gourmet.errors import GourmetError
 
 
-class NoPlaceForReport(GourmetError):
-    """The page has no part that the command may write."""
-
-
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose figures stand to the right."""
     ruled = ("---", *("---:" for _ in headings[1:]))
@@ -40,7 +36,5 @@ def write_section(page: Path, begin: str, end: str, words: str, heading: str) ->
     before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not begun or not ended:
-        raise NoPlaceForReport(
-            f"{page} has no lines {begin!r} and {end!r}: add both, empty, where it belongs"
-        )
+        raise GourmetError(f"{page} has no lines {begin!r} and {end!r}: add both, empty, where it belongs")
     page.write_text(f"{before}{begin}\n{words}{end}{after}")

@@ -229,10 +229,6 @@ class _Graph:
         return float(_COUNTS[node.op_type](node, ins, [self.shapes[name] for name in node.output if name]))
 
 
-def _nothing(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
-    return 0.0
-
-
 def _each(of: int) -> _Count:
     """So many operations for each element of the output."""
     return lambda node, ins, outs: of * math.prod(outs[0])
@@ -268,7 +264,7 @@ def _pool(node: Any, ins: Sequence[Shape], outs: Sequence[Shape]) -> float:
 
 
 _COUNTS: Final[dict[str, _Count]] = {
-    **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _nothing),
+    **dict.fromkeys(_TYPES["moves"] + _TYPES["free"], _each(0)),
     **{name: _each(int(of)) for of, names in _TYPES["each"].items() for name in names},
     **dict.fromkeys(_TYPES["reductions"], _reduction),
     **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv"), _convolution),
