@@ -28,6 +28,7 @@ from gourmet.contracts import Array
 from gourmet.measure.inputs import InputRows, raw
 from gourmet.runtime import generate
 from gourmet.serving.client import triton
+from gourmet.serving.waiting import wait_until
 
 Answer = dict[str, Array]
 
@@ -268,9 +269,20 @@ def in_shared_memory(url: str, rows: InputRows, batch: int) -> Iterator[Regions]
             try:
                 yield places
             finally:
-                client.unregister_system_shared_memory(_REGION)
+                wait_until(lambda: _unregistered(client), 5, "Triton did not let go of the inputs")
     finally:
         path.unlink(missing_ok=True)
+
+
+def _unregistered(client: triton_http.InferenceServerClient) -> bool:
+    """Whether Triton let go of the region, which it holds for a moment after its last answer."""
+    try:
+        client.unregister_system_shared_memory(_REGION)
+    except InferenceServerException as exc:
+        if "in use" not in str(exc):
+            raise
+        return False
+    return True
 
 
 def requests(wire: Wire, rows: int, batch: int) -> list[Request]:
