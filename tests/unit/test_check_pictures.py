@@ -9,7 +9,8 @@ import pytest
 from gourmet.errors import GourmetError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.tasks.classification.checking.pictures import BadPictures, Pictures, find
+from gourmet.tasks.classification.checking.pictures import Pictures, find
+from gourmet.tasks.furniture import BadData
 
 CLASSES = range(len(contract.SYSTEM.labels))
 
@@ -94,9 +95,7 @@ def test_loose_pictures_named_by_class_stay_labelled_where_the_part_is_empty(
 def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
     for picture in (labelled / "09").iterdir():
         picture.unlink()
-    with pytest.raises(
-        BadPictures, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"
-    ):
+    with pytest.raises(BadData, match=r"no pictures of Soup \(1 of the model's 11 labels\).*--missing-cl"):
         asked(labelled, "all")
     found = asked(labelled, "all", missing_classes=True)
     assert len(found) == 100
@@ -119,5 +118,5 @@ def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None
 )
 def test_no_pictures_at_all_is_a_sentence(tmp_path: Path, name: str, complaint: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadPictures, match=complaint):
+    with pytest.raises(BadData, match=complaint):
         asked(tmp_path / name)

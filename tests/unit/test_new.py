@@ -23,7 +23,7 @@ from gourmet.repository import read_config
 from gourmet.serving import Stack
 from gourmet.systems import registry
 from gourmet.tasks import furniture
-from gourmet.tasks.classification.targets import open_onnx
+from gourmet.tasks.classification.export import open_onnx
 
 New = Callable[..., Result]
 

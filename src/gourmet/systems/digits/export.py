@@ -8,8 +8,7 @@ from gourmet.deploying.target import Export
 from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA
 from gourmet.systems.digits.network import load
-from gourmet.tasks.classification.export import ClassifierExport
-from gourmet.tasks.classification.targets import Onnx
+from gourmet.tasks.classification.export import ClassifierExport, Onnx
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,

@@ -9,8 +9,7 @@ from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import load
-from gourmet.tasks.classification.export import ClassifierExport
-from gourmet.tasks.classification.targets import Onnx, TorchScript
+from gourmet.tasks.classification.export import ClassifierExport, Onnx, TorchScript
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,

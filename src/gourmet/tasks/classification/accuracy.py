@@ -63,14 +63,8 @@ class Accuracy:
         """For a report that another program reads."""
         return {
             "photos": self.photos,
-            "top1": round(self.top1, 4),
-            "top3": round(self.top3, 4),
-            "top5": round(self.top5, 4),
-            "balanced": round(self.balanced, 4),
-            "balanced_95": [
-                round(self.balanced - self.balanced_margin, 4),
-                round(self.balanced + self.balanced_margin, 4),
-            ],
+            **{name: round(getattr(self, name), 4) for name in ("top1", "top3", "top5", "balanced")},
+            "balanced_95": [round(self.balanced + side * self.balanced_margin, 4) for side in (-1, 1)],
             "per_class": {each.label: round(each.recall, 4) for each in self.classes},
         }
 

@@ -1,27 +1,205 @@
-"""A classifier's weights, read and set beside pictures, ready to be deployed."""
+"""A classifier ready to be deployed: served models, each compared with the network that it is made from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnxruntime
+import torch
+from torch import nn
 
-from gourmet.deploying.target import Deployment
+from gourmet.deploying.target import Deployment, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime.manifest import sha256
+from gourmet.tasks.classification import gate
+from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
-from gourmet.tasks.classification.gate import Pixels
-from gourmet.tasks.classification.targets import Formats, Source
+from gourmet.tasks.classification.files import filled_in
+from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.furniture import BadData, Data, Load
 from gourmet.training.task import Tick
 
+OPSET: Final = 17
 _CALIBRATED_ON: Final = 512
 _MADE_UP: Final = 64
+Normalise = Callable[[Pixels], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the models of a system are made of, and compared with."""
+
+    system: PictureClassifier
+    network: nn.Module
+    calibration: Calibration
+    to_calibrate: Pixels  # for quantization, from the training part
+    held_out: Pixels  # to pass the gate with
+    held_out_classes: npt.NDArray[np.int64] | None  # None where nobody has labelled them
+
+    @property
+    def eager(self) -> Answers:
+        """The network as it was trained, asked with pixels."""
+        return eager(self.network, self.system.normalise)
+
+    def example(self, rows: int) -> torch.Tensor:
+        """A tensor to trace the network with."""
+        blank = np.zeros((rows, *self.held_out.shape[1:]), np.uint8)
+        return torch.rand(self.system.normalise(blank).shape)
+
+
+Formats = Mapping[str, Callable[[Source], Target]]
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """The format of most classifiers: an ONNX file that takes the network's tensor and gives its logits."""
+
+    model: str
+    input: str = "input"
+    output: str = "output"
+    batched: bool = True
+
+    def __call__(self, source: Source) -> Target:
+        def opened(path: Path) -> Answers:
+            normalise = source.system.normalise
+            return open_onnx(path, self.input, self.output, normalise, batched=self.batched)
+
+        row = list(source.example(1).shape[1:])
+        new = new_model(source.system, self.model, self.input, row, self.output, batched=self.batched)
+        verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
+        return Target(self.model, "model.onnx", partial(self._write, source), verify, new)
+
+    def _write(self, source: Source, path: Path) -> dict[str, Any]:
+        example = source.example(2 if self.batched else 1)
+        # The exporter refuses a name such as a number, which the file can have.
+        name = self.output if not self.output.isdigit() else "output"
+        export_onnx(source.network, example, path, self.input, name, batched=self.batched)
+        model = onnx.load(path)
+        if name != self.output:
+            for node in model.graph.node:
+                node.output[:] = [self.output if output == name else output for output in node.output]
+            model.graph.output[0].name = self.output
+            onnx.save(model, path)
+        onnx.checker.check_model(model, full_check=True)
+        shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
+        return {"form": "ONNX", "opset": OPSET, "input": f"float32 [{shape}]"}
+
+
+@dataclass(frozen=True)
+class TorchScript:
+    """A traced network, for a Python model that opens it."""
+
+    model: str
+
+    def __call__(self, source: Source) -> Target:
+        def opened(path: Path) -> Answers:
+            with old_but_fastest():
+                network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
+                served = torch.jit.optimize_for_inference(torch.jit.freeze(network))
+                return eager(served, source.system.normalise)
+
+        verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
+        return Target(self.model, "model.pt", partial(self._write, source), verify)
+
+    def _write(self, source: Source, path: Path) -> dict[str, Any]:
+        """Freezing and fusing are the server's: what they make cannot be saved."""
+        example = source.example(2)
+        with torch.no_grad(), old_but_fastest():
+            traced = torch.jit.trace(source.network, example)  # type: ignore[no-untyped-call]
+        traced.save(str(path))
+        return {
+            "form": "TorchScript, traced",
+            "input": f"float32 [N, {', '.join(map(str, example.shape[1:]))}]",
+        }
+
+
+def export_onnx(
+    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
+) -> None:
+    """Write `network` with one input `name` and one `output`, for any batch or for the example's alone.
+
+    A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
+    """
+    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
+    with old_but_fastest():
+        torch.onnx.export(
+            network,
+            (example,),
+            str(path),
+            dynamo=False,
+            input_names=[name],
+            output_names=[output],
+            dynamic_axes={name: {0: "batch"}, output: {0: "batch"}} if batched else None,
+            opset_version=OPSET,
+        )
+
+
+@contextlib.contextmanager
+def old_but_fastest() -> Iterator[None]:
+    """Silence torch about TorchScript: on CPUs nothing that it would rather have is as fast."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def eager(network: nn.Module, normalise: Normalise) -> Answers:
+    """A network asked with pixels."""
+
+    def answers(pixels: Pixels) -> Scores:
+        with torch.inference_mode():
+            return network(torch.from_numpy(normalise(pixels))).numpy()  # type: ignore[no-any-return]
+
+    return answers
+
+
+def open_onnx(
+    path: Path,
+    name: str,
+    output: str,
+    normalise: Normalise = lambda pixels: pixels,
+    *,
+    batched: bool = True,
+) -> Answers:
+    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input.
+
+    A model that is not `batched` is asked about one picture at a time.
+    """
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def answers(pixels: Pixels) -> Scores:
+        given = normalise(pixels)
+        rows = [given] if batched else np.split(given, len(given))
+        return np.concatenate([session.run([output], {name: each})[0] for each in rows])
+
+    return answers
+
+
+def new_model(
+    system: PictureClassifier, model: str, name: str, row: list[int], output: str, *, batched: bool
+) -> Mapping[str, str]:
+    """The folder of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
+    labels = "".join(f"{label}\n" for label in system.labels)
+    config = filled_in(
+        "config.pbtxt",
+        model=model,
+        input=name,
+        row=row,
+        output=output,
+        batched=batched,
+        system=system.name,
+        labels=system.labels,
+    )
+    return {"config.pbtxt": config, "labels.txt": labels}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from gourmet.tasks import furniture
 from gourmet.tasks.checking import Wanted, in_threads
 from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.checking.pictures import BadPictures, Pictures
+from gourmet.tasks.classification.checking.pictures import Pictures
+from gourmet.tasks.furniture import BadData
 from gourmet.training.task import Tick
 
 _AGAIN: Final = 64
@@ -167,9 +168,7 @@ def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, ti
                 took_ms = (time.monotonic() - began) * 1000.0
         except PictureError as exc:
             reason = f"{names[len(encoded)]} cannot be read: {exc} [{exc.code}]"
-        except InferenceServerException as exc:
-            reason = str(exc.message())
-        except BadAnswer as exc:
+        except (InferenceServerException, BadAnswer) as exc:
             reason = str(exc)
         except (gevent.Timeout, TimeoutError):
             reason = f"no answer within {wanted.timeout_s:g} s"
@@ -209,7 +208,7 @@ def _batches(pictures: Pictures, size: int, asked: Asked) -> Iterator[tuple[slic
         try:
             blobs = list(islice(everything, size))
         except OSError as exc:
-            raise BadPictures(f"{pictures.source} cannot be read: {exc}") from exc
+            raise BadData(f"{pictures.source} cannot be read: {exc}") from exc
         asked.sent += len(blobs)
         yield slice(first, first + len(blobs)), blobs
 

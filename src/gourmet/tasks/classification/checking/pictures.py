@@ -14,11 +14,7 @@ from gourmet.errors import GourmetError
 from gourmet.systems import registry
 from gourmet.tasks import furniture
 from gourmet.tasks.classification.labelled_pictures import SUFFIXES
-from gourmet.tasks.furniture import EmptyPart, Labelled, evenly
-
-
-class BadPictures(GourmetError):
-    """Pictures that say nothing about the model: none at all, or labelled for another one."""
+from gourmet.tasks.furniture import BadData, EmptyPart, Labelled, evenly
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,6 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
 
     A folder that holds nothing but pictures is not divided: all of it is asked about.
     """
-    if not data.exists():
-        raise BadPictures(f"{data} does not exist: --data names pictures, in a folder or a zip")
     loose = _loose(data)
     if loose is not None:
         try:
@@ -60,7 +54,7 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
             if loose:
                 return _unlabelled(data, loose, limit, str(exc))
             suffixes = ", ".join(sorted(SUFFIXES))
-            raise BadPictures(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
+            raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
     part = part or ("all" if loose else "test")
     there = _listing(system, data, part)
     labels = registry.classification(system).labels
@@ -74,7 +68,7 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
         return f"the part {part} of {data} has no pictures of {', '.join(absent)} ({of})"
 
     if (words := lacking(there)) and not missing_classes:
-        raise BadPictures(f"{words}: add some, or say --missing-classes to measure on the others alone")
+        raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
     pictures = evenly(there, limit)
     words = lacking(pictures)
     return Pictures(
@@ -97,7 +91,7 @@ def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
         with suppress(EmptyPart):  # few pictures may leave one empty
             pictures += known.listing(data, each)
     if not pictures:
-        raise BadPictures(f"{data} has no pictures in {', '.join(parts)}")
+        raise BadData(f"{data} has no pictures in {', '.join(parts)}")
     return pictures
 
 

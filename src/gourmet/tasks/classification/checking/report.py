@@ -178,10 +178,9 @@ class Report:
         )
 
     def summary(self) -> str:
-        stopped = [("STOPPED", "what follows is about the answers that had come by then")]
-        note = [("note", self.pictures.note)]
-        told = [*(stopped if self.stopped else ()), *(note if self.pictures.note else ()), *self.facts()]
-        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in told)]
+        stopped = "what follows is about the answers that had come by then" if self.stopped else ""
+        told = [("STOPPED", stopped), ("note", self.pictures.note), *self.facts()]
+        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in told if value)]
         if self.quality:
             heading = ("class", "pictures", "recall", "precision")
             lines += ["", columns([heading, *self.quality.accuracy.rows()])]
@@ -209,8 +208,8 @@ class Report:
                 f"probabilities apart by at most {again.largest_difference:.1e}",
             )
         if times := asked.latencies_ms:
-            requests = f"{_count(len(times), 'request')} of up to {_count(wanted.batch, 'row')}"
-            yield "latency", f"{as_words(percentiles(times))}, {requests}"
+            words = as_words(percentiles(times))
+            yield "latency", f"{words}, {len(times)} requests of up to {wanted.batch} rows"
         yield (
             "throughput",
             f"{self.rows_per_s:.0f} rows/s over {asked.wall_s:.1f} s, decoding here included; "
@@ -232,18 +231,11 @@ class Report:
         counts = self.counted
         sizes = ", ".join(f"{times} of {size}" for size, times in counts.executions_by_batch.items())
         mean = f"{counts.mean_batch:.1f} rows at once on average inside Triton"
-        words = [f"{mean} ({sizes})" if sizes else "none ran"]
-        if counts.cache_hits:
-            words.append(f"{counts.cache_hits} requests answered from the cache")
-        if counts.rows > self.asked.sent:
-            words.append(f"{counts.rows - self.asked.sent} rows were asked for by others")
-        return "; ".join(words)
+        words = f"{mean} ({sizes})" if sizes else "none ran"
+        return (
+            f"{words}; {counts.cache_hits} requests answered from the cache" if counts.cache_hits else words
+        )
 
 
 def _named(reasons: Sequence[str]) -> str:
-    more = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
-    return "; ".join([*reasons[:_NAMED], *more])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return "; ".join([*reasons[:_NAMED], *(("…",) if len(reasons) > _NAMED else ())])
