@@ -9,8 +9,9 @@ import onnx
 import pytest
 
 from gourmet.contracts import Tensors
+from gourmet.errors import GourmetError
 from gourmet.measure import raw_onnx
-from gourmet.measure.raw_onnx import Layout, RawOnnxError
+from gourmet.measure.raw_onnx import Layout
 
 
 def write(path: Path, operator: str) -> Path:
@@ -39,7 +40,7 @@ def test_every_layout_runs_and_reports(tmp_path: Path) -> None:
 
 def test_layouts_that_answer_differently_are_not_measured(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "RandomNormalLike")
-    with pytest.raises(RawOnnxError, match="2 sessions × 1 thread and 1 session × 1 thread answer"):
+    with pytest.raises(GourmetError, match="2 sessions × 1 thread and 1 session × 1 thread answer"):
         raw_onnx.measure(
             model,
             {"x": np.ones((1, 4), np.float32)},
@@ -58,7 +59,7 @@ def test_a_file_that_cannot_be_run_is_named(
     path = tmp_path / "m.onnx"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(RawOnnxError, match=says):
+    with pytest.raises(GourmetError, match=says):
         raw_onnx.measure(path, feeds, seconds=0.05, layouts=(Layout(1, 1),))
 
 

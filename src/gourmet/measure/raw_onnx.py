@@ -24,10 +24,6 @@ _RELATIVE_TOLERANCE: Final = 1e-3
 _ABSOLUTE_TOLERANCE: Final = 1e-4
 
 
-class RawOnnxError(GourmetError):
-    """The model cannot be run raw, or its answers depend on how it is run."""
-
-
 @dataclass(frozen=True)
 class Layout:
     """One way to use the machine: so many sessions, each of so many threads."""
@@ -72,7 +68,7 @@ def measure(
             pairs = zip(answer, expected, strict=True)
             if not all(np.allclose(*pair, _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE) for pair in pairs):
                 first = found[0].layout if found else layout
-                raise RawOnnxError(f"{layout} and {first} answer the same input differently: measure neither")
+                raise GourmetError(f"{layout} and {first} answer the same input differently: measure neither")
         found.append(summarise(layout, [moments for moments, _ in runs]))
     return found
 
@@ -95,7 +91,7 @@ def _warm_session(model: Path, feeds: Tensors, threads: int) -> Any:
         for _ in range(_WARM_UP_RUNS):
             session.run(None, feeds)
     except Exception as exc:
-        raise RawOnnxError(f"{model} cannot be run by ONNX Runtime: {exc}") from exc
+        raise GourmetError(f"{model} cannot be run by ONNX Runtime: {exc}") from exc
     return session
 
 

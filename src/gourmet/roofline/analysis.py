@@ -11,8 +11,7 @@ from gourmet.reports.chart import COLOURS, FAINT, INK, Drawing, Series, lines, s
 from gourmet.roofline.counting import Counted, Layer
 from gourmet.roofline.machines import Machine
 
-# Of the chart: the radii of its dots, the kinds of layers that have a colour, the words of its axes.
-_SMALLEST, _LARGEST = 2.5, 13.0
+# Of the chart: the kinds of layers that have a colour, the words of its axes.
 _MOST_KINDS: Final = 5
 _COUNTS: Final = (
     "operations for each byte read or written; the area of a dot is its share of the time",
@@ -113,9 +112,9 @@ def _panel(found: Roofline) -> Drawing:
         (one for one in found.layers if one.operations and one.bytes), key=lambda one: -one.seconds
     )
     machine = found.machine
-    roofs = {"fp32": machine.fp32, "int8": machine.int8}
-    if not any(one.quantized for one in shown):
-        del roofs["int8"]
+    roofs = {"fp32": machine.fp32}
+    if any(one.quantized for one in shown):
+        roofs["int8"] = machine.int8
     ridges = [roof / machine.bandwidth for roof in roofs.values()]
     lowest = min(*ridges, *(one.intensity for one in shown))
     highest = 2 * max(*ridges, *(one.intensity for one in shown))
@@ -130,9 +129,7 @@ def _panel(found: Roofline) -> Drawing:
     kinds = sorted(seconds, key=lambda kind: -seconds[kind])[:_MOST_KINDS]
     for kind, colour in zip([*kinds, "others"], COLOURS, strict=False):
         mine = [one for one in shown if (one.kind if one.kind in kinds else "others") == kind]
-        radii = [
-            _SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(one.seconds / shown[0].seconds) for one in mine
-        ]
+        radii = [2.5 + 10.5 * math.sqrt(one.seconds / shown[0].seconds) for one in mine]
         hints = [
             f"{one.name}: {one.intensity:.3g} operations/byte, {one.seconds / found.seconds:.1%} of the time"
             for one in mine

@@ -13,7 +13,6 @@ from gourmet.measure.scenario import Scenario
 from gourmet.measure.scenarios import delays, foundation, serving_lab
 from gourmet.systems import registry
 
-FURNITURE: Final = "scenarios"
 _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
     "foundation": foundation.scenario,
     "instances_and_delays": delays.instances_and_delays,
@@ -27,8 +26,8 @@ def known() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Every exercise that a system names, with its kind and arguments."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for system in registry.names():
-        if (registry.folder_of(system) / f"{FURNITURE}.py").exists():
-            found |= registry.piece(system, FURNITURE, "SCENARIOS", dict)
+        if (registry.folder_of(system) / "scenarios.py").exists():
+            found |= registry.piece(system, "scenarios", "SCENARIOS", dict)
     return found
 
 
