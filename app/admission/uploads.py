@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
+import sched
 import socket
 import threading
 import time
@@ -43,43 +45,32 @@ _Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 _LOOKS_EVERY_S: Final = 0.1
 
 
-class DeadlineTimer:
-    """Calls what it was given for whatever is not done within its time, by one thread that looks often.
+@functools.cache
+def _late() -> sched.scheduler:
+    """Gives up, from one thread for all, what is not done in time.
 
     A timer of its own for every request would start a thread for each, and starting one waits until it runs.
     """
+    late = sched.scheduler()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[object, tuple[float, Callable[[], None]]] = {}
-        self._thread: threading.Thread | None = None
-
-    @contextlib.contextmanager
-    def within(self, seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
-        """Call `give_up`, from another thread, if the block lasts longer than `seconds`."""
-        block = object()
-        with self._lock:
-            self._waiting[block] = (time.monotonic() + seconds, give_up)
-            if self._thread is None:  # not before it is needed: gunicorn forks its workers first
-                self._thread = threading.Thread(target=self._watch, name="deadlines", daemon=True)
-                self._thread.start()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting.pop(block, None)
-
-    def _watch(self) -> None:
+    def watch() -> None:
         while True:
             time.sleep(_LOOKS_EVERY_S)
-            with self._lock:
-                late = [block for block, (end, _) in self._waiting.items() if end <= time.monotonic()]
-                calls = [self._waiting.pop(block)[1] for block in late]
-            for call in calls:
-                call()
+            late.run(blocking=False)
+
+    threading.Thread(target=watch, name="deadlines", daemon=True).start()
+    return late
 
 
-_slow: Final = DeadlineTimer()
+@contextlib.contextmanager
+def within(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
+    """Call `give_up`, from another thread, if the block lasts longer than `seconds`."""
+    call = _late().enter(seconds, 0, give_up)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # it was called
+            _late().cancel(call)
 
 
 class FormParser(FormDataParser):
@@ -229,7 +220,7 @@ def _in_time(request: Request, seconds: float) -> Iterator[None]:
             connection.shutdown(socket.SHUT_RD)
 
     try:
-        with _slow.within(seconds, hang_up):
+        with within(seconds, hang_up):
             yield
     except ClientDisconnected:
         current_app.logger.info("the client ended its upload early")
