@@ -81,11 +81,4 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     add_navigation(app, links)
     if not settings.trusted_hosts and "tracing" not in app.extensions:  # which concern /healthz too
         health.answer_before_flask(app)
-
-    def close() -> None:
-        services.photos.shutdown(wait=False, cancel_futures=True)
-        triton.close()
-        tracing.close(app)
-
-    app.extensions["close"] = close
     return app

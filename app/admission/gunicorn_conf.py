@@ -104,12 +104,6 @@ def child_exit(server: Any, worker: Any) -> None:
         multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
-def worker_exit(server: Any, worker: Any) -> None:
-    app = getattr(worker, "wsgi", None)
-    if app is not None:
-        app.extensions["close"]()
-
-
 def on_exit(server: Any) -> None:
     if folder := os.environ.get(_METRICS):
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,12 +23,10 @@ from app.core.http import request_id
 from app.core.settings import SettingsError
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Tracer
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _SERVICE: Final = "gourmetgram-web"
-_FLUSH_MS: Final = 2000
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -58,16 +56,6 @@ def init_app(app: Flask) -> None:
     app.before_request(_begin)
     app.after_request(_finish)
     app.extensions["tracing"] = provider
-
-
-def close(app: Flask) -> None:
-    """Send what is left; for a process that is about to end."""
-    global _tracer
-    provider: TracerProvider | None = app.extensions.pop("tracing", None)
-    if provider:
-        _tracer = None
-        provider.force_flush(_FLUSH_MS)
-        provider.shutdown()
 
 
 @contextmanager

@@ -81,7 +81,6 @@ class Triton:
         self._shares_memory = shares_memory and shared_memory.may_share(url)
         # The one that was used last is used next, so that there are no more than are used at a time.
         self._idle: list[Connection] = []
-        self._closed = False
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
     def describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
@@ -213,12 +212,6 @@ class Triton:
         except Refusal as exc:
             raise InferenceFailed(f"Triton at {self.url} does not tell what it serves: {exc}") from exc
 
-    def close(self) -> None:
-        """Close all connections, those in use when they are done with; for a process that is about to end."""
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
-
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
         """One that nobody else uses within the block."""
@@ -229,10 +222,7 @@ class Triton:
         try:
             yield connection
         finally:
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.append(connection)
+            self._idle.append(connection)
 
     @contextlib.contextmanager
     def _explained(self, model: str, deadline: Deadline) -> Iterator[None]:
@@ -254,9 +244,12 @@ class Triton:
 
     def _is_loading(self, model: str, deadline: Deadline) -> bool:
         """Whether `model` is on its way; a Triton whose list of models is locked does not tell."""
+
+        def is_loading(index: list[dict[str, Any]]) -> bool:
+            return any((each["name"], each.get("state")) == (model, "LOADING") for each in index)
+
         with contextlib.suppress(Refusal):
-            states = self._json(deadline, "/v2/repository/index", _states, "POST")
-            return (model, "LOADING") in states
+            return self._json(deadline, "/v2/repository/index", is_loading, "POST")
         return False
 
     def _json(self, deadline: Deadline, path: str, parse: Callable[[Any], T], method: str = "GET") -> T:
@@ -300,10 +293,6 @@ class Triton:
 def _path_of(model: str, what: str = "") -> str:
     """The address of `what` a model has to say, or of all models together where it has no name."""
     return "/".join(part for part in ("/v2/models", quote(model), what) if part)
-
-
-def _states(index: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
-    return [(version["name"], version.get("state")) for version in index]
 
 
 def _error(model: str, refusal: Refusal, deadline: Deadline) -> Exception:

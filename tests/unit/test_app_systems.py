@@ -90,7 +90,6 @@ def browser(triton: Listener) -> Iterator[FlaskClient]:
 def client(triton: Listener, **models: str) -> Iterator[FlaskClient]:
     app = create_app(Settings(triton_url=triton.url, models=models))
     yield app.test_client()
-    app.extensions["close"]()
 
 
 def form() -> dict[str, Any]:
@@ -216,4 +215,3 @@ def test_with_triton_away_the_visitor_is_told_so_and_the_log_why(caplog: pytest.
     assert (reply.status_code, "no Triton answers at 127.0.0.1:9" in reply.text) == (503, True)
     assert "Errno" not in reply.text
     assert "Connection refused" in caplog.text
-    app.extensions["close"]()

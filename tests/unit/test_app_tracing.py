@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def spans() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Asking]]:
+def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> tuple[Flask, Asking]:
+    monkeypatch.setattr(tracing, "_tracer", None)  # as it is again afterwards
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(
         "opentelemetry.sdk.trace.export.BatchSpanProcessor", lambda _: SimpleSpanProcessor(spans)
@@ -52,8 +52,7 @@ def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iter
     timings = {"decode": 1.0, "triton": 2.0}
     classifier = Asking(predicted(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
     app = create_app(Settings(), classifier)
-    yield app, classifier
-    tracing.close(app)
+    return app, classifier
 
 
 def photo() -> dict[str, Any]:
@@ -144,11 +143,11 @@ def test_where_no_endpoint_is_set_nothing_is_traced_or_imported() -> None:
 def test_traces_are_off_unless_there_is_somewhere_to_send_them(
     env: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tracing, "_tracer", None)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     app = create_app(Settings(), FakeClassifier(RuntimeError()))
     assert ("tracing" in app.extensions) is wanted
-    tracing.close(app)
 
 
 def test_a_missing_package_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
