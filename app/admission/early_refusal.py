@@ -37,17 +37,6 @@ _BEFORE_ID, _AFTER_ID = (
 )
 
 
-def admitted_routes(app: Flask) -> tuple[re.Pattern[bytes], list[str]]:
-    """What a request begins with whose view is marked as admitted, a group for each of the routes."""
-    rules = [
-        rule for rule in app.url_map.iter_rules() if marks_of(app.view_functions[rule.endpoint]).admitted
-    ]
-    # What a route has between < and > may be anything within its part of the path.
-    paths = ["[^/? ]+".join(map(re.escape, re.split(r"<[^>]+>", rule.rule))) for rule in rules]
-    groups = "|".join(f"({path})" for path in paths)
-    return re.compile(f"POST (?:{groups})[? ]".encode()), [rule.rule for rule in rules]
-
-
 class EarlyRefusals:
     """What to answer to requests that begin so, while the admission queue is full."""
 
@@ -56,18 +45,23 @@ class EarlyRefusals:
         self._metrics = metrics
 
     @functools.cached_property
-    def _admitted(self) -> tuple[re.Pattern[bytes], list[str]]:
-        """Looked up when the first request comes, which is when the app has all its routes."""
-        return admitted_routes(self._app)
+    def admitted(self) -> tuple[re.Pattern[bytes], list[str]]:
+        """What a request begins with that has to pass the admission queue, a group for each of the routes.
 
-    def concern(self, head: bytes) -> bool:
-        """Whether a request that begins so has to pass the admission queue."""
-        pattern, _ = self._admitted
-        return pattern.match(head) is not None
+        Looked up when the first request comes, which is when the app has all its routes.
+        """
+        views = self._app.view_functions
+        routes = [
+            rule.rule for rule in self._app.url_map.iter_rules() if marks_of(views[rule.endpoint]).admitted
+        ]
+        # What a route has between < and > may be anything within its part of the path.
+        paths = ["[^/? ]+".join(map(re.escape, re.split(r"<[^>]+>", route))) for route in routes]
+        groups = "|".join(f"({path})" for path in paths)
+        return re.compile(f"POST (?:{groups})[? ]".encode()), routes
 
     def refusal(self, head: bytes) -> tuple[bytes, int] | None:
         """The whole answer and the bytes of the request; None where Flask has to look at it more closely."""
-        pattern, routes = self._admitted
+        pattern, routes = self.admitted
         match = pattern.match(head)
         end = head.find(b"\r\n\r\n") + 2
         length = _LENGTH.search(head, 0, end)

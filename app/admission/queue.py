@@ -181,7 +181,8 @@ class Admission:
 
     def expect(self, head: bytes, connection: socket.socket) -> None:
         """Count a request that is let in, and begins so, as queued until it is, but not for long."""
-        if self.early.concern(head):
+        pattern, _ = self.early.admitted
+        if pattern.match(head):
             self.queue.expect(connection.fileno())
 
     def arrive(self) -> None:

@@ -77,10 +77,6 @@ class Limiter:
         left = int((self.rate.seconds - owed) / each + 1e-6)
         return Quota(left, owed, 0.0 if allowed else wait_s)
 
-    def close(self) -> None:
-        self._table.close()
-        os.close(self._file)
-
 
 def init_app(app: Flask, settings: Settings) -> None:
     rate = settings.rate_limit

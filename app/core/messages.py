@@ -14,8 +14,6 @@ from typing import Final
 from flask import Flask
 from markupsafe import Markup, escape
 
-LANGUAGE: Final = "en"
-
 _FILE: Final = Path(__file__).parents[1] / "texts.toml"
 TEXTS: Final[dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
@@ -38,4 +36,4 @@ def soft(text: str) -> Markup:
 
 def init_app(app: Flask) -> None:
     app.jinja_env.filters["soft"] = soft
-    app.jinja_env.globals.update(t=t, language=LANGUAGE)
+    app.jinja_env.globals.update(t=t, language="en")

@@ -98,17 +98,13 @@ class Connection:
             if left_s() <= _NOTHING_S:
                 raise TooLate
             try:
-                received = _receive(connection, min(silence_s, left_s()))
+                ended = not _feed(reply, connection, min(silence_s, left_s()))
             except TooLate:
                 if left_s() > _NOTHING_S:
                     yield None
                 continue
-            if not received:
+            if ended:
                 raise _Lost("it hung up")
-            try:
-                reply.feed(received)
-            except HTTPParseError as exc:
-                raise BadReply(str(exc)) from exc
             is_error = reply.status_code != HTTPStatus.OK
             if (reply._body_buffer and not is_error) or (reply.message_complete and is_error):
                 yield reply.status_code, bytes(reply._body_buffer)
@@ -134,14 +130,10 @@ class Connection:
         try:
             _send(connection, message, left_s)
             while not reply.message_complete:
-                received = _receive(connection, left_s())
-                if not received:
+                if not _feed(reply, connection, left_s()):
                     raise BadReply("it ended too early") if reply.message_begun else _Lost("it hung up")
-                reply.feed(received)
-        except BaseException as exc:
+        except BaseException:
             self.close()  # what is left of this exchange may still come
-            if isinstance(exc, HTTPParseError):
-                raise BadReply(str(exc)) from exc
             raise
         if reply.should_close():
             self.close()
@@ -167,10 +159,16 @@ def _send(connection: socket.socket, message: bytes, left_s: Callable[[], float]
             unsent = unsent[connection.send(unsent) :]
 
 
-def _receive(connection: socket.socket, seconds: float) -> bytes:
-    """What comes next; nothing where the connection ended."""
+def _feed(reply: HTTPResponse, connection: socket.socket, seconds: float) -> bool:
+    """Have `reply` take in what comes next; whether anything did, and the connection has not ended."""
     with _in_time(connection, socket.SO_RCVTIMEO, seconds):
-        return connection.recv(_CHUNK_BYTES)
+        received = connection.recv(_CHUNK_BYTES)
+    try:
+        if received:
+            reply.feed(received)
+    except HTTPParseError as exc:
+        raise BadReply(str(exc)) from exc
+    return bool(received)
 
 
 @contextlib.contextmanager

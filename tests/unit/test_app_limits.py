@@ -16,11 +16,12 @@ from flask import Flask
 from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
-from app.admission.early_refusal import admitted_routes
+from app.admission.early_refusal import EarlyRefusals
 from app.admission.queue import Admission, AdmissionQueue, UploadSlots
 from app.classifier import Prediction
 from app.core.errors import Overloaded, Stopping, TritonUnavailable
 from app.core.http import marked
+from app.core.metrics import Metrics
 from app.core.settings import Settings
 from app.triton.client import Deadline
 from gourmet.systems.food11 import contract
@@ -326,7 +327,7 @@ def test_which_requests_are_admitted_is_what_the_views_say() -> None:
     app.post("/parts/<name>/x")(marked(admitted=True)(lambda name: name))
     app.add_url_rule("/a.b", "a", marked(admitted=True)(lambda: ""), methods=["POST"])
     app.add_url_rule("/open", "open", lambda: "", methods=["POST"])
-    pattern, routes = admitted_routes(app)
+    pattern, routes = EarlyRefusals(app, Metrics()).admitted
 
     def route(path: bytes) -> str | None:
         match = pattern.match(b"POST " + path + b" HTTP/1.1\r\n")
