@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gourmet.errors import GourmetError
 from gourmet.systems import registry
-from gourmet.systems.registry import BadSystem, UnknownSystem
+from gourmet.systems.registry import UnknownSystem
 from gourmet.tasks import furniture
 
 
@@ -36,13 +37,13 @@ def test_a_file_that_is_missing_is_named(folder: Path) -> None:
 def test_an_object_that_is_missing_or_of_another_kind_is_named(content: str, folder: Path) -> None:
     (folder / "train.py").write_text(content)
     with pytest.raises(
-        BadSystem, match=r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Tra"
+        GourmetError, match=r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Tra"
     ):
         furniture.training("unfinished")
 
 
 def test_a_contract_that_is_not_one_is_named(folder: Path) -> None:
     with pytest.raises(
-        BadSystem, match=r"contract\.py has no SYSTEM that fulfils gourmet\.contracts\.System"
+        GourmetError, match=r"contract\.py has no SYSTEM that fulfils gourmet\.contracts\.System"
     ):
         registry.load("unfinished")

@@ -104,15 +104,12 @@ def test_sixteen_bit_greys_are_scaled_and_not_clipped(kind: str) -> None:
     assert difference(squared(encoded(deep, kind)), squared(encoded(scene().convert("L"), "PNG"))) < 1
 
 
-@pytest.mark.parametrize(("bright", "expected"), [(1.0, 255), (255.0, 255), (65535.0, 255), (100.0, 100)])
-def test_floating_point_greys_are_scaled_by_their_range(bright: float, expected: int) -> None:
-    flat = Image.fromarray(np.full((300, 300), bright, dtype=np.float32))
-    assert np.all(squared(encoded(flat, "TIFF")) == expected)
-
-
-def test_floating_point_greys_without_a_number_are_black_and_not_an_error() -> None:
-    values = np.full((300, 300), np.nan, dtype=np.float32)
-    assert np.all(squared(encoded(Image.fromarray(values), "TIFF")) == 0)
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_greys_of_32_bits_do_not_say_what_is_white_and_are_refused(kind: type) -> None:
+    deep = encoded(Image.fromarray(np.full((300, 300), 100, dtype=kind)), "TIFF")
+    with pytest.raises(decode.PictureError, match="this TIFF has 32 bits a pixel") as refused:
+        squared(deep)
+    assert refused.value.code == "unsupported_format"
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "AVIF"])

@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from gourmet.deploying.target import Check, Deployment, ExportRefused, table
+from gourmet.deploying.target import Check, Deployment, table
+from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import MANIFEST, sha256
@@ -44,7 +45,7 @@ def deploy(
             form_facts = target.build(file)
             checks = target.verify(file)
             if not all(check.passed for check in checks):
-                raise ExportRefused(
+                raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
                 )
             manifest = {

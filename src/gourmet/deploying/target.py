@@ -7,13 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gourmet.errors import GourmetError
 from gourmet.reports.table import columns
 from gourmet.training.task import Tick
-
-
-class ExportRefused(GourmetError):
-    """An export that does not pass; the message is the table."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from gourmet.contracts import LABELS_PARAMETER, BadAnswer, BadModel, ModelInfo, Task, Tensors
-from gourmet.pictures.decode import PictureInfo, Pixels, identify, square_pixels
+from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_pixels
 
 Floats = npt.NDArray[np.float32]
-Size = tuple[int, int]
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 
 

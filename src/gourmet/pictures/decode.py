@@ -230,6 +230,8 @@ def _check(image: Image.Image, data: bytes) -> None:
         )
     if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
         raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")
+    if image.mode in ("I", "F"):  # whose white is anybody's guess
+        raise PictureError("unsupported_format", f"this {kind} has 32 bits a pixel: save it with 8 or 16")
     if _has_marks(data):
         raise PictureError(
             "mixed_file",
@@ -280,29 +282,15 @@ def _not_a_picture(data: bytes) -> PictureError:
 
 def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
     """What lies in `box`, brought to `size`, in a mode that can still be made RGB faithfully."""
-    white = _white_level(image)
+    deep = image.mode.startswith("I;16")
     if image.mode == "PA" or (image.mode in ("1", "L", "P", "RGB") and "transparency" in image.info):
         image = image.convert("RGBA")
     elif image.mode in ("1", "P"):
         image = image.convert("L" if image.mode == "1" else "RGB")
-    elif image.mode.startswith("I;16"):
+    elif deep:
         image = image.convert("I")
     small = image.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
-    if not white:
-        return small
-    values = np.nan_to_num(np.asarray(small, dtype=np.float32), posinf=white, neginf=0.0)
-    return Image.fromarray(np.clip(values * (255.0 / white), 0.0, 255.0).round().astype(np.uint8))
-
-
-def _white_level(image: Image.Image) -> float:
-    """What counts as white in a picture of deep greys (which does not say), 0 for all other modes."""
-    if image.mode.startswith("I;16"):
-        return 65535.0
-    if image.mode not in ("I", "F"):
-        return 0.0
-    brightest = float(np.nan_to_num(image.getextrema()[1], posinf=65535.0))
-    usual = (255.0, 65535.0) if image.mode == "I" else (1.0, 255.0, 65535.0)
-    return next((level for level in usual if brightest <= level), brightest)
+    return Image.fromarray((np.asarray(small) / 257.0).round().astype(np.uint8)) if deep else small
 
 
 def _upright(small: Image.Image, original: Image.Image) -> Image.Image:

@@ -24,10 +24,6 @@ class UnknownSystem(GourmetError):
     """A name that is not the folder of a system."""
 
 
-class BadSystem(GourmetError):
-    """A system whose furniture is not what its task asks for."""
-
-
 def names() -> tuple[str, ...]:
     """The names of all systems, sorted."""
     return tuple(sorted({path.parent.name for folder in folders() for path in folder.glob("*/contract.py")}))
@@ -48,7 +44,7 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
         raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")
     found = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
     if not isinstance(found, protocol):
-        raise BadSystem(
+        raise GourmetError(
             f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
             "docs/add-a-system.md says what each file holds"
         )

@@ -25,14 +25,6 @@ BEST: Final = "best.safetensors"
 LAST: Final = "last.safetensors"
 
 
-class Diverged(GourmetError):
-    """The loss is not a number any more."""
-
-
-class Stopped(GourmetError):
-    """The run was asked to stop, and left a checkpoint to go on from."""
-
-
 @dataclass
 class Position:
     """Where a run is. Every step draws its random numbers from its own position, so there is no more."""
@@ -69,7 +61,7 @@ def fit(
                 run.step(order)
                 if asked_to_stop.is_set():
                     run.save()
-                    raise Stopped(f"stopped; the checkpoint is in {out}: --resume goes on from there")
+                    raise GourmetError(f"stopped; the checkpoint is in {out}: --resume goes on from there")
                 if time.monotonic() - saved_at > checkpoint_every_s:
                     run.save()
                     saved_at = time.monotonic()
@@ -108,7 +100,7 @@ class _Run:
             optimizer.step()
         value = loss.item()
         if value != value:
-            raise Diverged(
+            raise GourmetError(
                 f"the loss is not a number at step {position.steps} of epoch {position.epoch + 1}: "
                 f"lower the learning rate (--rate, now {recipe.peak_rate})"
             )

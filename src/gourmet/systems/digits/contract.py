@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures.classifier import EXAMPLE_SIZE, Floats, PictureClassifier, Size
-from gourmet.pictures.decode import PictureError, Pixels, whole_pixels
+from gourmet.pictures.classifier import EXAMPLE_SIZE, Floats, PictureClassifier
+from gourmet.pictures.decode import PictureError, Pixels, Size, whole_pixels
 
 INPUT_SIZE: Final = 28
 _INK_SIZE: Final = 20
