@@ -174,7 +174,7 @@ def a_picture(folder: Path) -> Path:
         (changed(lambda text: f"{HEAD}\n5{',0' * 784}\n"), r"train\.csv: number 1 .* ink is from 0 to 0"),
         (changed(lambda text: f"{HEAD}\n5,1\n"), r"train\.csv has 2 columns; 785 are needed"),
         (cut_gzip, r"digits\.csv\.gz cannot be read"),
-        (a_picture, r"digit\.png is not a CSV"),
+        (a_picture, r"digit\.png is not all whole numbers"),
         (
             broken_idx("train-images-idx3-ubyte", lambda data: data[:-5]),
             r"train-images-idx3-ubyte is not a whole idx file: .* 15691 bytes, 15696 for 20×28×28",

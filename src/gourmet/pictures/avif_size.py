@@ -17,8 +17,6 @@ _SEQUENCE_HEADER: Final = 1
 _MAX_PARTS: Final = 4_000
 _MAX_OVERLAP: Final = 4  # writers store what is alike once
 
-Box = tuple[bytes, int, int]  # type, begin, end of the content
-
 
 class Unreadable(ValueError):
     """The container is not one whose streams can all be found."""
@@ -93,7 +91,8 @@ def _streams(data: bytes, parts: Iterator[int]) -> Iterator[bytes]:
         yield b"".join(pieces)
 
 
-def _boxes(data: bytes, begin: int, end: int, parts: Iterator[int]) -> Iterator[Box]:
+def _boxes(data: bytes, begin: int, end: int, parts: Iterator[int]) -> Iterator[tuple[bytes, int, int]]:
+    """The type of each box, and where its content begins and ends."""
     while begin + 8 <= end:
         _count(parts)
         size, kind, head = int.from_bytes(data[begin : begin + 4], "big"), data[begin + 4 : begin + 8], 8

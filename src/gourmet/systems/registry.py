@@ -1,9 +1,8 @@
 """Which systems there are, found by looking: a folder with a contract.py is one.
 
-A system's furniture is the modules of its folder (`contract`, `data`, `train`, `evaluate`, `export`), each
-with one object that fulfils a protocol. They are imported one at a time and only when a verb needs them,
-so that asking for labels does not load torch. GOURMET_SYSTEMS names further folders of systems, separated
-like PATH.
+A system's furniture is the modules of its folder (gourmet.tasks.furniture), each with one object that
+fulfils a protocol. They are imported one at a time and only when a verb needs them, so that asking for
+labels does not load torch.
 """
 
 from __future__ import annotations

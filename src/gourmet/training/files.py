@@ -37,11 +37,10 @@ def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors in a file of any origin, and what it says about them, if `gourmet train` wrote it.
+    """The tensors in a safetensors, plain .pth or TorchScript, and what `gourmet train` wrote of them.
 
-    A file is safetensors, a plain .pth or TorchScript. What training scripts wrap round their tensors is
-    taken off: a dictionary with other things beside them, and the `module.` that DataParallel puts before
-    every name.
+    What training scripts wrap round their tensors is taken off: a dictionary with other things beside
+    them, and the `module.` that DataParallel puts before every name.
     """
     if not path.is_file():
         raise BadWeights(f"{path} does not exist: train first, or name another file")

@@ -1,8 +1,5 @@
 """What everybody who touches the digits agrees on: labels, ink in, probabilities out.
 
-numpy and Pillow only. The web app, the served models, the trainer and the checks import this
-module; none of them repeats a line of it.
-
 A digit is laid out as MNIST lays it out: white ink on black, the longer side 20 pixels, its centre
 of mass in the middle of 28×28. Which of a picture's two colours is ink is decided by its border:
 what the outermost pixels mostly are is background, and ink is what differs from it, to the side that

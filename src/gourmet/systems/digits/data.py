@@ -118,10 +118,8 @@ def _read(data: Path) -> dict[str, Sequence[Digit]]:
 
 
 def _csv(path: Path) -> Sequence[Digit]:
-    try:
-        text = _content(path).decode("utf-8-sig").replace('"', "")
-    except UnicodeDecodeError as exc:
-        raise BadData(f"{path} is not a CSV: {exc}") from exc
+    # What is not text is not all numbers either.
+    text = _content(path).decode("utf-8-sig", "replace").replace('"', "")
     lines = [line for line in text.splitlines() if line.strip()]
     kaggles = bool(lines) and lines[0].startswith("label,")
     if not lines[kaggles:]:
