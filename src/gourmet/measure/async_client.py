@@ -85,7 +85,7 @@ class Load:
                 else:
                     await self._dispatch(group, start, length_s)
         except BaseExceptionGroup as exc:
-            raise _first(exc) from None
+            raise exc.exceptions[0] from None
         finally:
             await self.wire.close()
 
@@ -135,14 +135,6 @@ def _due_times(demand: LoadSpec, length_s: float) -> Array:
     gaps = np.random.default_rng(_SEED).exponential(1 / demand.level, 2 * count + 100)
     moments: Array = gaps.cumsum() - gaps[0]
     return moments[moments < length_s]
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The reason why a group of tasks ended: the first that is not a group itself."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
 
 
 def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions) -> Point:

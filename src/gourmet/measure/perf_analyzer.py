@@ -103,7 +103,6 @@ _MEAN: Final = re.compile(r"Avg latency: (\d+) usec \(standard")
 _REQUESTS: Final = re.compile(r"Request count: (\d+)")
 # A measurement is the mean of so many windows in a row.
 _WINDOWS: Final = 3
-_MOST_WINDOWS: Final = 2 * _WINDOWS + 2
 # What perf_analyzer says where its windows disagree, or are shorter than a request.
 _DISTURBED: Final = ("Failed to obtain stable measurement", "No valid requests recorded")
 # A window holds at least so many latencies, unless that takes too long.
@@ -127,10 +126,10 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
             target.grpc_url if demand.protocol == "grpc" else target.url,
             input_data=for_perf_analyzer(workload.rows, Path(folder) / "rows.json"),
             window_ms=round(1000 * window_s),
-            max_windows=_MOST_WINDOWS,
+            max_windows=2 * _WINDOWS + 2,
             stability_percent=100 * effort.steadiness,
         )
-        got = _profile(load, probe)
+        got = profile(load, probe.look)
     counted = probe.counted
     measured = got.measured
     rates = [window.requests_per_s for window in got.windows]
@@ -165,33 +164,15 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
     )
 
 
-def _profile(load: PerfLoad, probe: ServerProbe) -> Profile:
-    """Triton is looked at when perf_analyzer begins to measure and when it has ended."""
-
-    def on_line(line: str) -> None:
-        if line.lstrip().startswith(("Request concurrency", "Request count")):
-            probe.look()
-
-    try:
-        return profile(load, on_line)
-    except PerfAnalyzerError as exc:
-        if not any(words in str(exc) for words in _DISTURBED):
-            raise
-        raise validity.Disturbed(
-            f"no {_WINDOWS} windows of {_MOST_WINDOWS} in a row came within {load.stability_percent:.0f}% "
-            "of each other: something else runs here; wait, or use a longer --window"
-        ) from exc
-
-
-def profile(load: PerfLoad, on_line: Callable[[str], None] = lambda _: None) -> Profile:
+def profile(load: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
     """Put `load` on its server with the real perf_analyzer, which takes at least three windows.
 
-    `on_line` is told what it says while it works.
+    `look` is called when it begins to measure and when it has ended.
     """
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as name:
         folder, report = Path(name), Path(name, "report.csv")
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = _run([*arguments(load), "-v", "-f", str(report)], folder, load, on_line)
+        said = _run([*arguments(load), "-v", "-f", str(report)], folder, load, look)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         measured = parse(report.read_text(), load.demand.batch)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -235,7 +216,7 @@ def parse(report: str, batch: int) -> Measurement:
         ) from exc
 
 
-def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callable[[str], None]) -> str:
+def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[[], None]) -> str:
     """All that it said."""
     what = f"perf_analyzer on {load.demand.model} at {load.url} with {load.demand}"
     lines: list[str] = []
@@ -257,7 +238,8 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callab
         try:
             for line in ran.stdout:
                 lines.append(line)
-                on_line(line)
+                if line.lstrip().startswith(("Request concurrency", "Request count")):
+                    look()
             ran.wait()
         finally:
             late.cancel()
@@ -270,6 +252,12 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, on_line: Callab
         # A wrong argument is followed by the whole of its help.
         words = " ".join(complaints.read_text().split("Usage:")[0].split())
         words = words or f"it ended with status {ran.returncode}"
+        if any(disturbed in words for disturbed in _DISTURBED):
+            raise validity.Disturbed(
+                f"no {_WINDOWS} windows of {load.max_windows} in a row came within "
+                f"{load.stability_percent:g}% of each other: something else runs here; wait, or use a longer "
+                "--window"
+            )
         raise PerfAnalyzerError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
     return "".join(lines)
 

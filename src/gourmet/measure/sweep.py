@@ -30,14 +30,13 @@ def prepare(model: str, target: Addresses, data: DataSource, *, through_app: boo
             f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
         )
     wire = wire_for(target, LoadSpec(model, through="app" if through_app else "triton"), rows)
-    batched = rows.batched or through_app
-    alone = task.ask_alone(wire, len(rows), batched)
+    alone = task.ask_alone(wire, rows)
     if through_app:
         _check_served_by(alone[0], rows.info, target)
     if data.reference is None:
-        return Workload(model, rows, Answers(alone, batched, "each row was answered alone"))
+        return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))
     source = f"{data.reference.name} answers without a server"
-    right = Answers(task.of_onnx(data.reference, rows), batched, source)
+    right = Answers(task.of_onnx(data.reference, rows), rows.batched, source)
     for row, answer in enumerate(alone):
         right.check_row(row, answer, "a row asked alone")
     return Workload(model, rows, right)
@@ -94,11 +93,10 @@ def measure(
     for attempt in range(1, effort.attempts + 1):
         try:
             point = client_measures(workload, demand, target, effort)
+            return replace(point, arm=arm or demand.model, attempts=attempt, config=config)
         except validity.Disturbed:
             if attempt == effort.attempts:
                 raise
-        else:
-            return replace(point, arm=arm or demand.model, attempts=attempt, config=config)
     raise AssertionError("an attempt returns or raises")
 
 

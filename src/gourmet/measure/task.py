@@ -98,14 +98,13 @@ class Workload:
 
 def wire_for(target: Addresses, demand: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
     """The way of asking that a demand wants."""
+    what = demand.model, rows, regions
     if demand.through == "app":
-        return transports.App(target.app_url, rows.pictures)
+        return transports.App(target.app_url, *what)
+    streamed = rows.info.decoupled
     if demand.protocol == "grpc":
-        kind = transports.StreamedGrpc if rows.info.decoupled else transports.TritonGrpc
-        return kind(target.grpc_url, demand.model, rows, regions)
-    if rows.info.decoupled:
-        return transports.StreamedHttp(target.url, demand.model, rows)
-    return transports.TritonHttp(target.url, demand.model, rows, regions)
+        return (transports.StreamedGrpc if streamed else transports.TritonGrpc)(target.grpc_url, *what)
+    return (transports.StreamedHttp if streamed else transports.TritonHttp)(target.url, *what)
 
 
 def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> None:
@@ -114,8 +113,8 @@ def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) ->
         raise UsageError(f"{demand.model} takes one input a request (max_batch_size 0): drop --batch")
     if demand.batch > 1 and not rows.alike:
         raise UsageError(f"the examples of {demand.model} differ in shape and share no request: drop --batch")
-    if demand.through == "app" and (not rows.pictures or demand.batch > 1 or demand.shared_memory):
-        raise UsageError("the web app takes one photo a request: no --batch, no --shared-memory, no tensors")
+    if demand.through == "app" and (demand.batch > 1 or demand.shared_memory):
+        raise UsageError("the web app takes one photo a request: no --batch, no --shared-memory")
     if rows.info.decoupled and (demand.batch > 1 or demand.shared_memory):
         raise UsageError(
             f"{demand.model} answers in pieces (it is decoupled), one row a request: no --batch, "
@@ -163,17 +162,17 @@ def _close(got: Array, expected: Array) -> bool:
     return bool(np.array_equal(got, expected))
 
 
-def ask_alone(wire: Wire, rows: int, batched: bool) -> list[Answer]:
+def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
     """What each row is answered when nothing else is asked."""
 
     async def ask() -> list[Answer]:
         try:
-            return [wire.read(await wire.send(wire.request((row,)))) for row in range(rows)]
+            return [wire.read(await wire.send(wire.request((row,)))) for row in range(len(rows))]
         finally:
             await wire.close()
 
     try:
-        return [_by_row(answer, 1, batched)[0] for answer in asyncio.run(ask())]
+        return [_by_row(answer, 1, rows.batched)[0] for answer in asyncio.run(ask())]
     except RequestFailed as exc:
         raise Untrusted(f"a single row, asked alone, failed already: {exc}") from exc
 

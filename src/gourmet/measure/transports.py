@@ -73,11 +73,17 @@ class Wire(Protocol):
 Regions = Mapping[tuple[str, int], tuple[int, int]]  # (input, row) -> offset and size
 
 
-class _Http:
+class _Asked:
+    """A server at `address` (host:port), and what is sent to it."""
+
+    def __init__(self, address: str, model: str, rows: InputRows, regions: Regions | None) -> None:
+        self._address, self._model, self._rows, self._regions = address, model, rows, regions
+
+
+class _Http(_Asked):
     """HTTP with connections kept open, as many as requests are under way."""
 
-    def __init__(self, address: str, path: str) -> None:
-        self._url = f"http://{address}{path}"
+    path = "/v2/models/{model}/infer"
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
@@ -90,8 +96,9 @@ class _Http:
         )
 
     async def send(self, request: Request) -> RawReply:
+        url = f"http://{self._address}{self.path.format(model=self._model)}"
         try:
-            async with self._session.post(self._url, data=request.body, headers=request.headers) as reply:
+            async with self._session.post(url, data=request.body, headers=request.headers) as reply:
                 body, pieces = await self._received(reply)
         except TimeoutError as exc:
             raise RequestFailed(f"no answer within {_TIMEOUT_S:.0f} s") from exc
@@ -111,10 +118,6 @@ class _Http:
 class TritonHttp(_Http):
     """Triton's HTTP with binary tensors."""
 
-    def __init__(self, address: str, model: str, rows: InputRows, regions: Regions | None = None) -> None:
-        super().__init__(address, f"/v2/models/{model}/infer")
-        self._rows, self._regions = rows, regions
-
     def request(self, which: tuple[int, ...]) -> Request:
         tensors = _tensors(triton_http.InferInput, self._rows, which, self._regions)
         body, length = triton_http.InferenceServerClient.generate_request_body(tensors)
@@ -132,9 +135,7 @@ class TritonHttp(_Http):
 class StreamedHttp(_Http):
     """Triton's generate_stream: one row a request, and an answer in server-sent events."""
 
-    def __init__(self, address: str, model: str, rows: InputRows) -> None:
-        super().__init__(address, f"/v2/models/{model}/generate_stream")
-        self._rows = rows
+    path = "/v2/models/{model}/generate_stream"
 
     def request(self, which: tuple[int, ...]) -> Request:
         values = {given.name: self._rows.tensor(given, which) for given in self._rows.inputs}
@@ -161,15 +162,14 @@ class StreamedHttp(_Http):
 class App(_Http):
     """The web app's `POST /predict` with a photo, answered in JSON."""
 
-    def __init__(self, address: str, pictures: tuple[bytes, ...]) -> None:
-        super().__init__(address, "/predict")
-        self._pictures = pictures
+    path = "/predict"
 
     def request(self, which: tuple[int, ...]) -> Request:
         head = (
             b'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
         )
-        body = b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, self._pictures[which[0]], _BOUNDARY)
+        photo = self._rows.pictures[which[0]]
+        body = b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, photo, _BOUNDARY)
         kind = f"multipart/form-data; boundary={_BOUNDARY.decode()}"
         return Request(which, body, {"Accept": "application/json", "Content-Type": kind})
 
@@ -182,11 +182,8 @@ class App(_Http):
         }
 
 
-class TritonGrpc:
+class TritonGrpc(_Asked):
     """Triton's gRPC with raw tensors."""
-
-    def __init__(self, address: str, model: str, rows: InputRows, regions: Regions | None = None) -> None:
-        self._address, self._model, self._rows, self._regions = address, model, rows, regions
 
     @cached_property
     def _client(self) -> Any:
