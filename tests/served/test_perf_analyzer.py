@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
+from gourmet.errors import GourmetError
 from gourmet.measure import perf_analyzer
-from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
+from gourmet.measure.perf_analyzer import PerfLoad
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.validity import Disturbed
 
@@ -69,7 +70,7 @@ def test_what_goes_wrong_is_said_in_its_own_words(
 ) -> None:
     demand = LoadSpec(**{"model": tripler, **more.get("demand", {})})
     load = PerfLoad(**{"url": lab_triton.http_url, "window_ms": 300, **more, "demand": demand})
-    with pytest.raises(PerfAnalyzerError, match=says):
+    with pytest.raises(GourmetError, match=says):
         perf_analyzer.profile(load)
 
 

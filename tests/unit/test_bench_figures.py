@@ -176,7 +176,7 @@ def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
 )
 def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(results.UnreadableResult, match=says):
+    with pytest.raises(GourmetError, match=says):
         results.read(tmp_path / "a.json")
 
 

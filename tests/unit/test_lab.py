@@ -12,7 +12,6 @@ from IPython.core.inputtransformer2 import TransformerManager
 from gourmet.errors import GourmetError
 from gourmet.lab.claims import Claim, Grades
 from gourmet.lab.server import Executions, take
-from gourmet.measure.perf_analyzer import PerfAnalyzerError
 from gourmet.systems.food11.contract import SYSTEM
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "triton.ipynb"
@@ -29,7 +28,7 @@ def test_a_report_is_read_once_so_that_an_old_one_cannot_pass_for_a_new_one(tmp_
     report.write_text(REPORT)
     measured = take(report, batch=4)
     assert (measured.batch, measured.rows_per_s) == (4, 106.5)
-    with pytest.raises(PerfAnalyzerError, match=r"no one\.csv found: the perf_analyzer above gave up"):
+    with pytest.raises(GourmetError, match=r"no one\.csv found: the perf_analyzer above gave up"):
         take(report)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gourmet.errors import GourmetError
 from gourmet.measure import perf_analyzer
-from gourmet.measure.perf_analyzer import PerfAnalyzerError, PerfLoad
+from gourmet.measure.perf_analyzer import PerfLoad
 from gourmet.measure.results import LoadSpec
 
 # As the real program wrote it.
@@ -30,7 +31,7 @@ def test_a_report_is_read_in_milliseconds_and_rows() -> None:
 
 @pytest.mark.parametrize("report", ["", REPORT.splitlines()[0], REPORT.replace("Server Queue", "Queue")])
 def test_a_report_of_another_form_is_refused(report: str) -> None:
-    with pytest.raises(PerfAnalyzerError, match="report has not one whole row"):
+    with pytest.raises(GourmetError, match="report has not one whole row"):
         perf_analyzer.parse(report, 1)
 
 

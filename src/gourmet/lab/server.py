@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from gourmet.config_change import Config
+from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
-from gourmet.measure.perf_analyzer import Measurement, PerfAnalyzerError, parse
+from gourmet.measure.perf_analyzer import Measurement, parse
 from gourmet.pictures.classifier import Floats
 from gourmet.serving.client import describe_model, infer, statistics_now, triton
 from gourmet.serving.run_file import found_url
@@ -60,7 +61,7 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
     """
     report = Path(path)
     if not report.exists():
-        raise PerfAnalyzerError(
+        raise GourmetError(
             f"no {report.name} found: the perf_analyzer above gave up, for the reason above. Run its cell "
             "again; if its windows differ too much, end what else uses this machine, or set "
             "GOURMET_LAB_WINDOWS to longer ones and restart the kernel"

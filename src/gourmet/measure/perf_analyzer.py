@@ -34,10 +34,6 @@ from gourmet.serving.wheel import find_wheel
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
-class PerfAnalyzerError(GourmetError):
-    """perf_analyzer cannot be run, or gave up; in its own words where it has any."""
-
-
 @dataclass(frozen=True)
 class PerfLoad:
     """A closed loop on a served model at `url`, with which inputs, and for how long.
@@ -179,7 +175,7 @@ def profile(load: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
     passes = [Window(float(rate) / load.demand.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
     mean, requests = _MEAN.search(said), _REQUESTS.search(said)
     if not (passes and mean and requests):
-        raise PerfAnalyzerError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
+        raise GourmetError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
     cores = busy_s / (time.monotonic() - began)
     return Profile(measured, tuple(passes[-_WINDOWS:]), int(mean[1]) / 1000, int(requests[1]), cores)
 
@@ -210,7 +206,7 @@ def parse(report: str, batch: int) -> Measurement:
         milliseconds = {name: float(row[column]) / 1000 for name, column in columns.items()}
         return Measurement(batch, float(row["Inferences/Second"]), **milliseconds)
     except (KeyError, TypeError, ValueError) as exc:
-        raise PerfAnalyzerError(
+        raise GourmetError(
             f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
             "run `make setup`"
         ) from exc
@@ -245,7 +241,7 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[
             late.cancel()
             ran.kill()
     if ran.returncode == -signal.SIGKILL:
-        raise PerfAnalyzerError(
+        raise GourmetError(
             f"{what} did not end within {load.timeout_s:.0f} s: choose shorter windows or fewer of them"
         )
     if ran.returncode:
@@ -258,14 +254,14 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[
                 f"{load.stability_percent:g}% of each other: something else runs here; wait, or use a longer "
                 "--window"
             )
-        raise PerfAnalyzerError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
+        raise GourmetError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
     return "".join(lines)
 
 
 def binary() -> Path:
     binary = Path(sysconfig.get_path("scripts"), "perf_analyzer")
     if not binary.is_file():
-        raise PerfAnalyzerError(
+        raise GourmetError(
             f"no perf_analyzer found at {binary}: the Linux wheel of tritonclient brings it; "
             "run `make setup`, or `pip install -r requirements/triton.txt`"
         )

@@ -25,10 +25,6 @@ Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
 
 
-class UnreadableResult(GourmetError):
-    """A file that is not a saved benchmark of this version."""
-
-
 @dataclass(frozen=True)
 class LoadSpec:
     """What is asked of a model: how, by how many at a time or how often, and how many rows a request.
@@ -264,11 +260,11 @@ def as_json(bench: Bench) -> str:
 
 
 def read(path: Path) -> Bench:
-    """A saved benchmark; raises UnreadableResult."""
+    """A saved benchmark; raises GourmetError."""
     try:
         return TypeAdapter(Bench).validate_json(path.read_bytes())
     except (OSError, ValueError) as exc:
-        raise UnreadableResult(
+        raise GourmetError(
             f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"
         ) from exc
 

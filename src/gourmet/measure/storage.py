@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.config_change import as_pbtxt, summary
+from gourmet.errors import GourmetError
 from gourmet.measure import charts, tables
 from gourmet.measure.claims import Pair, differences
-from gourmet.measure.results import Bench, UnreadableResult, as_json, read
+from gourmet.measure.results import Bench, as_json, read
 from gourmet.reports import page
 from gourmet.reports.table import markdown, write_section
 
@@ -59,7 +60,7 @@ def saved(folder: Path = DEFAULT) -> list[tuple[Path, Bench]]:
     for path in folder.glob(f"*/{_JSON}"):
         try:
             found.append((path.parent, read(path)))
-        except UnreadableResult:
+        except GourmetError:
             continue
     return sorted(found, key=lambda each: each[1].when, reverse=True)
 
