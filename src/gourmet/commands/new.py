@@ -88,7 +88,7 @@ def new(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.tasks.classification.files import filled_in
+    from gourmet.tasks.classification.export import filled_in
     from gourmet.tasks.classification.new_system import as_given, deployment_of, write_system
 
     if weights and onnx:

@@ -13,7 +13,7 @@ from gourmet.contracts import Generation, ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.reports.page import render
 from gourmet.runtime.generate import stream
-from gourmet.serving.client import describe_model, infer, model_index, triton
+from gourmet.serving.client import ModelUnavailable, describe_model, infer, triton
 from gourmet.systems import registry
 from gourmet.tasks.checking import Wanted, as_words, in_threads, percentiles
 from gourmet.tasks.furniture import Stage
@@ -113,11 +113,11 @@ def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
     with triton(wanted.url) as client:
         info = describe_model(client, wanted.model)
         system = registry.generation(info.system)
-        ready = {name for name, entry in model_index(client).items() if entry.get("state") == "READY"}
         beside = None
-        if info.decoupled and system.default_model in ready:
-            usual = describe_model(client, system.default_model)
-            beside = None if usual.decoupled else usual
+        if info.decoupled:
+            with suppress(ModelUnavailable):
+                usual = describe_model(client, system.default_model)
+                beside = None if usual.decoupled else usual
     texts = _texts(wanted, system)
     asked: list[TextAnswer] = []
     ask = partial(_ask, wanted, system, info, beside)

@@ -34,6 +34,7 @@ from gourmet.tasks.classification.accuracy import (
     reliability,
 )
 from gourmet.tasks.furniture import Data, Load, Stage
+from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
     from torch import nn
@@ -169,14 +170,7 @@ class ClassifierEvaluation:
         return evaluate(answered, self.system.labels, self.wanted_accuracy, self.views)
 
     def answers(
-        self,
-        network: nn.Module,
-        data: Path,
-        part: str,
-        *,
-        limit: int | None = None,
-        device: str = "cpu",
-        tick: Callable[[float], None] = lambda share: None,
+        self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
     ) -> Answered:
         """The network's logits on the pictures of `part`."""
         pictures = self.data.listing(data, part, limit)
@@ -193,7 +187,7 @@ def ask(
     system: Classification,
     pictures: Iterator[bytes],
     total: int,
-    tick: Callable[[float], None],
+    tick: Tick,
     device: str = "cpu",
 ) -> Scores:
     """The network's logits on pictures that went through the contract."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
 
 from gourmet.deploying.target import Deployment, Target
@@ -24,7 +26,6 @@ from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
-from gourmet.tasks.classification.files import filled_in
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.furniture import BadData, Data, Load
 from gourmet.training.task import Tick
@@ -32,6 +33,13 @@ from gourmet.training.task import Tick
 OPSET: Final = 17
 _CALIBRATED_ON: Final = 512
 _MADE_UP: Final = 64
+_FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown and text protobuf, not HTML
+    loader=FileSystemLoader(Path(__file__).with_name("files")),
+    trim_blocks=True,
+    keep_trailing_newline=True,
+    undefined=StrictUndefined,
+)
+_FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
 Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
 
@@ -182,6 +190,11 @@ def open_onnx(
         return np.concatenate([session.run([output], {name: each})[0] for each in rows])
 
     return answers
+
+
+def filled_in(name: str, **given: Any) -> str:
+    """The file `name` of a new system, or of its model."""
+    return _FILES.get_template(f"{name}.jinja").render(given)
 
 
 def new_model(

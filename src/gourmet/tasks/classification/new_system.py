@@ -18,8 +18,7 @@ from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.evaluation import Calibration
-from gourmet.tasks.classification.export import ClassifierExport, Onnx, new_model, open_onnx
-from gourmet.tasks.classification.files import filled_in
+from gourmet.tasks.classification.export import ClassifierExport, Onnx, filled_in, new_model, open_onnx
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork

@@ -93,16 +93,14 @@ class Report:
                 f"{len(failures)} of {len(failures) + len(asked.latencies_ms)} requests failed, which leaves "
                 f"{lost} of {asked.sent} pictures without an answer: {_named(list(map(str, failures)))}"
             )
-        if again and again.different:
-            found.append(
-                f"{len(again.different)} of {again.pictures} pictures got another answer when asked about "
-                f"alone, so the model mixes up the rows of its batches: {_named(again.different)}"
-            )
-        if again and again.refused:
-            found.append(
-                f"{len(again.refused)} of {again.pictures} pictures were refused when asked about alone: "
-                f"{_named(again.refused)}"
-            )
+        if again:
+            other = "got another answer when asked about alone, so the model mixes up the rows of its batches"
+            refused = "were refused when asked about alone"
+            found += [
+                f"{len(names)} of {again.pictures} pictures {what}: {_named(names)}"
+                for what, names in ((other, again.different), (refused, again.refused))
+                if names
+            ]
         if len(asked.versions) > 1:
             found.append(
                 f"the versions {', '.join(sorted(asked.versions))} answered, so these are numbers of "
