@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from gunicorn.glogging import Logger
@@ -74,7 +73,6 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
     accesslog = None
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
-_RATES = "WEB_RATE_LIMIT_FILE"
 
 
 def on_starting(server: Any) -> None:
@@ -87,10 +85,6 @@ def on_starting(server: Any) -> None:
         server.log.error("%s", exc)
         sys.exit(2)
     os.environ[_METRICS] = tempfile.mkdtemp(prefix="web-metrics-")
-    # Filled by the first worker that counts anybody's requests.
-    rates = Path(os.environ[_METRICS], "rates")
-    rates.touch()
-    os.environ[_RATES] = str(rates)
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -100,10 +94,8 @@ def post_fork(server: Any, worker: Any) -> None:
 def child_exit(server: Any, worker: Any) -> None:
     from prometheus_client import multiprocess
 
-    if Path(os.environ.get(_METRICS, "")).is_dir():
-        multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+    multiprocess.mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
 
 
 def on_exit(server: Any) -> None:
-    if folder := os.environ.get(_METRICS):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(os.environ[_METRICS], ignore_errors=True)

@@ -1,8 +1,7 @@
 """gunicorn's threaded worker, but for refusals, the end of a connection and its own.
 
-Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections,
-from the first bytes of the request: through a thread and Flask a refusal takes five times as much of the
-CPU (docs/reliability.md), which the photos then lack.
+Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections:
+see app/admission/early_refusal.py.
 
 A client that is still sending loses an answer whose connection is closed at once, so gunicorn waits for
 it, in the thread that accepts everybody else's connections: there one client in no hurry keeps all of

@@ -26,9 +26,9 @@ from flask import Flask, Response, g, request
 from app.admission.uploads import discard
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
+from app.core.metrics import DIRECTORY_ENV
 from app.core.settings import Rate, Settings
 
-FILE_ENV: Final = "WEB_RATE_LIMIT_FILE"
 # 512 KB; of a thousand clients at the same time, one in 66 shares its place with another.
 _PLACES: Final = 65_536
 _NUMBER: Final = struct.Struct("d")
@@ -53,7 +53,7 @@ class Limiter:
         self._now = now
         self._lock = threading.Lock()
         size = _PLACES * _NUMBER.size
-        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("rates")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600) if path else os.memfd_create("rates")
         os.truncate(self._file, size)
         self._table = mmap.mmap(self._file, size)
 
@@ -82,8 +82,8 @@ def init_app(app: Flask, settings: Settings) -> None:
     rate = settings.rate_limit
     if rate is None:
         return
-    path = os.environ.get(FILE_ENV)
-    limiter = Limiter(rate, Path(path) if path else None)
+    folder = os.environ.get(DIRECTORY_ENV)  # made by gunicorn_conf, for all its workers
+    limiter = Limiter(rate, Path(folder, "rates") if folder else None)
     app.extensions["limiter"] = limiter
 
     @app.before_request

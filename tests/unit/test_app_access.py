@@ -159,7 +159,6 @@ print(sum(limiter.take("a").wait_s == 0 for _ in range(40)))
 
 def test_processes_count_together(tmp_path: Path) -> None:
     path = tmp_path / "rates"
-    path.touch()
     command = [sys.executable, "-c", COUNTER, str(path)]
     counters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert sum(int(counter.communicate(timeout=120)[0]) for counter in counters) == 50
