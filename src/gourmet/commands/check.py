@@ -75,7 +75,7 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     gourmet check food_classifier --data shared/food11 --limit 2000 --min-top1 0.6
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
-    from gourmet.runtime.files import written_aside
+    from gourmet.runtime.files import write_whole
     from gourmet.tasks import checking
 
     if out and out.suffix not in ("", ".html"):
@@ -91,8 +91,7 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
         click.echo(report.summary())
     if out:
         path = out if out.suffix == ".html" else out / f"{model}.check.html"
-        with written_aside(path) as aside:
-            aside.write_text(report.page(), encoding="utf-8")
+        write_whole(path, report.page())
         click.echo(f"page in {path}", err=True)
     if report.stopped:
         raise Stopped(f"stopped after {report.progress()}")

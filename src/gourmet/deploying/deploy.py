@@ -16,7 +16,7 @@ from typing import Final
 from gourmet.deploying.target import Check, Deployment, table
 from gourmet.errors import GourmetError
 from gourmet.repository import RepositoryError, read_config, versions
-from gourmet.runtime.files import written_aside
+from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.serving.client import ModelUnavailable, triton
 
@@ -128,8 +128,7 @@ def set_parameters(config: Path, values: Mapping[str, str]) -> None:
         text, found = re.subn(entry, rf'\g<1>"{value}"', text)
         if not found:
             text += f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
-    with written_aside(config) as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_whole(config, text)
 
 
 def load(url: str, model: str) -> None:

@@ -20,3 +20,9 @@ def written_aside(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file aside, and then into place."""
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")

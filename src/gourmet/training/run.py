@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gourmet.errors import UsageError
 from gourmet.reports.chart import COLOURS, Drawing, Series, lines
-from gourmet.runtime.files import written_aside
+from gourmet.runtime.files import write_whole
 
 RUN: Final = "run.json"
 _NOT_CURVES: Final = ("epoch", "rate", "seconds")
@@ -17,7 +17,7 @@ _NOT_CURVES: Final = ("epoch", "rate", "seconds")
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
     """Note how a run was started."""
-    _write(folder / RUN, json.dumps(facts, indent=2) + "\n")
+    write_whole(folder / RUN, json.dumps(facts, indent=2) + "\n")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -38,13 +38,8 @@ def data_of(weights: Path) -> Path:
 
 def write_log(folder: Path, epochs: Sequence[dict[str, Any]]) -> None:
     """A line of JSON an epoch, and their curves; rewritten whole, so that no line is ever cut short."""
-    _write(folder / "log.jsonl", "".join(json.dumps(epoch) + "\n" for epoch in epochs))
-    _write(folder / "log.svg", curves(epochs))
-
-
-def _write(path: Path, text: str) -> None:
-    with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_whole(folder / "log.jsonl", "".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    write_whole(folder / "log.svg", curves(epochs))
 
 
 def curves(epochs: Sequence[dict[str, Any]]) -> Drawing:

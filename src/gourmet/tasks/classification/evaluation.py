@@ -16,7 +16,7 @@ import numpy as np
 from gourmet.contracts import Classification
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import softmax
-from gourmet.runtime.files import written_aside
+from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification.accuracy import (
@@ -58,8 +58,8 @@ class NotEvaluated(GourmetError):
 def write_evaluation(weights: Path, calibration: Calibration, accuracy: dict[str, Any]) -> None:
     """Note what was measured of `weights`, beside them; `gourmet deploy` ships it with the model."""
     found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "calibration": vars(calibration)}
-    with written_aside(weights.parent / EVALUATION) as aside:
-        aside.write_text(json.dumps({**found, "accuracy": accuracy}, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps({**found, "accuracy": accuracy}, indent=2) + "\n"
+    write_whole(weights.parent / EVALUATION, text)
 
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
@@ -135,8 +135,7 @@ class Evaluated:
         from gourmet.tasks.classification.pages import evaluation_page
 
         report = weights.with_suffix(".report.html")
-        with written_aside(report) as aside:
-            aside.write_text(evaluation_page(title, self), encoding="utf-8")
+        write_whole(report, evaluation_page(title, self))
         write_evaluation(weights, Calibration(self.temperature, self.threshold), self.as_dict())
         return report
 
