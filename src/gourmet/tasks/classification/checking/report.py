@@ -206,8 +206,8 @@ class Report:
                 f"probabilities apart by at most {again.largest_difference:.1e}",
             )
         if times := asked.latencies_ms:
-            words = as_words(percentiles(times))
-            yield "latency", f"{words}, {len(times)} requests of up to {wanted.batch} rows"
+            requests = "1 request" if len(times) == 1 else f"{len(times)} requests"
+            yield "latency", f"{as_words(percentiles(times))}, {requests} of up to {wanted.batch} rows"
         yield (
             "throughput",
             f"{self.rows_per_s:.0f} rows/s over {asked.wall_s:.1f} s, decoding here included; "
