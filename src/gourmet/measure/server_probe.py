@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
@@ -38,12 +37,12 @@ class ServerProbe:
         return self._looks[-1][0] - self._looks[0][0]
 
     def usage(self, client_cores: float) -> Usage:
-        looks = zip(self._servers, self._looks[0][2], self._looks[-1][2], strict=True)
-        used = [
-            (cores(before, after, self.seconds), memory_mib(tree(pid)) if pid else None)
-            for pid, before, after in looks
-        ]
-        return Usage(client_cores, *itertools.chain(*used))
+        used: list[float | None] = []
+        for pid, before, after in zip(self._servers, self._looks[0][2], self._looks[-1][2], strict=True):
+            # A process that ended in between takes its count along, as an instance of the config before may.
+            spent_s = sum(busy_s - before.get(each, 0.0) for each, busy_s in after.items())
+            used += [spent_s / self.seconds, memory_mib(tree(pid))] if pid and after else [None, None]
+        return Usage(client_cores, *used)
 
 
 def split(counted: ModelStatistics, mean_ms: float) -> Split:
@@ -59,14 +58,6 @@ def batches(counted: ModelStatistics) -> tuple[BatchSize, ...]:
         BatchSize(rows, count, counted.infer_ns_by_batch[rows] / count / 1e6)
         for rows, count in sorted(counted.executions_by_batch.items())
     )
-
-
-def cores(before: Mapping[int, float], after: Mapping[int, float], seconds: float) -> float | None:
-    """How many cores processes kept busy between two looks at their CPU seconds."""
-    if not before or not after or not seconds:
-        return None
-    # A process that ended in between, such as an instance of the config before, takes its count along.
-    return sum(spent - before.get(pid, 0.0) for pid, spent in after.items()) / seconds
 
 
 def tree(pid: int) -> list[psutil.Process]:
