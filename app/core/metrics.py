@@ -22,14 +22,9 @@ DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
 MOST_LABELS: Final = 100
 OTHER: Final = "other"
-_SHARES: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-_BUCKETS_BYTES: Final = (1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7)
-_BUCKETS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-
-_Times: Final = partial(Histogram, buckets=_BUCKETS_S)
-_Shares: Final = partial(Histogram, buckets=_SHARES)
-_Bytes: Final = partial(Histogram, buckets=_BUCKETS_BYTES)
+_Times: Final = partial(Histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))
+_Shares: Final = partial(Histogram, buckets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1))
+_Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7))
 _Live: Final = partial(Gauge, multiprocess_mode="livesum")
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
 # What is counted of the web, and of a system by its task; the names begin with "web" or the system's prefix.
