@@ -22,10 +22,11 @@ from tritonclient.utils import InferenceServerException
 
 from app.triton.client import Deadline, Triton
 from gourmet.commands.config import config
+from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import PerfLoad, profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
-from gourmet.serving.client import Locked, ask_sample, model_index, triton
+from gourmet.serving.client import ask_sample, model_index, triton
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
@@ -120,7 +121,7 @@ def test_a_command_without_the_key_says_what_it_lacks(
     locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with pytest.raises(Locked, match="TRITON_ADMIN_KEY"), triton(locked.options.http_url) as client:
+    with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY"), triton(locked.options.http_url) as client:
         model_index(client)
 
 

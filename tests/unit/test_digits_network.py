@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.digits import data
 from gourmet.systems.digits.network import DigitsNetwork, load
 from gourmet.systems.digits.train import TRAINING, DigitsTask, varied
-from gourmet.training.files import BadWeights, save_tensors
+from gourmet.training.files import save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_weights_come_back_as_they_were_saved_and_others_are_refused(
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
     save_tensors(path, network.state_dict(), {**network.about, "system": "food11"})
-    with pytest.raises(BadWeights, match="its system is food11, not digits"):
+    with pytest.raises(GourmetError, match="its system is food11, not digits"):
         load(path)
 
 

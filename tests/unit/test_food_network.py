@@ -17,7 +17,7 @@ from gourmet.systems.food11.network import Food11Network, load
 from gourmet.systems.food11.train import TRAINING, Food11Task
 from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.labelled_pictures import Photo, Pixels
-from gourmet.training.files import BadWeights, save_tensors
+from gourmet.training.files import save_tensors
 
 DISHES = [f"{c:02d}/{name}" for c in range(11) for name in ("a", "b", "c")[: 1 + c % 3]]
 DISH_CLASSES = [int(dish[:2]) for dish in DISHES]
@@ -99,7 +99,7 @@ def test_weights_of_another_network_are_refused_by_name(
     change: dict[str, object], complaint: str, network: Food11Network, tmp_path: Path
 ) -> None:
     save_tensors(tmp_path / "w.safetensors", network.state_dict(), {**network.about, **change})
-    with pytest.raises(BadWeights, match=rf"w\.safetensors .*{complaint}"):
+    with pytest.raises(GourmetError, match=rf"w\.safetensors .*{complaint}"):
         load(tmp_path / "w.safetensors")
 
 

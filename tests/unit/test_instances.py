@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gourmet.errors import GourmetError
 from gourmet.runtime import instances
 
 
@@ -50,7 +51,7 @@ def test_a_parameter_overrides_the_share() -> None:
 
 @pytest.mark.parametrize("text", ["two", "-1", "1.5", "²"])
 def test_a_parameter_that_is_no_number_is_refused_by_name(text: str) -> None:
-    with pytest.raises(instances.InstanceConfigError, match=r"intra_op_thread_count.*of model 'm'"):
+    with pytest.raises(GourmetError, match=r"intra_op_thread_count.*of model 'm'"):
         instances.cpu_threads(config(intra_op_thread_count=text))
 
 

@@ -15,11 +15,11 @@ import pytest
 from app.triton import shared_memory
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
+from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import PerfLoad, arguments
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for
-from gourmet.serving.run_file import NoSafePlace
 
 KEYS = Keys("a" * 16, "m" * 16)
 
@@ -41,7 +41,7 @@ def test_each_start_makes_keys_of_its_own_unless_they_are_given() -> None:
     assert Keys.made({}) != Keys.made({})
     given = {api_keys.ADMIN_ENV: "given-admin-key-1", api_keys.MEMORY_ENV: "given-memory-key-1"}
     assert Keys.made(given) == Keys(*given.values())
-    with pytest.raises(NoSafePlace, match="TRITON_ADMIN_KEY is too short"):
+    with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY is too short"):
         Keys.made({api_keys.ADMIN_ENV: "short"})
 
 
@@ -80,7 +80,7 @@ def test_a_folder_that_was_named_tells_for_other_hosts_too(
 def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(NoSafePlace, match="remove it"), kept_keys(KEYS, 8000):
+    with pytest.raises(GourmetError, match="remove it"), kept_keys(KEYS, 8000):
         pass
 
 

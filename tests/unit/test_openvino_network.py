@@ -11,7 +11,8 @@ import onnx.parser
 import onnxruntime as ort
 import pytest
 
-from gourmet.runtime.openvino_network import EngineError, OpenVinoNetwork, engine
+from gourmet.errors import GourmetError
+from gourmet.runtime.openvino_network import OpenVinoNetwork, engine
 
 HEAD = '<ir_version: 8, opset_import: ["": 18]>\n'
 TWO_OUTPUTS = """
@@ -68,7 +69,7 @@ def test_rows_of_a_model_without_batches_are_not_taken_apart(tmp_path: Path) -> 
 
 def test_a_file_that_it_cannot_run_is_refused_with_the_way_out(tmp_path: Path) -> None:
     path = saved(tmp_path, "g (float[1] x) => (float[1] y) { y = Unknown(x) }")
-    with pytest.raises(EngineError, match=r'model.onnx: .*Unknown.* the parameter "cpu_engine" is left out'):
+    with pytest.raises(GourmetError, match=r'model.onnx: .*Unknown.* the parameter "cpu_engine" is left out'):
         OpenVinoNetwork(path, 1, batched=False)
 
 
@@ -78,7 +79,7 @@ def test_the_config_names_the_engine_or_none() -> None:
 
     assert engine({}) == "onnxruntime"
     assert engine(config("openvino")) == "openvino"
-    with pytest.raises(EngineError, match=r"'tensorrt'; it must be one of onnxruntime, openvino"):
+    with pytest.raises(GourmetError, match=r"'tensorrt'; it must be one of onnxruntime, openvino"):
         engine(config("tensorrt"))
 
 

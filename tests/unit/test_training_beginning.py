@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from gourmet.errors import UsageError
-from gourmet.training.files import BadWeights, load_tensors, put_tensors, save_tensors
+from gourmet.errors import GourmetError, UsageError
+from gourmet.training.files import load_tensors, put_tensors, save_tensors
 from gourmet.training.run import data_of, read_run, write_run
 
 
@@ -59,7 +59,7 @@ def test_a_run_begins_with_the_weights_of_an_earlier_one(earlier: Summing, form:
 
 def test_weights_for_other_targets_are_refused(earlier: Summing, tmp_path: Path) -> None:
     save_tensors(tmp_path / "best.safetensors", earlier.state_dict(), {})
-    with pytest.raises(BadWeights, match=r"its groups, which training does not change, differs"):
+    with pytest.raises(GourmetError, match=r"its groups, which training does not change, differs"):
         begin_with(Summing(DISHES[::-1]), tmp_path / "best.safetensors")
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, 
     path = tmp_path / "model.pt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(BadWeights, match=reason) as refused:
+    with pytest.raises(GourmetError, match=reason) as refused:
         begin_with(Summing(DISHES), path)
     assert str(path) in str(refused.value)
 

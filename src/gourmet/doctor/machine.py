@@ -36,10 +36,6 @@ _HIGHEST_MAJOR: Final = 12
 _GPU: Final = re.compile(r"^(\d+), (.+), (\S+), (\d+)\.(\d+)\s*$", re.MULTILINE)
 
 
-class GpuTrouble(GourmetError):
-    """There should be a GPU, and it cannot be asked."""
-
-
 def triton_wheel(_: Examined) -> Iterator[Finding]:
     """What `gourmet up` asks before it starts: Python, its library, the C library, numpy, Triton's files."""
     wheel.find_wheel()
@@ -104,7 +100,7 @@ def find_gpus() -> list[tuple[str, ...]]:
     except (OSError, subprocess.TimeoutExpired) as exc:
         found, words = [], str(exc)
     if not found:
-        raise GpuTrouble(
+        raise GourmetError(
             f"nvidia-smi is there and finds no usable GPU ({words}): load or install the driver "
             "(`sudo modprobe nvidia`), or serve on the CPU"
         )

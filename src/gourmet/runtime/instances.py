@@ -20,10 +20,6 @@ from gourmet.errors import GourmetError
 THREADS_PARAMETER: Final = "intra_op_thread_count"
 
 
-class InstanceConfigError(GourmetError):
-    """A model's config asks for threads or a device in a way that makes no sense."""
-
-
 @dataclass(frozen=True)
 class Device:
     """Where an instance should run; `required` is false where the CPU will do as well."""
@@ -49,7 +45,7 @@ def integer_parameter(model_config: Mapping[str, Any], name: str) -> int:
     """A parameter of the config that must be a whole number of at least 0, which it is if not set."""
     text = parameter(model_config, name) or "0"
     if not text.isascii() or not text.isdigit():
-        raise InstanceConfigError(
+        raise GourmetError(
             f'parameter "{name}" of model {model_config.get("name", "?")!r} is {text!r}; '
             "it must be a whole number, 0 for the default"
         )

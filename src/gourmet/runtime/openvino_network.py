@@ -27,15 +27,11 @@ OPENVINO: Final = "openvino"
 ENGINES: Final = (ONNX_RUNTIME, OPENVINO)
 
 
-class EngineError(GourmetError):
-    """The engine that a config asks for is unknown, or cannot run the file."""
-
-
 def engine(config: Mapping[str, Any]) -> str:
     """What runs the model on the CPU; ONNX Runtime unless the config names another."""
     name = parameter(config, ENGINE_PARAMETER) or ONNX_RUNTIME
     if name not in ENGINES:
-        raise EngineError(
+        raise GourmetError(
             f'parameter "{ENGINE_PARAMETER}" is {name!r}; it must be one of {", ".join(ENGINES)}'
         )
     return name
@@ -69,7 +65,7 @@ class OpenVinoNetwork:
             self._row_by_row = batched and _for_one_row(model)
             compiled = core.compile_model(model, "CPU", options)
         except RuntimeError as exc:
-            raise EngineError(
+            raise GourmetError(
                 # Before the last line OpenVINO's message names its own source files.
                 f"OpenVINO cannot run {path.name}: {str(exc).strip().splitlines()[-1]}; "
                 f'ONNX Runtime does where the parameter "{ENGINE_PARAMETER}" is left out'

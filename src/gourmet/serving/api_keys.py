@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.errors import GourmetError
 from gourmet.serving import run_file
 
 ADMIN_HEADER: Final = "gourmet-admin-key"
@@ -51,7 +52,7 @@ class Keys:
         for name in (ADMIN_ENV, MEMORY_ENV):
             made.append(env.get(name) or secrets.token_urlsafe(24))
             if not _KEY.fullmatch(made[-1]):
-                raise run_file.NoSafePlace(
+                raise GourmetError(
                     f"{name} is too short or has odd characters: use at least 16 letters, digits, _ . and -, "
                     "such as from `openssl rand -hex 24`"
                 )

@@ -31,10 +31,6 @@ class ModelUnavailable(GourmetError):
     """The server is there and the model is not, or it does not answer as it should."""
 
 
-class Locked(GourmetError):
-    """The call changes the server, and we have not its key."""
-
-
 class _WithKeys(triton_http.InferenceServerClientPlugin):  # type: ignore[misc]
     """Sends the keys of the Triton at `url` along, where they are known."""
 
@@ -54,7 +50,7 @@ def triton(url: str, timeout_s: float = 30.0) -> Iterator[triton_http.InferenceS
         yield client
     except InferenceServerException as exc:
         if "This API is restricted" in str(exc.message()):
-            raise Locked(
+            raise GourmetError(
                 f"Triton at {url} does this for those with its key only: run it as the user who started that "
                 f"Triton, here, or set {api_keys.ADMIN_ENV} and {api_keys.MEMORY_ENV} to its keys"
             ) from exc

@@ -25,10 +25,6 @@ DEFAULT_URL: Final = "localhost:8000"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
-class NoSafePlace(GourmetError):
-    """The folder of the run files, or a key itself, cannot be relied on."""
-
-
 @dataclass(frozen=True)
 class Stack:
     """A stack that `gourmet up` keeps running; addresses are host:port, those of pages are URLs."""
@@ -125,7 +121,7 @@ def _safe_folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise NoSafePlace(
+        raise GourmetError(
             f"{folder} is where Triton's keys are kept, and others can write to it or own it: "
             f"remove it, or name a folder of your own in {FOLDER_ENV}"
         )

@@ -22,10 +22,6 @@ BACKENDS_ENV: Final = "GOURMET_BACKENDS"
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-class TritonUnusable(GourmetError):
-    """The wheel, or something it needs of this machine, is missing or of the wrong version."""
-
-
 @dataclass(frozen=True)
 class TritonWheel:
     """Where a server's parts are."""
@@ -65,22 +61,22 @@ def own_backends() -> Path:
     """The folder of the backends that this project brings itself."""
     folder = Path(os.environ.get(BACKENDS_ENV, CHECKOUT / "triton" / "backends"))
     if not folder.is_dir():
-        raise TritonUnusable(
+        raise GourmetError(
             f"no backends at {folder}: run from a checkout, or point {BACKENDS_ENV} at its triton/backends"
         )
     return folder
 
 
 def find_wheel() -> TritonWheel:
-    """The wheel of this environment, checked; raises TritonUnusable with the next step."""
+    """The wheel of this environment, checked; raises GourmetError with the next step."""
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise TritonUnusable(
+        raise GourmetError(
             "no Triton in this environment: the package nvidia-pytriton is missing; run `make setup`, on a "
             "system with glibc 2.35 or newer (such as Debian 12 or Ubuntu 22.04)"
         )
     if (numpy := version("numpy")).split(".")[0] != "1":
-        raise TritonUnusable(
+        raise GourmetError(
             f"numpy {numpy} is installed, with which this Triton hands empty tensors to Python models "
             "without an error: run `pip install 'numpy<2'`"
         )
@@ -97,7 +93,7 @@ def _libpython_dir() -> Path | None:
     try:
         ctypes.CDLL(library)
     except OSError as exc:
-        raise TritonUnusable(
+        raise GourmetError(
             f"{library} was not found on this machine, and Triton's Python backend links it: "
             f"install it (Debian and Ubuntu: `apt install libpython{_PYTHON}`)"
         ) from exc

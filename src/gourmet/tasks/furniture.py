@@ -63,7 +63,7 @@ class Data(Protocol):
         """Each of `examples`, out of a listing, as a picture that a client could send."""
 
 
-# Reads a file of weights: the network, ready to answer, and what the file says of it; raises BadWeights.
+# Reads a file of weights: the network, ready to answer, and what the file says of it; raises GourmetError.
 # The second value says which architecture the weights are of, where the file does not; else it is empty.
 Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 

@@ -25,10 +25,6 @@ Tensors = dict[str, torch.Tensor]
 _STATISTICS: Final = re.compile(r"running_(mean|var)$|num_batches_tracked$")
 
 
-class BadWeights(GourmetError):
-    """A file that holds no weights, or those of another network."""
-
-
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
     """Write `tensors` with `about` (anything JSON can say) in the header."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -43,7 +39,7 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     them, and the `module.` that DataParallel puts before every name.
     """
     if not path.is_file():
-        raise BadWeights(f"{path} does not exist: train first, or name another file")
+        raise GourmetError(f"{path} does not exist: train first, or name another file")
     about: dict[str, Any] = {}
     found: object
     try:
@@ -59,19 +55,19 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, KeyError, IndexError, EOFError) as exc:  # as for bytes of any other kind
         if "GLOBAL" not in str(exc):
-            raise BadWeights(f"{path} is not a file of weights that torch can read") from exc
-        raise BadWeights(
+            raise GourmetError(f"{path} is not a file of weights that torch can read") from exc
+        raise GourmetError(
             f"{path} holds more than tensors, and loading it would run code out of it: save the weights "
             "alone, with torch.save(network.state_dict(), …)"
         ) from exc
     except (safetensors.SafetensorError, OSError, RuntimeError, ValueError) as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
-        raise BadWeights(f"{path} cannot be read as a file of weights: {reason}") from exc
+        raise GourmetError(f"{path} cannot be read as a file of weights: {reason}") from exc
     for wrapping in ("state_dict", "model_state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(wrapping), Mapping):
             found = found[wrapping]
     if not isinstance(found, Mapping) or not found or not all(map(torch.is_tensor, found.values())):
-        raise BadWeights(f"{path} holds no dictionary of tensors by name, as network.state_dict() is one")
+        raise GourmetError(f"{path} holds no dictionary of tensors by name, as network.state_dict() is one")
     return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}, about
 
 
@@ -85,10 +81,10 @@ def _is_torchscript(path: Path) -> bool:
 def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Refuse `path` unless what it says `about` itself is what is wanted."""
     if not about:
-        raise BadWeights(f"{path} was not written by `gourmet train`: it says nothing about the network")
+        raise GourmetError(f"{path} was not written by `gourmet train`: it says nothing about the network")
     for key, value in wanted.items():
         if about.get(key) != value:
-            raise BadWeights(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
+            raise GourmetError(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
 
 
 def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
@@ -98,10 +94,12 @@ def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
         module.load_state_dict(tensors)
     except RuntimeError as exc:
         differences = "; ".join(shorten(line, 250) for line in str(exc).splitlines()[1:])
-        raise BadWeights(f"{path} is of another network, or of one with other labels: {differences}") from exc
+        raise GourmetError(
+            f"{path} is of another network, or of one with other labels: {differences}"
+        ) from exc
     for name, want in fixed.items():
         if not torch.allclose(module.get_buffer(name).double(), want.double()):
-            raise BadWeights(
+            raise GourmetError(
                 f"{path} was trained for something else: its {name}, which training does not change, "
                 "differs. Name weights of a run on data divided in the same way, or none"
             )

@@ -11,6 +11,7 @@ import onnx_batches as batches
 import onnx_session as sessions
 import onnx_signature as signatures
 
+from gourmet.errors import GourmetError
 from gourmet.runtime import openvino_network
 from gourmet.runtime.instances import Device, cpu_threads
 
@@ -43,7 +44,7 @@ def _openvino(path: Path, config: Mapping[str, Any]) -> Engine:
     # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
     signature = signatures.Signature.of(sessions.peek(path))
     if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:
-        raise openvino_network.EngineError(
+        raise GourmetError(
             f"input {text[0]!r} is of strings, which OpenVINO is not given here: leave out the parameter "
             f'"{openvino_network.ENGINE_PARAMETER}"'
         )

@@ -59,10 +59,6 @@ def deployment_of(
     return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration()))
 
 
-class BadOnnx(GourmetError):
-    """A file that is not a classifier of pictures in ONNX."""
-
-
 @dataclass(frozen=True)
 class Signature:
     """What a classifier in ONNX takes and gives."""
@@ -75,11 +71,11 @@ class Signature:
 
 
 def signature(path: Path) -> Signature:
-    """Read it off the file; raise BadOnnx unless it is pixels in and a score a label out."""
+    """Read it off the file; raise GourmetError unless it is pixels in and a score a label out."""
     try:
         graph = onnx.load(str(path)).graph
     except Exception as exc:  # protobuf's own errors, and those of files
-        raise BadOnnx(f"{path} cannot be read as ONNX: {exc}") from exc
+        raise GourmetError(f"{path} cannot be read as ONNX: {exc}") from exc
     weights = {tensor.name for tensor in graph.initializer}
     given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
     shapes = {
@@ -92,7 +88,7 @@ def signature(path: Path) -> Signature:
         ):
             return Signature(given[0].name, answers[0].name, high, outputs, batched=rows == 0)
     told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    raise BadOnnx(
+    raise GourmetError(
         f"{path} has {told} (0 is any size); a classifier of pictures takes one float tensor "
         "[N, 3, side, side] and gives one [N, labels]"
     )
