@@ -89,14 +89,6 @@ class ServedModel:
             raise InferenceFailed(str(exc)) from exc
 
     @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def version(self) -> str:
-        return self.info.version
-
-    @property
     def bytes_kind(self) -> BytesKind:
         """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
         return _BYTES_KINDS[self.info.inputs[0].datatype]
@@ -180,26 +172,28 @@ class Classifier:
         return ServedModel.of(*self._models.find(name, deadline, system))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
-        self._triton.describe(served.name, deadline, afresh=True)
-        return self._find(served.name, deadline, served.system.name)
+        self._triton.describe(served.info.name, deadline, afresh=True)
+        return self._find(served.info.name, deadline, served.system.name)
 
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
             tensor, phases = _prepared(photo, asked)
-        watch = Watch(self._triton, asked.name, deadline) if with_server_timing else None
+        watch = Watch(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        answer = self._triton.infer(asked.name, {asked.info.inputs[0].name: tensor}, deadline, request_id)
+        answer = self._triton.infer(
+            asked.info.name, {asked.info.inputs[0].name: tensor}, deadline, request_id
+        )
         answered = time.perf_counter()
         inside = watch.inside(answer.model_version) if watch else None
-        if answer.model_version != asked.version:
+        if answer.model_version != asked.info.version:
             asked = self._looked_at_afresh(asked, deadline)
         return Prediction(
             asked.system,
             asked.labels,
             tuple(_probabilities(answer, asked, 1)[0].tolist()),
-            asked.name,
+            asked.info.name,
             answer.model_version,
             asked.threshold,
             {**phases, "triton": (answered - prepared) * 1000},
@@ -228,7 +222,7 @@ def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats
     except (BadAnswer, BadModel) as exc:
         raise InferenceFailed(str(exc)) from exc
     if rows.shape != (pictures, len(served.labels)) or not np.isfinite(rows).all():
-        raise InferenceFailed(f"{served.name!r} answered {pictures} pictures with {rows.tolist()}")
+        raise InferenceFailed(f"{served.info.name!r} answered {pictures} pictures with {rows.tolist()}")
     return rows
 
 

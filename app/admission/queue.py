@@ -172,7 +172,6 @@ class Admission:
 
     def __init__(self, app: Flask, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
-        self._metrics = metrics
         stages = ("upload", "waiting", "work")
         self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
         self.early = EarlyRefusals(app, metrics)
@@ -189,15 +188,11 @@ class Admission:
         """Before anything of the body is read."""
         if not marks().admitted:
             return
-        try:
-            if not self.queue.expects(_number()) and self.queue.is_full:
-                raise Overloaded("line")
-            most = self._settings.max_call_bytes
-            nbytes = min(request.content_length or most, most)
-            self._slots.enter(nbytes)
-        except Overloaded as exc:
-            self._count_refusal(exc.at)
-            raise
+        if not self.queue.expects(_number()) and self.queue.is_full:
+            raise Overloaded("line")
+        most = self._settings.max_call_bytes
+        nbytes = min(request.content_length or most, most)
+        self._slots.enter(nbytes)
         g.uploading, g.held_bytes = True, nbytes
         self._uploading.inc()
 
@@ -207,9 +202,6 @@ class Admission:
         self._waiting.inc()
         try:
             g.line_ms = self.queue.acquire(_number()) * 1000
-        except Overloaded as exc:
-            self._count_refusal(exc.at)
-            raise
         finally:
             self._waiting.dec()
         g.has_turn = True
@@ -238,9 +230,6 @@ class Admission:
         if g.pop("uploading", False):
             self._slots.received()
             self._uploading.dec()
-
-    def _count_refusal(self, at: str) -> None:
-        self._metrics.refusals.labels(at).inc()
 
 
 def _number() -> int:

@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photos, Error, Schema
 from app.core.errors import BadPicture, BadRequest, ServingError
+from app.core.http import marks_of
 from app.core.messages import starting_with
 from app.core.settings import Settings
 
@@ -63,7 +64,6 @@ class Operation:
     fails_as_answer: bool = False
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
-    guarded: bool = True
 
 
 def documented(operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -124,7 +124,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             paths.setdefault(rule.rule, {})[method.lower()] = {
                 "summary": summary.rstrip("."),
                 "description": " ".join(description.split()),
-                **_described(operation, rule.endpoint.replace(".", "_"), settings),
+                **_described(operation, rule.endpoint.replace(".", "_"), not marks_of(view).open, settings),
             }
     return {
         "openapi": "3.1.0",
@@ -135,13 +135,13 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, operation_id: str, settings: Settings) -> dict[str, Any]:
+def _described(operation: Operation, operation_id: str, guarded: bool, settings: Settings) -> dict[str, Any]:
     statuses = set(operation.errors)
-    if operation.guarded:
+    if guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
     described: dict[str, Any] = {
         "operationId": operation_id,
-        "security": _KEYS if operation.guarded and settings.api_keys else [],
+        "security": _KEYS if guarded and settings.api_keys else [],
         "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
     }

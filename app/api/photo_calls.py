@@ -23,7 +23,7 @@ from app.api import schemas
 from app.api.request_parsing import Photo, photos_and_model
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
-from app.core.http import as_json, render, request_id
+from app.core.http import as_json, render, request_id, since_start_ms
 from app.core.metrics import Metrics
 from app.core.tracing import carried
 from app.triton.client import Deadline
@@ -48,12 +48,11 @@ P = TypeVar("P", bound=schemas.Predicted)
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of a photo; `done_at` is a moment of time.perf_counter()."""
+    """What became of a photo."""
 
     photo: Photo
     result: Prediction | Exception
-    wait_ms: float | None
-    done_at: float
+    timings: TimingsMs
 
 
 class _Results(schemas.Schema):
@@ -79,14 +78,15 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
 
     def ask(photo: Photo, submitted: float | None = None) -> _Outcome:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
-        result: Prediction | Exception
         try:
-            result = photo.fault or services.classifier.classify(
+            if photo.fault:
+                raise photo.fault
+            found = services.classifier.classify(
                 photo.data, deadline, asked_as, model, system=system, with_server_timing=closely
             )
+            return _Outcome(photo, found, phases_ms(found.timings_ms, wait_ms))
         except Exception as exc:
-            result = exc
-        return _Outcome(photo, result, wait_ms, time.perf_counter())
+            return _Outcome(photo, exc, {})
 
     if len(photos) == 1:
         return _results([ask(photos[0])], describe)
@@ -99,7 +99,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
     return _results(
         [
-            _Outcome(photo, too_slow, None, time.perf_counter()) if future in late else future.result()
+            _Outcome(photo, too_slow, {}) if future in late else future.result()
             for photo, future in zip(photos, futures, strict=True)
         ],
         describe,
@@ -116,7 +116,8 @@ def _results(outcomes: list[_Outcome], describe: Describe) -> Response:
         if isinstance(outcome.result, UnknownModel):  # the fault of the call and of no photo
             raise outcome.result
         if isinstance(outcome.result, Prediction):
-            timings = timings_ms(outcome.result, done_at=outcome.done_at, wait_ms=outcome.wait_ms)
+            timings = outcome.timings
+            count(outcome.result, timings)
             results.append(describe(outcome.result, timings, name))
         else:
             errors.append(for_visitor(outcome.result))
@@ -145,7 +146,8 @@ def form_answer(
     model = request.args.get("model") or request.form.get("model", "")
     deadline = Deadline(services.settings.request_deadline_s)
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
-    timings = timings_ms(prediction)
+    timings = phases_ms(prediction.timings_ms)
+    count(prediction, timings)
     response = render(
         "photo_result.html",
         lambda: told(shape, prediction, timings),
@@ -157,28 +159,17 @@ def form_answer(
     return response
 
 
-def timings_ms(
-    prediction: Prediction, *, done_at: float | None = None, wait_ms: float | None = None
-) -> dict[str, float]:
-    """Every phase that was really timed, in the order in which they passed; counts the prediction too.
-
-    `done_at` is time.perf_counter() when the answer was there, now unless given.
-    """
-    timings = phases_ms(prediction.timings_ms, done_at=done_at, wait_ms=wait_ms)
+def count(prediction: Prediction, timings: TimingsMs) -> None:
     g.model = prediction.model
     metrics: Metrics = current_app.extensions["metrics"]
     metrics.observe_prediction(prediction, timings)
-    return timings
 
 
-def phases_ms(
-    inner: TimingsMs, *, done_at: float | None = None, wait_ms: float | None = None
-) -> dict[str, float]:
-    """The phases of `inner` with those of the request round them."""
+def phases_ms(inner: TimingsMs, wait_ms: float | None = None) -> dict[str, float]:
+    """The phases of `inner` with those of the request round them, which ends now, in their order."""
     in_line_ms = float(g.get("line_ms", 0.0))
     waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
-    total = ((done_at or time.perf_counter()) - float(g.started)) * 1000
-    return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": total}
+    return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": since_start_ms()}
 
 
 def told(
@@ -191,7 +182,7 @@ def told(
         "sure": prediction.sure,
         "top": [schemas.Guess(label=label, probability=probability) for label, probability in prediction.top],
         "model": schemas.ModelName(name=prediction.model, version=prediction.version),
-        "timings_ms": schemas.Timings(**rounded(timings)),
+        "timings_ms": schemas.Timings(**timings),
         "request_id": request_id(),
         "filename": filename,
         "class_id": prediction.class_id,
@@ -202,10 +193,6 @@ def told(
         **own,
     }
     return shape(**{name: fact for name, fact in facts.items() if name in shape.model_fields})
-
-
-def rounded(timings: TimingsMs) -> dict[str, float]:
-    return {phase: round(ms, 2) for phase, ms in timings.items()}
 
 
 def unstored(body: schemas.Schema) -> Response:

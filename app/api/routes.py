@@ -50,8 +50,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """
         found = [
             schemas.PictureModel(
-                name=each.name,
-                version=each.version,
+                name=each.info.name,
+                version=each.info.version,
                 system=each.system.name,
                 labels=list(each.labels),
                 input=schemas.TensorInput.model_validate(asdict(each.info.inputs[0])),
@@ -97,7 +97,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             schemas.Health,
             errors=(400,),
             query={"system": "The system whose configured model is asked; the first of them unless given"},
-            guarded=False,
         )
     )
     def health() -> Response:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Milliseconds = Annotated[float, Field(ge=0)]
+Milliseconds = Annotated[float, Field(ge=0), AfterValidator(lambda ms: round(ms, 2))]
 # Left out where there is none, and never null.
 Maybe = SkipJsonSchema[None]
 

@@ -163,7 +163,10 @@ def for_visitor(exc: BaseException) -> ServingError:
     else:
         current_app.logger.error("request %s failed unexpectedly", request_id(), exc_info=exc)
         error = ServingError("something went wrong on our side; the log says what, under this request id")
-    current_app.extensions["metrics"].errors.labels(error.code).inc()
+    metrics = current_app.extensions["metrics"]
+    metrics.errors.labels(error.code).inc()
+    if isinstance(error, Overloaded):
+        metrics.refusals.labels(error.at).inc()
     return error
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, request
 
 from app.admission.uploads import photo
-from app.api.photo_calls import one_of, timings_ms, told
+from app.api.photo_calls import count, one_of, phases_ms, told
 from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
 from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
@@ -36,7 +36,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """The default and what else is ready, to choose from; the default alone while Triton is away."""
         try:
             models = classifier.models(Deadline(LIST_DEADLINE_S), system or services.first_system)
-            ready = [each.name for each in models]
+            ready = [each.info.name for each in models]
         except ServingError:
             ready = []
         return ready if default in ready else [default, *ready]
@@ -88,19 +88,23 @@ def _ask(
     """The model's second answer: its first also pays for what is loaded and connected only once."""
     system = model.system.name
     try:
-        classifier.classify(data, deadline, request_id(), model.name, system=system)
+        classifier.classify(data, deadline, request_id(), model.info.name, system=system)
         started = time.perf_counter()
-        prediction = classifier.classify(data, deadline, request_id(), model.name, system=system)
+        prediction = classifier.classify(data, deadline, request_id(), model.info.name, system=system)
         ms = (time.perf_counter() - started) * 1000
     except ServingError as error:
         return error
-    timings = {**timings_ms(prediction), "total": ms}
-    return told(Classified, prediction, timings, probabilities=None).as_dict()
+    timings = phases_ms(prediction.timings_ms)
+    count(prediction, timings)
+    return told(Classified, prediction, {**timings, "total": ms}, probabilities=None).as_dict()
 
 
 def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str, Any]:
     found = as_dict(for_visitor(answer)) if isinstance(answer, ServingError) else answer
-    about = {"model": {"name": model.name, "version": model.version}, "bytes_kind": model.bytes_kind}
+    about = {
+        "model": {"name": model.info.name, "version": model.info.version},
+        "bytes_kind": model.bytes_kind,
+    }
     return {**about, **found}
 
 

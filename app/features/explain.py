@@ -106,7 +106,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 label=served.labels[class_id],
                 class_id=class_id,
                 probability=float(before[class_id]),
-                model=schemas.ModelName(name=served.name, version=served.version),
+                model=schemas.ModelName(name=served.info.name, version=served.info.version),
                 request_id=request_id(),
             )
             ends = held.pop_all()

@@ -14,7 +14,7 @@ from app.admission.queue import admission
 from app.admission.uploads import receiving
 from app.api import schemas
 from app.api.openapi import JSON, Operation, documented
-from app.api.photo_calls import phases_ms, rounded, unstored
+from app.api.photo_calls import phases_ms, unstored
 from app.api.request_parsing import from_json
 from app.core.errors import UploadTooLarge
 from app.core.events import EVENTS, Parts, streamed
@@ -111,6 +111,6 @@ def _generated(
         tokens=answer.tokens,
         score=answer.score,
         model=schemas.ModelName(name=model.info.name, version=model.info.version),
-        timings_ms=schemas.GenerationTimings(**rounded(timings)),
+        timings_ms=schemas.GenerationTimings(**timings),
         request_id=request_id(),
     )

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import html
 import re
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from flask import Blueprint, Flask, Response, abort, jsonify, render_template
+from flask import Blueprint, Flask, Response, abort, render_template
+from flask.typing import ResponseReturnValue
 
 from app.core.errors import ServingError
 from app.core.http import marked
@@ -34,6 +36,7 @@ _DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
 _AGE_S: Final = 0.5
 _NS_PER_MS: Final = 1e6
+_UNSTORED: Final = {"Cache-Control": "no-store"}
 _MOST_REPORTS: Final = 20
 # A report is a whole page with its styles and pictures in it: it may run no script and load nothing.
 _REPORT_POLICY: Final = (
@@ -89,17 +92,17 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/lab/figures")
     @marked(probe=True)
-    def now() -> Response:
+    def now() -> ResponseReturnValue:
         found = figures.get()
         if isinstance(found, ServingError):
             raise found
-        return _unstored(jsonify(found))
+        return found, _UNSTORED
 
     @routes.get("/lab/reports")
     @marked(probe=True)
-    def report_list() -> Response:
+    def report_list() -> ResponseReturnValue:
         """The list as it stands on the page; a new report shows there within seconds."""
-        return _unstored(Response(render_template("lab_reports.html", **listed())))
+        return render_template("lab_reports.html", **listed()), _UNSTORED
 
     @routes.get("/lab/reports/<report_id>")
     def report(report_id: str) -> Response:
@@ -119,11 +122,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def figure(value: float) -> str:
     """With three digits or all that are before the point, as the page's script writes it too."""
     return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
-
-
-def _unstored(response: Response) -> Response:
-    response.headers["Cache-Control"] = "no-store"
-    return response
 
 
 def _model(counted: ModelStatistics) -> dict[str, Any]:
@@ -220,5 +218,4 @@ def _read(path: Path, place: str) -> Report:
 
 def _short(text: str) -> str:
     """Text on one line, and not too much of it."""
-    words = " ".join(text.split())
-    return words if len(words) <= _MOST_CHARACTERS else words[: _MOST_CHARACTERS - 1] + "…"
+    return textwrap.shorten(text, _MOST_CHARACTERS, placeholder="…")

@@ -31,7 +31,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
         except ServingError:
             served = []
-        return next((each.labels for each in served if each.name == model), system.labels)
+        return next((each.labels for each in served if each.info.name == model), system.labels)
 
     @routes.get("/classify/<name>")
     def page(name: str) -> str:

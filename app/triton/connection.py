@@ -33,10 +33,6 @@ class BadReply(Exception):
     """What came back is not HTTP, or not all of it."""
 
 
-class _Lost(ConnectionError):
-    """The connection ended without an answer, as a kept one does when the server was started again."""
-
-
 @dataclass(frozen=True)
 class Reply:
     """`json_bytes` is the length of the JSON that `body` begins with, where tensors follow it."""
@@ -74,7 +70,7 @@ class Connection:
         if self._socket is not None:
             try:
                 return self._exchange(self._socket, method, message, left_s)
-            except (_Lost, ConnectionResetError, BrokenPipeError):
+            except (ConnectionResetError, BrokenPipeError):
                 pass
         self._socket = self._connect(left_s)
         return self._exchange(self._socket, method, message, left_s)
@@ -104,7 +100,7 @@ class Connection:
                     yield None
                 continue
             if ended:
-                raise _Lost("it hung up")
+                raise ConnectionResetError("it hung up")
             is_error = reply.status_code != HTTPStatus.OK
             if (reply._body_buffer and not is_error) or (reply.message_complete and is_error):
                 yield reply.status_code, bytes(reply._body_buffer)
@@ -131,7 +127,9 @@ class Connection:
             _send(connection, message, left_s)
             while not reply.message_complete:
                 if not _feed(reply, connection, left_s()):
-                    raise BadReply("it ended too early") if reply.message_begun else _Lost("it hung up")
+                    if reply.message_begun:
+                        raise BadReply("it ended too early")
+                    raise ConnectionResetError("it hung up")
         except BaseException:
             self.close()  # what is left of this exchange may still come
             raise

@@ -41,7 +41,7 @@ class Watch:
                 grew = now.since(before)
                 compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
                 each_ms = 1 / grew.requests / 1e6
-                queue, compute = round(grew.queue_ns * each_ms, 2), round(compute_ns * each_ms, 2)
+                queue, compute = grew.queue_ns * each_ms, compute_ns * each_ms
                 return Inside(requests=grew.requests, queue=queue, compute=compute)
             time.sleep(pause_s)
         return None

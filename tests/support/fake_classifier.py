@@ -77,7 +77,7 @@ class FakeClassifier(Classifier):
     def _answer(self, outcome: Outcome, model: str) -> Prediction:
         if isinstance(outcome, Exception):
             raise outcome
-        names = [each.name for each in self.ready]
+        names = [each.info.name for each in self.ready]
         if model and model not in names:
             raise UnknownModel(model, names)
         return replace(outcome, model=model) if model else outcome

@@ -213,7 +213,8 @@ def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
     )
     served, ask = classifier_of(Triton(listener.url)).rows(Deadline(5))
-    assert (served.name, served.version, served.info.max_batch_size) == ("m", "1", 4)
+    info = served.info
+    assert (info.name, info.version, info.max_batch_size) == ("m", "1", 4)
     picture = np.zeros((1, 224, 224, 3), np.uint8)
     assert ask(picture).argmax() == 10
     listener.script["/infer"] = answered([1.0] + [0.0] * 10, "2")
