@@ -1,14 +1,10 @@
-"""The errors of the workbench; the command line prints their message and exits with their code.
-
-GourmetError 1            something a user can do something about, said in one sentence
-  UsageError 2            what was asked for makes no sense
-"""
+"""The errors of the workbench; the command line prints their message and exits with their code."""
 
 from __future__ import annotations
 
 
 class GourmetError(Exception):
-    """Its message names the value, what is allowed and the next step."""
+    """What a user can do something about; its message names the value, what is allowed and the next step."""
 
     exit_code = 1
 

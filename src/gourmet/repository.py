@@ -14,8 +14,6 @@ from gourmet.import_guard import CHECKOUT
 # triton/models/ lies beside src/ in a checkout.
 DEFAULT: Final = CHECKOUT / "triton" / "models"
 
-ModelConfig = Any  # model_config_pb2.ModelConfig; the generated module carries no types
-
 
 class RepositoryError(GourmetError):
     """A model repository, or a model in it, that cannot be used."""
@@ -33,8 +31,8 @@ def model_names(repository: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_config(model: Path) -> ModelConfig:
-    """The parsed config.pbtxt of the model folder `model`."""
+def read_config(model: Path) -> Any:
+    """The parsed config.pbtxt of the model folder `model`; its generated class carries no types."""
     path = model / "config.pbtxt"
     try:
         return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())

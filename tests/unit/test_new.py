@@ -20,7 +20,7 @@ from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
-from gourmet.serving import Stack
+from gourmet.serving.run_file import Stack
 from gourmet.systems import registry
 from gourmet.tasks import furniture
 from gourmet.tasks.classification.export import open_onnx

@@ -20,7 +20,8 @@ from gourmet.commands.bench_options import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import UsageError
-from gourmet.serving import Stack, run_file, running_stack
+from gourmet.serving import run_file
+from gourmet.serving.run_file import Stack, running_stack
 
 
 @pytest.fixture(autouse=True)

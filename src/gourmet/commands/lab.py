@@ -18,7 +18,7 @@ from gourmet.commands.options import as_options, port_options
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.client import triton
-from gourmet.serving.processes import Child, DiedWhileStarting
+from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.waiting import http_ok
 
@@ -63,9 +63,9 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
             up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", *options]
             stack = running["gourmet up"] = Child(up, env=os.environ, cwd=Path.cwd(), on_line=click.echo)
             started.callback(stack.stop, _STACK_TIMEOUT_S)
-            while not ending.wait(_POLL_S) and not http_ok(f"http://127.0.0.1:{ports['port']}/readyz"):
-                if (status := stack.exit_status()) is not None:
-                    raise DiedWhileStarting("gourmet up", status)
+            ready = f"http://127.0.0.1:{ports['port']}/readyz"
+            while not ending.wait(_POLL_S) and not stack.answers("gourmet up", ready):
+                pass
         if not ending.is_set():
             jupyter = running["JupyterLab"] = _start_jupyter(url, lab_port, arguments, log)
             started.callback(jupyter.stop, _JUPYTER_TIMEOUT_S)

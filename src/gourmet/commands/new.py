@@ -19,8 +19,8 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.serving import Stack, running_stack
 from gourmet.serving.client import ask_sample
+from gourmet.serving.run_file import Stack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import folders, registry
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from gourmet.measure.perf_analyzer import binary, environment, keys
-from gourmet.serving import running_stack
+from gourmet.serving.run_file import running_stack
 
 
 @click.command(

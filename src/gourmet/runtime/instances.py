@@ -95,13 +95,7 @@ def wanted_device(args: Mapping[str, str]) -> Device:
     """
     if args["model_instance_kind"].removeprefix("KIND_") != "GPU":
         return CPU
-    return Device("cuda", int(args["model_instance_device_id"]), required=_insists_on_gpu(args))
-
-
-def _insists_on_gpu(args: Mapping[str, str]) -> bool:
     config = Path(args["model_repository"], "config.pbtxt")
-    try:
-        text = config.read_text()
-    except OSError:
-        return False
-    return re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
+    text = config.read_text() if config.is_file() else ""
+    insists = re.search(r"^[^#\n]*\bKIND_GPU\b", text, re.MULTILINE) is not None
+    return Device("cuda", int(args["model_instance_device_id"]), required=insists)

@@ -13,10 +13,7 @@ STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
-    """Other handlers for a while; signals reach the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Other handlers for a while; only the main thread may ask for it."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

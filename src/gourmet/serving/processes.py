@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
+from gourmet.serving.waiting import http_ok
 
 LineSink = Callable[[str], None]
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class DiedWhileStarting(GourmetError):
-    """A process ended before it answered."""
-
-    def __init__(self, name: str, status: int) -> None:
-        super().__init__(f"{name} ended with status {status} while starting: its log above says why")
 
 
 def _end_with_parent() -> None:
@@ -61,6 +55,12 @@ class Child:
     def exit_status(self) -> int | None:
         """None while it runs, then its status; a negative one is the signal that ended it."""
         return self._process.poll()
+
+    def answers(self, name: str, url: str) -> bool:
+        """Whether a starting process answers a GET of `url` yet; raise if it ended."""
+        if (status := self.exit_status()) is not None:
+            raise GourmetError(f"{name} ended with status {status} while starting: its log above says why")
+        return http_ok(url)
 
     def stop(self, timeout_s: float) -> None:
         """Ask it to end, insist after `timeout_s`, and leave none of its own children behind."""

@@ -22,11 +22,11 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
 from gourmet.serving import api_keys
 from gourmet.serving.client import ask_sample, model_index, triton
-from gourmet.serving.processes import Child, DiedWhileStarting
+from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
-from gourmet.serving.waiting import http_ok, unless
+from gourmet.serving.waiting import unless
 from gourmet.systems import FOLDERS_ENV, folders
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
@@ -67,19 +67,19 @@ class Kept:
         self._start = start
         self._waited_s: float | None = None
         self._start_again: float | None = None
-        self._child = start()
+        self.child = start()
         self._started = time.monotonic()
 
     def look(self, say: Callable[[str], None]) -> None:
         """Notice a death, and start again once its wait is over."""
         now = time.monotonic()
-        if self._start_again is None and (status := self._child.exit_status()) is not None:
+        if self._start_again is None and (status := self.child.exit_status()) is not None:
             self._waited_s = backoff_s(now - self._started, self._waited_s)
             when = f" in {self._waited_s:.1f} s" if self._waited_s else ""
             say(f"{self._name} ended with status {status}; starting it again{when}")
             self._start_again = now + self._waited_s
         if self._start_again is not None and now >= self._start_again:
-            self._child = self._start()
+            self.child = self._start()
             self._started, self._start_again = time.monotonic(), None
 
 
@@ -110,8 +110,9 @@ class Supervisor:
                     self._wait_for_models(server)
                     StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
                 if (options := self._web_options) and not self._stopping.is_set():
-                    kept.append(Kept("the web app", lambda: self._start_web(options)))
-                    self._until(lambda: self._web_answers(options))
+                    web = Kept("the web app", lambda: self._start_web(options))
+                    self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
+                    kept.append(web)
                 if not self._stopping.is_set():
                     on_ready()
                 while not self._stopping.wait(_POLL_S):
@@ -193,11 +194,6 @@ class Supervisor:
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
         return self._web
-
-    def _web_answers(self, options: WebOptions) -> bool:
-        if self._web and (status := self._web.exit_status()) is not None:
-            raise DiedWhileStarting("the web app", status)
-        return http_ok(f"{options.url}/healthz")
 
     def _say(self, text: str, colour: str | None = None) -> None:
         self._log.say("gourmet", text, colour)

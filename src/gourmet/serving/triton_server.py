@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.serving import api_keys
-from gourmet.serving.processes import Child, DiedWhileStarting, LineSink
-from gourmet.serving.waiting import http_ok, wait_until
+from gourmet.serving.processes import Child, LineSink
+from gourmet.serving.waiting import wait_until
 from gourmet.serving.wheel import find_wheel
 
 ModelControl = Literal["explicit", "poll", "none"]
@@ -102,14 +102,10 @@ class TritonServer:
             self._keys_to_hide = None
         self._on_line(line)
 
-    def exit_status(self) -> int | None:
-        return self._child.exit_status() if self._child else None
-
     def live(self) -> bool:
         """Whether the server answers at all; says nothing about any model."""
-        if (status := self.exit_status()) is not None:
-            raise DiedWhileStarting("Triton", status)
-        return http_ok(f"http://{self.options.http_url}/v2/health/live")
+        url = f"http://{self.options.http_url}/v2/health/live"
+        return self._child is not None and self._child.answers("Triton", url)
 
     def wait_until_live(self, timeout_s: float = 120) -> float:
         """Wait until every model was loaded or given up: only then does Triton open its ports."""
