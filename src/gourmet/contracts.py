@@ -1,9 +1,5 @@
 """What every system says about itself, and what its task adds. numpy only.
 
-    System            name, default model, sample, examples, how a request and an answer are put
-      Classification  a picture gets one label out of a list
-      Generation      a text gets a text, whole or in pieces
-
 `gourmet up`, doctor, the health checks of the containers, bench, check, the lab and the app know these
 protocols and no system by name. A system's folder has a `contract.py` whose `SYSTEM` fulfils one of them;
 `gourmet.systems.registry` finds it.

@@ -24,7 +24,6 @@ from gourmet.serving.run_file import Stack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import folders, registry
 
-DEFAULT_ARCHITECTURE: Final = "torchvision:mobilenet_v2"
 _RELOADED_WITHIN_S: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 
@@ -93,7 +92,7 @@ def new(
 
     if weights and onnx:
         system = as_given(system, weights)
-    architecture = "" if onnx else architecture or DEFAULT_ARCHITECTURE
+    architecture = "" if onnx else architecture or "torchvision:mobilenet_v2"
     stack = None
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
@@ -191,9 +190,8 @@ def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
 
 def _next(system: PictureClassifier, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
     name, model = system.name, system.default_model
-    to, repositories = f" --to {models}", f" --model-repository {models}"
-    if models == repository.DEFAULT:
-        to = repositories = ""
+    usual = models == repository.DEFAULT
+    to, repositories = ("", "") if usual else (f" --to {models}", f" --model-repository {models}")
     if not weights:
         return [
             f"gourmet train {name} --data FOLDER     with a folder of pictures for each label",

@@ -34,7 +34,6 @@ MEMORY_HEADER: Final = "gourmet-memory-key"
 ADMIN_ENV: Final = "TRITON_ADMIN_KEY"
 MEMORY_ENV: Final = "TRITON_MEMORY_KEY"
 _LOCKED: Final = {ADMIN_HEADER: "model-repository,logging,trace", MEMORY_HEADER: "shared-memory"}
-_GRPC_PREFIX: Final = "triton-grpc-protocol-"
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
 
 
@@ -60,7 +59,7 @@ class Keys:
 
     def headers(self, *, grpc: bool = False) -> dict[str, str]:
         """What has to go with a request to one of the locked calls."""
-        prefix = _GRPC_PREFIX if grpc else ""
+        prefix = "triton-grpc-protocol-" if grpc else ""
         return {f"{prefix}{ADMIN_HEADER}": self.admin, f"{prefix}{MEMORY_HEADER}": self.memory}
 
     def arguments(self) -> list[str]:

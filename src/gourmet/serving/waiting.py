@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -45,5 +44,5 @@ def http_ok(url: str, timeout_s: float = 2.0) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
