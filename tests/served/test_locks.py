@@ -133,11 +133,9 @@ def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(
     assert asked.served(Deadline(30)) == ["digits", "food_classifier_onnx"]
     sent = asked.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
     assert not regions(locked)
-    asked.close()
     monkeypatch.setenv(api_keys.MEMORY_ENV, KEYS.memory)
     sharing = Triton(locked.options.http_url, shares_memory=True)
     shared = sharing.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
-    sharing.close()
     assert regions(locked) == [tensor.nbytes]
     assert shared.outputs["output"].tolist() == sent.outputs["output"].tolist()
 

@@ -37,7 +37,6 @@ def test_so_does_a_photo_that_triton_decodes_with_room_for_larger_ones(triton: A
     assert len(sample) < region["byte_size"] <= 2 * (len(sample) + 4)
     sent = Triton(triton.http_url).infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
     assert first.tolist() == sent.tolist()
-    client.close()
 
 
 def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_memory(
@@ -54,8 +53,6 @@ def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_m
             urllib.request.urlopen(request, timeout=10).close()
         shared = sharing.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
         assert shared.tolist() == sent.tolist()
-    sharing.close()
-    sending.close()
 
 
 def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
@@ -66,4 +63,3 @@ def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
     answer = client.infer(MODEL, {INPUT: contract.SYSTEM.encode(sample, "FP32")}, Deadline(60))
     assert answer.outputs["output"].shape == (1, len(contract.SYSTEM.labels))
     assert not list(tmp_path.iterdir())
-    client.close()
