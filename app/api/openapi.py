@@ -24,7 +24,6 @@ from app.core.http import marks_of
 from app.core.messages import starting_with
 from app.core.settings import Settings
 
-VERSION: Final = "1.0.0"
 JSON: Final = "application/json"
 _EXAMPLES: Final = Path(__file__).parent / "examples"
 # What may go wrong where photos are answered, and what of it with a single one.
@@ -39,7 +38,7 @@ _SECURITY_SCHEMES: Final = {
 }
 _INFO: Final = {
     "title": "GourmetGram",
-    "version": VERSION,
+    "version": "1.0.0",
     "description": "Tells what is on a photo. Every answer carries an `X-Request-ID`, which is "
     "the request's own if that has up to 64 letters, digits and any of `. _ : -` only.",
     "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},

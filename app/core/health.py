@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _READY_AGE_S: Final = 1.0
 DEADLINE_S: Final = 5.0
+# A page is shown without what it would list rather than late.
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0

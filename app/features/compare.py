@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from flask import Blueprint, Flask, Response, request
 
@@ -16,16 +16,12 @@ from app.api.photo_calls import count, one_of, phases_ms, told
 from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
 from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
+from app.core.health import LINK_DEADLINE_S
 from app.core.http import marked, render, request_id
 from app.core.messages import starting_with, t
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
 from gourmet.contracts import System
-
-# A page is shown without its list of models rather than late.
-LIST_DEADLINE_S: Final = 1.0
-
-Row = Mapping[str, Any]
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -35,7 +31,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def model_names(default: str, system: str = "") -> list[str]:
         """The default and what else is ready, to choose from; the default alone while Triton is away."""
         try:
-            models = classifier.models(Deadline(LIST_DEADLINE_S), system or services.first_system)
+            models = classifier.models(Deadline(LINK_DEADLINE_S), system or services.first_system)
             ready = [each.info.name for each in models]
         except ServingError:
             ready = []
@@ -108,7 +104,7 @@ def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str,
     return {**about, **found}
 
 
-def verdict(rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     """Whether the models that answered agree, in one sentence, and how sure they are."""
     answers = [row for row in rows if "error" not in row]
     (label, most), *_ = Counter(row["label"] for row in answers).most_common()

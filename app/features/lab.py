@@ -155,10 +155,7 @@ class Reports:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
-        self._listed = TtlCache(self._list, _LIST_AGE_S)
-
-    def latest(self) -> list[Report]:
-        return self._listed.get()
+        self.latest = TtlCache(self._list, _LIST_AGE_S).get
 
     def page(self, report_id: str) -> tuple[Report, bytes] | None:
         """The report that the list has under that id, and its HTML."""
