@@ -17,7 +17,7 @@ from gourmet.config_change import Change, changed
 from gourmet.errors import UsageError
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.measure.task import MeasureOptions
-from gourmet.tuning import explanation, report
+from gourmet.tuning import report
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
 from gourmet.tuning.search import searched
 from gourmet.tuning.space import Space, name_of
@@ -198,7 +198,7 @@ def duel(ours: Point, theirs: Point, **more: Any) -> Confirmation:
 
 def test_the_reason_is_that_more_ran_at_a_time() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    said = explanation.sentence(wish(50), "better", Trial("two", {}, "long"), duel(ours, point()))
+    said = report.sentence(wish(50), "better", Trial("two", {}, "long"), duel(ours, point()))
     assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
     assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0, all that" in said
     assert said.count(".  ") == 0
@@ -207,19 +207,19 @@ def test_the_reason_is_that_more_ran_at_a_time() -> None:
 def test_the_reason_is_that_a_row_costs_less_in_a_batch() -> None:
     ours = point(200, 10, "batched", batches=(BatchSize(4, 25, 8.0),))
     assert (
-        explanation.because(ours, point(), 2)
+        report.because(ours, point(), 2)
         == "a row costs 2 ms of execution instead of 5, in batches of 4.0 rows instead of 1.0"
     )
 
 
 def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
-    assert explanation.because(point(), point(), 2).startswith("of nothing that the figures show: ")
+    assert report.because(point(), point(), 2).startswith("of nothing that the figures show: ")
 
 
 def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
     tie = duel(point(101, 10, "other"), point())
     assert not tie.won
-    said = explanation.sentence(wish(50), "better", Trial("other", {}, "long"), tie)
+    said = report.sentence(wish(50), "better", Trial("other", {}, "long"), tie)
     assert said.startswith("The present config stays: ")
     assert said.endswith("which may be noise.")
     assert not duel(point(200, 90, "other"), point(), keeps=False).won
@@ -228,7 +228,7 @@ def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
 
 def test_what_the_interval_excludes_is_not_called_noise() -> None:
     worse = duel(point(80, 10, "other"), point())
-    said = explanation.sentence(wish(None), "no better", Trial("other", {}, "long"), worse)
+    said = report.sentence(wish(None), "no better", Trial("other", {}, "long"), worse)
     assert worse.gain.high is not None
     assert worse.gain.high < 1
     assert said.endswith("which is worse.")

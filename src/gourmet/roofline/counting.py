@@ -60,7 +60,6 @@ class Counted:
 
     @property
     def totals(self) -> dict[str, float]:
-        """Operations and bytes of all layers, for one row."""
         kinds = ("operations", "weight_bytes", "moved_bytes")
         return {kind: sum(getattr(layer, kind) for layer in self.layers) for kind in kinds}
 

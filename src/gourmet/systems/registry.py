@@ -24,12 +24,10 @@ class UnknownSystem(GourmetError):
 
 
 def names() -> tuple[str, ...]:
-    """The names of all systems, sorted."""
     return tuple(sorted({path.parent.name for folder in folders() for path in folder.glob("*/contract.py")}))
 
 
 def folder_of(system: str) -> Path:
-    """The folder of a system."""
     for folder in folders():
         if (folder / system / "contract.py").exists():
             return folder / system
@@ -58,7 +56,6 @@ def load(system: str) -> System:
 
 
 def load_all() -> dict[str, System]:
-    """All systems by name."""
     return {name: load(name) for name in names()}
 
 

@@ -49,7 +49,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
             for weights in group["params"]:

@@ -16,12 +16,10 @@ _NOT_CURVES: Final = ("epoch", "rate", "seconds")
 
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
-    """Note how a run was started."""
     write_whole(folder / RUN, json.dumps(facts, indent=2) + "\n")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What `write_run` noted."""
     try:
         return dict(json.loads((folder / RUN).read_text(encoding="utf-8")))
     except (OSError, ValueError) as exc:

@@ -13,7 +13,6 @@ from gourmet.measure import stats
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Protocol
 from gourmet.runtime.instances import available_cpus
 
-SCHEMA: Final = "gourmet-tune/1"
 PRESENT: Final = "present"
 
 Verdict = Literal["better", "no better", "undecided", "out of reach"]
@@ -140,7 +139,7 @@ class Tuning:
     sentence: str
     bench: Bench
     applied: bool = False
-    schema: str = field(default=SCHEMA)
+    schema: str = "gourmet-tune/1"
 
     def trial(self, name: str) -> Trial:
         return next(trial for trial in self.trials if trial.name == name)

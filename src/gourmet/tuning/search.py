@@ -6,20 +6,21 @@ finds is measured again against the present config, in turns, and only those tur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from gourmet.config_change import Change, changed
 from gourmet.measure import sweep, validity
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import LoadSpec, Point
+from gourmet.measure.results import Point
 from gourmet.measure.scenario import load, merge, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
 from gourmet.serving.client import ModelUnavailable
-from gourmet.tuning import explanation
+from gourmet.tuning.report import sentence
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
 from gourmet.tuning.space import Space, name_of
 
@@ -61,7 +62,7 @@ def tune(
         best.name,
         duel,
         verdict,
-        explanation.sentence(wish, verdict, best, duel),
+        sentence(wish, verdict, best, duel),
         sweep.bench(
             f"The best config of {wish.model} here: {wish}",
             command,
@@ -178,24 +179,21 @@ class Search:
         best = wish.best(challenger.points) or nearest(challenger.points)
         theirs = wish.best(present.points) or best
         sides = [(challenger, best.demand), (present, theirs.demand)]
+        # Half of the time: the turns together are longer than any other measurement.
+        half = replace(self.long, window_s=self.long.window_s / 2)
         seen: dict[str, list[Point]] = {challenger.name: [], PRESENT: []}
         for turn in range(wish.turns):
             for trial, demand in sides[:: 1 if turn % 2 else -1]:
                 words = f"turn {turn + 1} of {wish.turns} against the present config: {trial.name}"
                 self._on_step(self._done + (1 - self._done) * turn / wish.turns, words)
                 self._serve(trial)
-                seen[trial.name] += self._turn(trial.name, demand)
+                with suppress(validity.Disturbed, validity.CountsDisagree):
+                    seen[trial.name].append(
+                        sweep.measure(self._workload, demand, self._target, half, trial.name)
+                    )
         if min(map(len, seen.values())) < min(wish.turns, _FEWEST_TURNS):
             return None
         ours, others = (merge(points) for points in seen.values())
         keeps = wish.keeps(ours)
         misses = wish.p95_ms is not None and min(p95s(others), default=0.0) > wish.p95_ms
         return Confirmation(ours, others, wish.gain(ours, others), keeps, keeps and misses)
-
-    def _turn(self, name: str, demand: LoadSpec) -> Iterable[Point]:
-        """Half of the time: the turns together are longer than any other measurement."""
-        effort = replace(self.long, window_s=self.long.window_s / 2)
-        try:
-            return [sweep.measure(self._workload, demand, self._target, effort, name)]
-        except (validity.Disturbed, validity.CountsDisagree):
-            return []

@@ -65,7 +65,6 @@ class Digits:
         return evenly(digits, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
-        """The parts of `data` to measure on."""
         return tuple(part for part in PARTS if part != "train" and _divided(data)[part])
 
     def read(self, digits: Sequence[Digit]) -> Iterator[bytes]:

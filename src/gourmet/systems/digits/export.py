@@ -23,6 +23,5 @@ EXPORT: Final[Export] = ClassifierExport(
         "ink": "white on black; background is what the border mostly is",
         "place": "the longer side 20 pixels, the centre of mass in the middle",
         "scale": "any: the network stretches each image to the range from 0 to 1",
-        "code": "gourmet.systems.digits.contract",
     },
 )

@@ -54,8 +54,7 @@ class DigitsTraining:
         torch.manual_seed(seed)
         return DigitsTask(train, held, torch.device(device))
 
-    def bundled_data(self) -> tuple[Path, str]:
-        return bundled()
+    bundled_data = staticmethod(bundled)
 
 
 def _tensors(digits: tuple[Digit, ...]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,8 +23,6 @@ class Food11Training(PictureTraining):
 
 
 class Food11Task(PictureTask):
-    """The network and its photos."""
-
     network: Food11Network
 
     def __init__(self, train: Pixels, held: Pixels, device: torch.device, *, pretrained: bool) -> None:

@@ -60,7 +60,6 @@ class Accuracy:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report that another program reads."""
         return {
             "photos": self.photos,
             **{name: round(getattr(self, name), 4) for name in ("top1", "top3", "top5", "balanced")},

@@ -96,7 +96,6 @@ class Measured:
     views: dict[str, float]  # balanced accuracy over subsets of the classes
 
     def as_dict(self) -> dict[str, Any]:
-        """For a report that another program reads."""
         return {
             **self.accuracy.as_dict(),
             "calibration_error_before": round(calibration_error(self.before), 4),
@@ -118,11 +117,9 @@ class Evaluated:
     labels: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """By part, for another program."""
         return {name: part.as_dict() for name, part in self.parts.items()}
 
     def lines(self) -> list[str]:
-        """For a terminal."""
         parts = [
             f"{name}: balanced {part.accuracy.balanced:.3f} ± {part.accuracy.balanced_margin:.3f}, "
             f"top-1 {part.accuracy.top1:.3f}, top-3 {part.accuracy.top3:.3f}, {part.accuracy.photos} pictures"

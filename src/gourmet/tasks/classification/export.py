@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,8 @@ _FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown 
     undefined=StrictUndefined,
 )
 _FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+# Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
+_no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
 Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
 
@@ -111,7 +112,7 @@ class TorchScript:
 
     def __call__(self, source: Source) -> Target:
         def opened(path: Path) -> Answers:
-            with old_but_fastest():
+            with _no_advice():
                 network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
                 served = torch.jit.optimize_for_inference(torch.jit.freeze(network))
                 return eager(served, source.system.normalise)
@@ -122,7 +123,7 @@ class TorchScript:
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         """Freezing and fusing are the server's: what they make cannot be saved."""
         example = source.example(2)
-        with torch.no_grad(), old_but_fastest():
+        with torch.no_grad(), _no_advice():
             traced = torch.jit.trace(source.network, example)  # type: ignore[no-untyped-call]
         traced.save(str(path))
         return {
@@ -139,7 +140,7 @@ def export_onnx(
     A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
     """
     # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
-    with old_but_fastest():
+    with _no_advice():
         torch.onnx.export(
             network,
             (example,),
@@ -150,14 +151,6 @@ def export_onnx(
             dynamic_axes={name: {0: "batch"}, output: {0: "batch"}} if batched else None,
             opset_version=OPSET,
         )
-
-
-@contextlib.contextmanager
-def old_but_fastest() -> Iterator[None]:
-    """Silence torch about TorchScript: on CPUs nothing that it would rather have is as fast."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
 
 
 def eager(network: nn.Module, normalise: Normalise) -> Answers:
@@ -202,17 +195,11 @@ def new_model(
 ) -> Mapping[str, str]:
     """The folder of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
     labels = "".join(f"{label}\n" for label in system.labels)
-    config = filled_in(
-        "config.pbtxt",
-        model=model,
-        input=name,
-        row=row,
-        output=output,
-        batched=batched,
-        system=system.name,
-        labels=system.labels,
-    )
-    return {"config.pbtxt": config, "labels.txt": labels}
+    tensors = {"input": name, "row": row, "output": output, "batched": batched}
+    return {
+        "config.pbtxt": filled_in("config.pbtxt", model=model, system=system, **tensors),
+        "labels.txt": labels,
+    }
 
 
 @dataclass(frozen=True)

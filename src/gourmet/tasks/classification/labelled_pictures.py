@@ -83,7 +83,6 @@ class LabelledPictures:
         return evenly(photos, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
-        """The parts of `data` to measure on."""
         always = ("validation", "test")
         return always + tuple(part for part in _sources(data) if part not in (*always, "train"))
 

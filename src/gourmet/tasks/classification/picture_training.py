@@ -55,11 +55,9 @@ class PictureTraining:
         On a CPU a photo of 64 pixels costs a twelfth of one of 224.
         """
         full = self.system.input_size
-        steps: tuple[tuple[float, int, int], ...]
-        if device == "cpu":
-            steps = ((0.0, 64, 128), (0.6, 96, 96), (0.85, 128, 64), (0.965, full, 32))
-        else:
-            steps = ((0.0, 128, 256), (0.4, 176, 256), (0.75, full, 256))
+        on_cpu = [(0.0, 64, 128), (0.6, 96, 96), (0.85, 128, 64), (0.965, full, 32)]
+        on_gpu = [(0.0, 128, 256), (0.4, 176, 256), (0.75, full, 256)]
+        steps = on_cpu if device == "cpu" else on_gpu
         phases = tuple(phase(start, min(width, full), batch) for start, width, batch in steps)
         peak = rate or (_RATE / 5.0 if pretrained else _RATE)
         return Recipe(epochs or _EPOCHS[device], phases, peak, seed=seed)

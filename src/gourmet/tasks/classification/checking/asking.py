@@ -55,9 +55,6 @@ class Served:
     def labels(self) -> tuple[str, ...]:
         return self.contract.labels_of(self.info)
 
-    def encode(self, picture: bytes) -> npt.NDArray[Any]:
-        return self.contract.encode(picture, self.info.inputs[0].datatype)
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -146,6 +143,7 @@ def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, ti
     """
     at_server, mine = threading.Semaphore(wanted.in_flight), threading.local()
     clients: list[InferenceServerClient] = []
+    datatype = served.info.inputs[0].datatype
 
     def client() -> InferenceServerClient:
         if not hasattr(mine, "client"):
@@ -160,7 +158,7 @@ def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, ti
         names, encoded = pictures.names[rows], []
         try:
             for blob in blobs:
-                encoded.append(served.encode(blob))
+                encoded.append(served.contract.encode(blob, datatype))
             values = np.concatenate(encoded)
             with at_server:
                 began = time.monotonic()

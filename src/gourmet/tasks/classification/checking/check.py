@@ -29,7 +29,6 @@ from gourmet.tasks.furniture import Stage, training
 
 
 def check_pictures(wanted: Wanted, stage: Stage) -> Report:
-    """Check a served classifier."""
     served = describe(wanted.url, wanted.model)
     name, data = served.info.name, wanted.data or _bundled(served)
     # A model that knows no batches takes one picture at a time, and none takes more than its most.
