@@ -10,6 +10,7 @@ import functools
 import inspect
 import json
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,20 +33,9 @@ _PHOTO_ERRORS: Final = (400, 413, 415, 500, 502, 503, 504)
 _BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
-_SECURITY_SCHEMES: Final = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "A key of the setting API_KEYS"},
-    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same, plainly"},
-}
-_INFO: Final = {
-    "title": "GourmetGram",
-    "version": "1.0.0",
-    "description": "Tells what is on a photo. Every answer carries an `X-Request-ID`, which is "
-    "the request's own if that has up to 64 letters, digits and any of `. _ : -` only.",
-    "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
-}
-_RETRY_AFTER: Final = {
-    "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
-}
+_WHEN: Final = {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
+# What is the same in every document.
+_BEGUN: Final = tomllib.loads(Path(__file__).with_name("openapi.toml").read_text(encoding="utf-8"))
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,13 +115,8 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
                 "description": " ".join(description.split()),
                 **_described(operation, rule.endpoint.replace(".", "_"), not marks_of(view).open, settings),
             }
-    return {
-        "openapi": "3.1.0",
-        "info": _INFO,
-        "servers": [{"url": "/"}],
-        "paths": dict(sorted(paths.items())),
-        "components": {"schemas": _schemas(shapes), "securitySchemes": _SECURITY_SCHEMES},
-    }
+    components = {**_BEGUN["components"], "schemas": _schemas(shapes)}
+    return {**_BEGUN, "paths": dict(sorted(paths.items())), "components": components}
 
 
 def _described(operation: Operation, operation_id: str, guarded: bool, settings: Settings) -> dict[str, Any]:
@@ -171,7 +156,7 @@ def _refusal(status: int, operation: Operation) -> dict[str, Any]:
         "description": ", ".join(f"`{code}`" for code in codes()[status]),
         "content": {JSON: {"schema": _any_of([Error, operation.answer] if both else [Error])}},
     }
-    return refused | ({"headers": _RETRY_AFTER} if status in (429, 503) else {})
+    return refused | ({"headers": {"Retry-After": _WHEN}} if status in (429, 503) else {})
 
 
 def _any_of(shapes: Sequence[Any]) -> dict[str, Any]:
