@@ -1,10 +1,11 @@
 """The exercises of the known serving labs: how each is done here, and on which models as systems say.
 
-A system's `scenarios.py` names its exercises: name -> (a kind, its arguments).
+A system's `scenarios.toml` has a table for each of its exercises: its kind, and the arguments of that.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,20 +23,20 @@ _KINDS: Final[Mapping[str, Callable[..., Scenario]]] = {
 }
 
 
-def known() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Every exercise that a system names, with its kind and arguments."""
-    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+def known() -> dict[str, dict[str, Any]]:
+    """The arguments of every exercise that a system names."""
+    found: dict[str, dict[str, Any]] = {}
     for system in registry.names():
-        if (registry.folder_of(system) / "scenarios.py").exists():
-            found |= registry.piece(system, "scenarios", "SCENARIOS", dict)
+        if (named := registry.folder_of(system) / "scenarios.toml").exists():
+            found |= tomllib.loads(named.read_text(encoding="utf-8"))
     return found
 
 
 def load(name: str, model: str | None = None) -> Scenario:
     """An exercise, about another `model` where it is about a single one."""
-    kind, arguments = known()[name]
-    if model is None:
-        return _KINDS[kind](name=name, **arguments)
-    if "model" not in arguments:
-        raise UsageError(f"the scenario {name} is about models of its own: drop --model")
-    return _KINDS[kind](name=name, **{**arguments, "model": model})
+    arguments = known()[name]
+    if model is not None:
+        if "model" not in arguments:
+            raise UsageError(f"the scenario {name} is about models of its own: drop --model")
+        arguments["model"] = model
+    return _KINDS[arguments.pop("kind")](name=name, **arguments)
