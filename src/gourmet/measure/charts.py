@@ -8,12 +8,12 @@ from itertools import cycle
 from typing import Final
 
 from gourmet.measure.claims import Pair
-from gourmet.measure.results import Point
+from gourmet.measure.results import Point, Split
 from gourmet.reports import chart
 from gourmet.reports.chart import Bar, Series
 
 _NUMBER: Final = re.compile(r"\d+(?: µs)?")
-_PHASES: Final[Mapping[str, str]] = {
+PHASES: Final[Mapping[str, str]] = {
     "queue": "#d55e00",
     "input": "#b8860b",
     "infer": "#1b5e9b",
@@ -65,13 +65,16 @@ def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
 
 
 def stacked_latency(points: Sequence[Point]) -> chart.Drawing:
-    shown = []
-    for point in points:
-        split = vars(point.split_ms)
-        parts = [(ms, _PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
-        shown.append(Bar(point.name, sum(split.values()), parts=parts, says=f"{point.latency_ms.mean:.3g}"))
+    shown = [split_bar(point.name, point.split_ms, f"{point.latency_ms.mean:.3g}") for point in points]
     title = "mean latency of every point by where it went"
-    return chart.bars(shown, title, "mean latency, ms", colours=_PHASES)
+    return chart.bars(shown, title, "mean latency, ms", colours=PHASES)
+
+
+def split_bar(name: str, split_ms: Split, says: str) -> Bar:
+    """A mean latency by where it went."""
+    split = vars(split_ms)
+    parts = [(ms, PHASES[phase], f"{phase} {ms:.2f} ms") for phase, ms in split.items()]
+    return Bar(name, sum(split.values()), parts=parts, says=says)
 
 
 def batch_sizes(points: Sequence[Point]) -> chart.Drawing:

@@ -82,6 +82,15 @@ class Measurement:
         """The mean time of a request inside Triton."""
         return self.queue_ms + self.compute_input_ms + self.compute_infer_ms + self.compute_output_ms
 
+    @property
+    def split_ms(self) -> Split:
+        return self.split_of(self.server_ms + self.network_ms + self.client_send_ms + self.client_receive_ms)
+
+    def split_of(self, mean_ms: float) -> Split:
+        """Where a mean latency of `mean_ms` went; what Triton does not account for is the network."""
+        server = (self.queue_ms, self.compute_input_ms, self.compute_infer_ms, self.compute_output_ms)
+        return Split(*server, max(0.0, mean_ms - self.server_ms))
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -136,13 +145,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         rows_per_s=stats.interval([demand.batch * each for each in rates]),
         latency_ms=Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
         # perf_analyzer's own split, which is of the same windows as its latency.
-        split_ms=Split(
-            measured.queue_ms,
-            measured.compute_input_ms,
-            measured.compute_infer_ms,
-            measured.compute_output_ms,
-            max(0.0, got.mean_ms - measured.server_ms),
-        ),
+        split_ms=measured.split_of(got.mean_ms),
         batches=server_probe.batches(counted),
         windows=got.windows,
         requests=got.requests,
