@@ -17,6 +17,8 @@ from gourmet.measure.charts import PHASES, split_bar
 from gourmet.measure.perf_analyzer import Measurement
 from gourmet.reports.chart import Bar, Drawing, bars, columns, stacked
 
+Runs = Mapping[Any, Measurement]
+
 _WIDTH_PX: Final = 900
 
 
@@ -35,13 +37,7 @@ def photos(pictures: Sequence[bytes], system: Classification) -> Picture:
     return Picture(out.getvalue(), format="jpeg", width=_WIDTH_PX)  # type: ignore[no-untyped-call]
 
 
-def rates_and_latencies(
-    runs: Mapping[Any, Measurement],
-    title: str,
-    names: str,
-    *,
-    latencies: Mapping[Any, Measurement] | None = None,
-) -> HTML:
+def rates_and_latencies(runs: Runs, title: str, names: str, *, latencies: Runs | None = None) -> HTML:
     """Throughput above the parts of the mean latency: of the same runs, or of others."""
     times = []
     for name, run in (latencies or runs).items():
@@ -61,7 +57,7 @@ def batch_sizes(executions: Mapping[str, Executions]) -> HTML:
     return _shown("rows that went through the network at once", drawn)
 
 
-def ladder(steps: Mapping[str, Measurement], title: str) -> HTML:
+def ladder(steps: Runs, title: str) -> HTML:
     """Every step's throughput and latency, one below the other."""
     spread = [
         Bar(name, run.p50_ms, run.p50_ms, run.p99_ms, says=f"{run.p50_ms:.3g} to {run.p99_ms:.3g}")
@@ -71,7 +67,7 @@ def ladder(steps: Mapping[str, Measurement], title: str) -> HTML:
     return _shown(title, {"throughput": _rates(steps), latency: bars(spread, latency, "ms")})
 
 
-def _rates(runs: Mapping[str, Measurement]) -> Drawing:
+def _rates(runs: Runs) -> Drawing:
     shown = [Bar(name, run.rows_per_s, says=f"{run.rows_per_s:.0f}") for name, run in runs.items()]
     return bars(shown, "throughput", "rows per second")
 
