@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
+from gourmet.measure import sweep, validity
 from gourmet.repository import read_config
-from gourmet.tuning.search import Search
+from gourmet.tuning import search
 
 # An execution takes 40 ms however many rows it has, and no CPU: batches and instances pay for certain, on a
 # busy machine too.
@@ -139,8 +141,12 @@ def test_turns_that_cannot_be_believed_leave_the_search_and_the_present_config(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = config()
+
     # A real server cannot be made to be disturbed in every turn and in nothing before them.
-    monkeypatch.setattr(Search, "_turn", lambda *_: [])
+    def disturbed(*_: object) -> None:
+        raise validity.Disturbed("somebody else asked as well")
+
+    monkeypatch.setattr(search, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturbed}))
     options = ["--instances", "1", "--window", "0.2", "--apply", "--save", str(tmp_path)]
     result = CliRunner().invoke(main, [*arguments, *options])
     assert result.exit_code == 1, result.output
