@@ -156,7 +156,7 @@ class Triton:
                 self._ask(connection, deadline, "POST", path, body, shared_memory.memory_key())
 
             try:
-                # Photos are of all sizes: with room for larger ones, Triton is not told of each anew.
+                # Photos are of all sizes: with room for larger ones, Triton is told of it once.
                 connection.shared = shared_memory.SharedInput(
                     1 << nbytes.bit_length() if is_text else nbytes, offer
                 )
