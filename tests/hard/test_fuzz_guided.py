@@ -106,7 +106,7 @@ def forms() -> list[bytes]:
 @pytest.mark.parametrize(
     ("target", "seeds", "what"),
     [
-        ("headers", pictures, "the walks through segments, chunks and blocks"),
+        ("headers", pictures, "the limits on scans and colour profiles"),
         ("avif", avifs, "the sizes of an AVIF's frames"),
         ("opened", pictures, "what is asked of a picture's header"),
         ("repeated", with_ends_to_repeat, "both, in files of 10 MB whose end is repeated"),

@@ -29,6 +29,7 @@ from gourmet.measure.results import (
     Latency,
     LoadSpec,
     Point,
+    Requirement,
     Split,
     Statement,
     Usage,
@@ -290,3 +291,20 @@ def test_a_mix_up_must_be_able_to_show() -> None:
     same = [{"y": np.array([1.0, 2.0])}] * 3
     with pytest.raises(validity.WrongAnswers, match="all 3 inputs have the same answer"):
         Answers(same, True, "said")
+
+
+@pytest.mark.parametrize(
+    ("per_turn", "at_most", "met", "says"),
+    [
+        ((1.0, 1.2), False, True, "met"),
+        ((0.7, 0.9), False, False, "not met"),
+        ((0.86, 1.03, 1.12), False, None, "not decided"),
+        ((0.99,), True, True, "met"),
+        ((0.9, 1.1), True, None, "not decided"),
+    ],
+)
+def test_a_requirement_is_met_where_every_turn_reaches_it(
+    per_turn: tuple[float, ...], at_most: bool, met: bool | None, says: str
+) -> None:
+    wanted = Requirement("ours ÷ the best peer", per_turn, 1.0, at_most)
+    assert (wanted.met, wanted.as_row()[-1]) == (met, says)

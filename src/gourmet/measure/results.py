@@ -227,14 +227,16 @@ class Requirement:
         return statistics.median(self.per_turn)
 
     @property
-    def met(self) -> bool:
-        return self.median <= self.wanted if self.at_most else self.median >= self.wanted
+    def met(self) -> bool | None:
+        """None where some turns reach it and others do not."""
+        reached = {each <= self.wanted if self.at_most else each >= self.wanted for each in self.per_turn}
+        return reached.pop() if len(reached) == 1 else None
 
     def as_row(self, verdict: str = "") -> tuple[str, ...]:
         """Under the HEADINGS; `verdict` stands where the figure is not to be judged."""
         unit = self.unit if self.unit == "×" else f" {self.unit}"
         wanted = f"{'at most' if self.at_most else 'at least'} {self.wanted:g}{unit}"
-        verdict = verdict or ("met" if self.met else "not met")
+        verdict = verdict or {True: "met", False: "not met", None: "not decided"}[self.met]
         return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, verdict
 
 
