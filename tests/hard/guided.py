@@ -44,7 +44,7 @@ _early: Final = EarlyRefusals(create_app(Settings()), Metrics())
 
 
 def headers(data: bytes) -> bool:
-    """The limits that are looked at before Pillow reads a header: scans of a JPEG, colour profiles of a PNG."""
+    """The limits on a header before Pillow reads it: scans of a JPEG, colour profiles of a PNG."""
     reason = decode_limits.header_excess(data)
     assert reason != ""
     assert 0 <= decode_limits.jpeg_scans(data) <= decode_limits.MAX_SCANS + 1
