@@ -18,8 +18,7 @@ from pydantic import TypeAdapter
 from gourmet.errors import GourmetError
 
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
-# Over the goals.
-HEADINGS: Final = ("goal", "measured", "wanted", "")
+HEADINGS: Final = ("goal", "measured", "wanted", "")  # over the goals
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
@@ -227,15 +226,14 @@ class Requirement:
         return statistics.median(self.per_turn)
 
     @property
-    def met(self) -> bool | None:
-        """None where some turns reach it and others do not."""
+    def met(self) -> bool | None:  # None where some turns reach it and others do not
         reached = {each <= self.wanted if self.at_most else each >= self.wanted for each in self.per_turn}
         return reached.pop() if len(reached) == 1 else None
 
     def as_row(self, verdict: str = "") -> tuple[str, ...]:
         """Under the HEADINGS; `verdict` stands where the figure is not to be judged."""
         unit = self.unit if self.unit == "×" else f" {self.unit}"
-        wanted = f"{'at most' if self.at_most else 'at least'} {self.wanted:g}{unit}"
+        wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
         verdict = verdict or {True: "met", False: "not met", None: "not decided"}[self.met]
         return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, verdict
 
