@@ -41,7 +41,7 @@ class PhotoSet:
         return (
             f"{self.name}: {len(self.photos)} photos of {self.kind.width}×{self.kind.height}, "
             f"JPEG quality {self.kind.quality}, {min(kilobytes):.0f} to {max(kilobytes):.0f} kB, "
-            f"{sum(kilobytes) / len(kilobytes):.0f} on average"
+            f"mean {sum(kilobytes) / len(kilobytes):.0f}"
         )
 
 
