@@ -175,6 +175,16 @@ def columns(
     return lines([Series("", outline)], title, says, y_range=(0, max(counts)), size=(360, 260), marks=marks)
 
 
+def matrix(
+    rows: Mapping[str, Sequence[float]], columns: Sequence[str], title: str, says: tuple[str, str]
+) -> Drawing:
+    """Shares from 0 to 1 in a row for each name, the darker the more, in percent."""
+    cell, left, top = 36.0, 130.0, 130.0
+    width, height = left + cell * len(columns) + 60, top + cell * len(rows) + 12
+    given = {"cell": cell, "left": left, "top": top, "rows": rows, "columns": columns, "says": says}
+    return _drawn("matrix.svg", width, height, title, colour=COLOURS[0], **given)
+
+
 def _legend(
     entries: Sequence[tuple[str, str]], left: float, right: float
 ) -> tuple[list[tuple[float, float, str, str]], float]:
