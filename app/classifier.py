@@ -34,7 +34,10 @@ _DECODING_FAILED: Final = re.compile(r"row \d+ of \d+: (?P<reason>.+) \[(?P<code
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a picture shows; `sure` is false below the threshold that the model was trained to need."""
+    """What a picture shows; `sure` is false below the threshold that the model was trained to need.
+
+    `relevance` is how likely it shows what the system is about at all, where the model tells that.
+    """
 
     system: Classification
     labels: tuple[str, ...]
@@ -42,6 +45,8 @@ class Prediction:
     model: str
     version: str
     threshold: float = 0.0
+    relevance: float | None = None
+    subject_threshold: float = 0.0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
     inside: Inside | None = None
@@ -68,8 +73,12 @@ class Prediction:
         return self.probabilities[self.class_id]
 
     @property
+    def relevant(self) -> bool:
+        return self.relevance is None or self.relevance >= self.subject_threshold
+
+    @property
     def sure(self) -> bool:
-        return self.probability >= self.threshold
+        return self.relevant and self.probability >= self.threshold
 
 
 @dataclass(frozen=True)
@@ -80,11 +89,12 @@ class ServedModel:
     info: ModelInfo
     labels: tuple[str, ...]
     threshold: float
+    subject_threshold: float = 0.0
 
     @classmethod
     def of(cls, system: Classification, info: ModelInfo) -> ServedModel:
         try:
-            return cls(system, info, system.labels_of(info), info.threshold)
+            return cls(system, info, system.labels_of(info), info.threshold, info.subject_threshold)
         except BadModel as exc:
             raise InferenceFailed(str(exc)) from exc
 
@@ -189,6 +199,7 @@ class Classifier:
         inside = watch.inside(answer.model_version) if watch else None
         if answer.model_version != asked.info.version:
             asked = self._looked_at_afresh(asked, deadline)
+        relevance = asked.system.relevance(answer.outputs, asked.info)
         return Prediction(
             asked.system,
             asked.labels,
@@ -196,6 +207,8 @@ class Classifier:
             asked.info.name,
             answer.model_version,
             asked.threshold,
+            None if relevance is None else float(relevance[0]),
+            asked.subject_threshold,
             {**phases, "triton": (answered - prepared) * 1000},
             answer.bytes_sent,
             inside,

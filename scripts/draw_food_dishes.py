@@ -1,7 +1,7 @@
-"""Draws the small pictures that the page offers to those without a photo at hand.
+"""Draws the small pictures of dishes that tests and load are made of.
 
-As with draw_food_sample.py, nobody's rights lie in them. Run this file to draw them again into the
-page's folder (or into the folder named as its argument); the same seeds give the same pictures.
+Nobody's rights lie in them. Run this file to draw them again into the tests' folder (or into the folder
+named as its argument); the same seeds give the same pictures.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import draw_food_sample
+import draw_fried_egg
 import numpy as np
-from draw_food_sample import Canvas, Field, edge
+from draw_fried_egg import Canvas, Field, edge
 from PIL import Image
 
 WIDTH: Final = 400
 HEIGHT: Final = 300
 JPEG_QUALITY: Final = 78
-FOLDER: Final = Path(__file__).parents[1] / "app" / "static" / "samples"
+FOLDER: Final = Path(__file__).parents[1] / "tests" / "drawings"
 
 Colour = tuple[float, float, float]
 _X: Final = WIDTH / 2
@@ -109,7 +109,7 @@ def fruit() -> Image.Image:
 
 
 def eggs() -> Image.Image:
-    return draw_food_sample.draw().resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS)
+    return draw_fried_egg.draw().resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS)
 
 
 DISHES: Final[dict[str, Callable[[], Image.Image]]] = {

@@ -1,6 +1,6 @@
 """Take the README's screenshots again, of a product that is running: take_screenshots.py [address].
 
-Needs requirements-dev.txt and Chromium; the photos are this project's own drawings.
+Needs requirements-dev.txt and Chromium; the photos are those that the page offers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ WAIT_MS = 60_000
 
 def food(page: Page, url: str) -> None:
     page.goto(url)
-    expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 400)
-    for dish in ("Fruit", "Soup"):
+    expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 448)
+    for dish in ("Cupcakes", "Green soup"):
         page.locator(".sample", has_text=dish).click()
         expect(page.locator(".card[data-state=answered]").first).to_contain_text(
-            dish.lower(), timeout=WAIT_MS
+            dish.lower().replace(" ", "-"), timeout=WAIT_MS
         )
     page.locator(".time summary").first.click()
 
 
 def compare(page: Page, url: str) -> None:
     page.goto(f"{url}/compare")
-    page.locator(".sample", has_text="Soup").click()
+    page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".card[data-state=answered] .verdict")).to_be_visible(timeout=WAIT_MS)
 
 

@@ -180,6 +180,7 @@ def told(
         "label": prediction.label,
         "probability": prediction.probability,
         "sure": prediction.sure,
+        "relevant": None if prediction.relevance is None else prediction.relevant,
         "top": [schemas.Guess(label=label, probability=probability) for label, probability in prediction.top],
         "model": schemas.ModelName(name=prediction.model, version=prediction.version),
         "timings_ms": schemas.Timings(**timings),
@@ -192,7 +193,10 @@ def told(
         "probabilities": prediction.probabilities,
         **own,
     }
-    return shape(**{name: fact for name, fact in facts.items() if name in shape.model_fields})
+    told: dict[str, Any] = {name: fact for name, fact in facts.items() if name in shape.model_fields}
+    if prediction.relevance is not None:
+        told[prediction.system.subject] = prediction.relevance
+    return shape(**told)
 
 
 def unstored(body: schemas.Schema) -> Response:

@@ -65,15 +65,29 @@ class Timings(Schema):
 
 
 class Predicted(Schema):
-    """What one photo shows."""
+    """What one photo shows.
+
+    Where the model tells how likely the photo shows what its system is about, that stands here too, under the
+    name of the subject: `"food": 0.97`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Probability]
 
     label: str = Field(examples=["Dessert"])
     probability: Probability
     sure: bool
+    relevant: bool | Maybe = None
     top: list[Guess]
     model: ModelName
     timings_ms: Timings
     request_id: str
+
+
+class Kept(Schema):
+    """A photo that is kept to learn from, and what it is said to show."""
+
+    label: str
 
 
 class Inside(Schema):

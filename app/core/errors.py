@@ -68,6 +68,10 @@ class BrokenBody(BadRequest, closes_connection=True):
     """The body's chunks are not valid, or the connection was lost."""
 
 
+class CorrectionsFull(ServingError, status=507, code="corrections_full"):
+    """No more photos are kept."""
+
+
 class UnknownModel(ServingError, status=404, code="unknown_model"):
     def __init__(self, model: str, served: Sequence[str]) -> None:
         super().__init__(

@@ -106,6 +106,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     log_format: Literal["text", "json"] = "text"
     lab_page: Literal["on", "off"] = "on"
     lab_reports: Path | None = None
+    keep_corrections: Path | None = None
 
     @field_validator("models")
     @classmethod

@@ -7,7 +7,7 @@ adds its blueprint, its addresses of the API and what its templates need, and te
 from typing import Final
 
 from app.api import routes as api
-from app.features import compare, digits, explain, food, generate, lab, pictures
+from app.features import compare, corrections, digits, explain, food, generate, lab, pictures
 
 FEATURES: Final = (
     food.add,
@@ -15,6 +15,7 @@ FEATURES: Final = (
     digits.add,
     pictures.add,
     explain.add,
+    corrections.add,
     generate.add,
     lab.add,
     api.add,

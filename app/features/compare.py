@@ -41,7 +41,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     app.jinja_env.filters["slug"] = _slug
     app.jinja_env.globals.update(
         model_names=model_names,
-        dishes=sorted(path.stem for path in (static / "samples").glob("*.jpg")),
         icons=re.findall(r'<symbol id="([^"]+)"', (static / "classes.svg").read_text()),
         script_texts=starting_with("js."),
         first_system=services.first_system,
@@ -107,8 +106,14 @@ def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str,
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     """Whether the models that answered agree, in one sentence, and how sure they are."""
     answers = [row for row in rows if "error" not in row]
-    (label, most), *_ = Counter(row["label"] for row in answers).most_common()
-    sure = sum(row["sure"] for row in answers if row["label"] == label)
+    said_by = [row["label"] if row.get("relevant", True) else t("js.something_else") for row in answers]
+    (label, most), *_ = Counter(said_by).most_common()
+    # That a photo shows something else is said by a model that is sure of it.
+    sure = sum(
+        row["sure"] or not row.get("relevant", True)
+        for row, said in zip(answers, said_by, strict=True)
+        if said == label
+    )
     count = len(answers)
     if count == 1:
         said = t("compare.one" if sure else "compare.one_unsure", label=label)

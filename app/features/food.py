@@ -14,13 +14,18 @@ from app.api.schemas import Predicted
 from app.core.http import marked
 from app.core.messages import t
 from app.features.feature import NavigationEntry, Services
-from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 ABOUT: Final = SYSTEM.name
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
-    routes = Blueprint("food", __name__)
+    routes = Blueprint("food", __name__, static_folder=SAMPLES, static_url_path="/samples")
+    # The photos that the pages offer, each with the name of its dish.
+    app.jinja_env.globals["food_samples"] = {
+        path.name: path.stem.split("_")[1].replace("-", " ").capitalize()
+        for path in sorted(SAMPLES.glob("*.jpg"))
+    }
 
     @routes.get("/")
     def index() -> str:

@@ -20,6 +20,7 @@ VERBS: Final[dict[str, str]] = {
     "config": "Show or change the config of a served model while it runs.",
     "new": "Make a picture classification system, and serve your weights as its model.",
     "train": "Train a system's network on your data.",
+    "learn-more": "Fine-tune what is served on your own labelled pictures.",
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
     "rollback": "Serve the version before the latest again.",

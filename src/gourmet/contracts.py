@@ -25,6 +25,7 @@ SYSTEM_PARAMETER: Final = "system"
 LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
+SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
 
 
 class BadModel(GourmetError):
@@ -101,6 +102,11 @@ class ModelInfo:
         """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
         return self.number(THRESHOLD_PARAMETER, 0.0)
 
+    @property
+    def subject_threshold(self) -> float:
+        """Below it, a picture does not show the system's subject; 0 where the model does not tell that."""
+        return self.number(SUBJECT_THRESHOLD_PARAMETER, 0.0)
+
 
 @runtime_checkable
 class System(Protocol):
@@ -160,6 +166,10 @@ class Classification(System, Protocol):
     def datatypes(self) -> tuple[str, ...]:
         """What the only input of a model may be: BYTES, UINT8, FP32."""
 
+    @property
+    def subject(self) -> str:
+        """What all its pictures show, such as food; empty where its models do not tell those that do not."""
+
     def identify(self, data: bytes) -> Any:
         """Look at the header of a picture; raise PictureError if it cannot be used."""
 
@@ -177,6 +187,9 @@ class Classification(System, Protocol):
 
     def probabilities(self, outputs: Tensors, model: ModelInfo) -> npt.NDArray[np.float32]:
         """[rows, labels] of what `model` answered; raise BadAnswer where that is not there."""
+
+    def relevance(self, outputs: Tensors, model: ModelInfo) -> npt.NDArray[np.float32] | None:
+        """[rows]: how likely each picture shows the subject; None where `model` does not tell."""
 
     def takes(self, model: ModelInfo) -> bool:
         """Whether `model` has the one input that models of this system have."""

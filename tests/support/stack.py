@@ -15,7 +15,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 _WORK = bytes(range(256)) * 400
 _ROUNDS = 5
-SAMPLES = sorted((ROOT / "app" / "static" / "samples").glob("*.jpg"))
+SAMPLES = sorted((ROOT / "tests" / "drawings").glob("*.jpg"))
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ def test_where_every_model_fails_so_does_the_comparison() -> None:
     assert reply.get_json()["error"]["message"] == "a is broken"
 
 
-SURE, UNSURE = True, False
+SURE, UNSURE = {"sure": True}, {"sure": False}
+IRRELEVANT = {"sure": False, "relevant": False}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,11 @@ SURE, UNSURE = True, False
         ([("Egg", SURE), ("Soup", SURE)], "Every model gives a different answer"),
         ([("Egg", SURE)], "One model answered: Egg"),
         ([("Egg", UNSURE)], "One model answered, and it is not sure: Egg?"),
+        ([("Egg", IRRELEVANT)] * 2, "All 2 models agree: something else"),
+        ([("Egg", IRRELEVANT), ("Egg", SURE), ("Soup", IRRELEVANT)], "2 of 3 models say something else"),
     ],
 )
-def test_the_verdict_accounts_for_how_sure_the_models_are(answers: list[tuple[str, bool]], says: str) -> None:
-    assert verdict([{"label": label, "sure": sure} for label, sure in answers]) == says
+def test_the_verdict_accounts_for_how_sure_the_models_are(
+    answers: list[tuple[str, dict[str, bool]]], says: str
+) -> None:
+    assert verdict([{"label": label, **said} for label, said in answers]) == says

@@ -34,7 +34,14 @@ def pictures(classes: np.ndarray | None = CLASSES) -> Pictures:
 
 
 def asked() -> Asked:
-    return Asked(PROBABILITIES.copy(), sent=4, wall_s=0.5, latencies_ms=[10.0, 30.0], versions={"3"})
+    return Asked(
+        PROBABILITIES.copy(),
+        np.full(4, np.nan, np.float32),
+        sent=4,
+        wall_s=0.5,
+        latencies_ms=[10.0, 30.0],
+        versions={"3"},
+    )
 
 
 def report(got: Asked, of: Pictures | None = None) -> Report:
@@ -86,7 +93,7 @@ def test_rows_mixed_up_and_two_versions_are_problems() -> None:
 
 
 def test_nothing_answered_is_a_report_without_accuracy() -> None:
-    got = Asked(np.full((4, 3), np.nan, np.float32), sent=4, failures=[Failure(["p0", "p1"], "broken")])
+    got = replace(Asked.nothing_yet(4, 3), sent=4, failures=[Failure(["p0", "p1"], "broken")])
     made = replace(report(got), again=None)
     assert made.quality is None
     assert "0 of 4 pictures answered" in made.summary()
@@ -117,7 +124,7 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     got = asked()
     made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, Path("w")))
     html = made.page()
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 5
     assert "c&lt;d" in html
     assert "c<d" not in html
     assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
@@ -130,3 +137,17 @@ def test_without_labels_the_page_still_says_how_fast() -> None:
     html = report(asked(), pictures(None)).page()
     assert "rows/s" in html
     assert "Who is taken for whom" not in html
+
+
+def test_what_looks_like_something_else_is_counted_and_never_sure() -> None:
+    food = replace(SERVED.info, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
+    got = replace(asked(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
+    contract = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")
+    found = replace(report(got), served=replace(SERVED, info=food, contract=contract))
+    assert found.declined == {"irrelevant": 1 / 4, "not sure": 2 / 4}
+    assert found.quality is not None
+    assert found.quality.at_threshold is not None
+    assert found.quality.at_threshold.coverage == 1 / 4
+    assert found.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
+    assert "25.0% do not look like it (below 0.5), 50.0% more are not sure" in found.summary()
+    assert report(asked()).declined == {}, "from a model that does not tell"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
-import draw_food_sample
 import numpy as np
 import pytest
 from PIL import Image
 
+from gourmet.contracts import ModelInfo
 from gourmet.pictures.classifier import softmax
 from gourmet.systems.food11 import contract
 
@@ -80,8 +78,31 @@ def test_outputs_of_another_model_are_named() -> None:
         contract.SYSTEM.read({"translation": LOGITS})
 
 
-def test_the_sample_is_what_its_script_draws() -> None:
-    drawn = np.asarray(Image.open(io.BytesIO(draw_food_sample.jpeg())), dtype=float)
-    bundled = np.asarray(Image.open(io.BytesIO(contract.SYSTEM.sample())), dtype=float)
-    assert drawn.shape == bundled.shape == (480, 640, 3)
-    assert np.abs(drawn - bundled).mean() < 1  # other versions of libjpeg may round differently
+def test_every_sample_photo_is_small_named_by_its_class_and_credited() -> None:
+    photos = sorted(contract.SAMPLES.glob("*.jpg"))
+    credits = (contract.SAMPLES / "CREDITS.md").read_text()
+    assert len(photos) >= 5
+    assert contract.SYSTEM.sample_file in photos
+    for path in photos:
+        assert 0 <= int(path.name.split("_")[0]) < len(contract.SYSTEM.labels)
+        assert path.stat().st_size < 40_000
+        with Image.open(path) as picture:
+            assert max(picture.size) <= 512
+        assert path.name in credits
+
+
+def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:
+    shares = softmax(np.array([np.arange(11.0), np.ones(11)], np.float32))
+    food = np.array([[0.03], [0.9]], np.float32)
+    forms = {
+        "food_classifier": {"PROBABILITIES": shares, "FOOD": food},
+        "food_classifier_onnx": {"output": np.log(shares) + np.log(food / (1 - food))},
+        "food_classifier_int8": {"probabilities": shares * food},
+    }
+    for name, outputs in forms.items():
+        model = ModelInfo(name, (), (), {"subject_threshold": "0.5"})
+        told = contract.SYSTEM.relevance(outputs, model)
+        assert told is not None
+        np.testing.assert_allclose(told, food[:, 0], rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(contract.SYSTEM.read(outputs), shares, rtol=1e-4, err_msg=name)
+        assert contract.SYSTEM.relevance(outputs, ModelInfo(name, (), ())) is None, "which does not tell"

@@ -16,12 +16,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.optim.swa_utils import update_bn
 
 from gourmet.deploying.deploy import deploy, rollback, set_parameters, staged
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.food11 import contract, int8
@@ -53,10 +52,9 @@ def pictures() -> np.ndarray:
 def weights(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights that answer differently for different pictures, and their evaluation."""
     torch.manual_seed(0)
-    network = Food11Network([f"{c:02d}/" for c in range(11)], range(11))
+    network = Food11Network([f"{c:02d}/" for c in range(11)], range(11), pretrained=True)
     with torch.no_grad():
-        update_bn([torch.from_numpy(contract.SYSTEM.normalise(pictures))], network)
-        network.backbone.classifier[1].weight.mul_(30)  # type: ignore[index, union-attr, operator]
+        network.head.weight[:-1].mul_(30)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
     write_evaluation(path, Calibration(1.25, 0.4), {"test": {"balanced": 0.5}})
@@ -144,10 +142,11 @@ def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     source = Source(contract.SYSTEM, network, Calibration(1.25, 0.4), pictures[:8], pictures, None)
     facts = int8.build(source, tmp_path / "model.onnx")
     answers = open_onnx(tmp_path / "model.onnx", "image", "probabilities")
-    expected = softmax(source.eager(pictures), 1.25)
+    logits = source.eager(pictures)
+    expected = relevance(logits)[:, np.newaxis] * softmax(logits, 1.25)
     for rows in (1, 3, 16):
         found = answers(pictures[:rows])
-        assert found.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
+        assert found.sum(axis=1) == pytest.approx(expected[:rows].sum(axis=1), abs=0.1)
         assert np.abs(found - expected[:rows]).mean() < 0.1
     assert facts["opset"] == 17
     quantized = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,7 +59,7 @@ def sampled(temperature: float, photos: int = 20_000) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("true", [0.5, 1.0, 2.5])
 def test_the_fitted_temperature_is_the_true_one_and_puts_calibration_right(true: float) -> None:
     logits, classes = sampled(true)
-    found = fit_temperature(logits, classes)
+    found = fit_temperature((logits, classes))
     assert found == pytest.approx(true, rel=0.06)
     assert calibration_error(reliability(softmax(logits, found), classes)) < 0.02
 
@@ -97,8 +99,8 @@ def answered(temperature: float) -> Answered:
 
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    found = evaluate(parts, LABELS, wanted=0.75, views={"a and b": ["a", "b"]})
-    assert found.temperature == pytest.approx(2.0, rel=0.25)
+    found = evaluate(parts, LABELS, wanted={"validation": 0.75}, views={"a and b": ["a", "b"]})
+    assert found.calibration.temperature == pytest.approx(2.0, rel=0.25)
     numbers = found.as_dict()
     assert numbers["test"]["photos"] == 400
     assert (
@@ -118,19 +120,51 @@ def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
 
 
 def test_the_report_holds_everything_itself() -> None:
-    found = evaluate({"validation": answered(1.0)}, LABELS, wanted=0.75, views={})
+    found = evaluate({"validation": answered(1.0)}, LABELS, wanted={"validation": 0.75}, views={})
     report = evaluation_page("blobs <1>", found)
     assert "blobs &lt;1&gt;" in report
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
-    assert report.count("<svg") == 3
+    assert report.count("<svg") == 4
 
 
 def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:
     part = Answered(SCORES[[0, 5]], np.array([0, 2]), ["0.jpg", "1.jpg"], lambda row: b"picture")
-    report = evaluation_page("two", evaluate({"validation": part}, LABELS, wanted=0.75, views={}))
-    matrix = report.partition("matrix'")[2].partition("</table>")[0]
-    assert [line.removeprefix("<tr><th>") for line in matrix.splitlines() if "<tr><th>" in line][1:] == [
-        "a",
-        "c",
-    ]
+    report = evaluation_page(
+        "two", evaluate({"validation": part}, LABELS, wanted={"validation": 0.75}, views={})
+    )
+    matrix = report.partition("Who is taken for whom</title>")[2].partition("</svg>")[0]
+    assert re.findall("text-anchor='end'.*>(.)</text>", matrix) == ["a", "c"]
+
+
+def test_of_a_part_beside_validation_one_half_is_chosen_on_and_the_other_measured_apart() -> None:
+    parts = {"validation": answered(1.0), "sharp": answered(4.0)}
+    found = evaluate(parts, LABELS, {"validation": 0.75, "sharp": 0.9}, {})
+    halves = [part.accuracy.photos for part in found.parts.values()]
+    assert list(found.parts) == ["validation", "sharp", "sharp, the half not chosen on"]
+    assert halves[:2] == [400, 400]
+    assert 150 < halves[2] < 250
+    assert 1.0 < found.calibration.temperature < 4.0, "which suits both"
+    assert found.parts["validation"].at_threshold.accuracy >= 0.75
+    alone = evaluate(parts, LABELS, {"validation": 0.75}, {})
+    assert found.calibration.threshold > alone.calibration.threshold
+
+
+def test_pictures_of_something_else_are_counted_by_what_is_said_of_them() -> None:
+    foods = answered(2.0)
+    foods = replace(foods, relevance=np.linspace(0.4, 1.0, 400, dtype=np.float32))
+    other = Answered(
+        np.array([[9.0, 0, 0, 0], [9.0, 0, 0, 0], [0.0, 0, 0, 0]]),
+        np.full(3, 4),
+        ["a", "b", "c"],
+        lambda row: b"picture",
+        np.array([0.1, 0.9, 0.9], np.float32),
+    )
+    found = evaluate({"validation": foods, "other": other}, LABELS, {"validation": 0.75}, {})
+    assert found.calibration.subject_threshold == pytest.approx(0.406, abs=0.01), (
+        "of a hundred foods, 99 pass"
+    )
+    assert list(found.parts) == ["validation"]
+    assert (found.others["other"].irrelevant, found.others["other"].unsure) == (1 / 3, 1 / 3)
+    assert "other: 3 pictures, 33.3% said to be something else, 33.3% not sure" in found.lines()
+    assert "Pictures of something else" in evaluation_page("foods", found)

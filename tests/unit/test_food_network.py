@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import relevance
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.network import Food11Network, load
+from gourmet.systems.food11.network import INNER_SIZE, STARTING_WEIGHTS, Food11Network, load
 from gourmet.systems.food11.train import TRAINING, Food11Task
 from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.labelled_pictures import Photo, Pixels
+from gourmet.tasks.classification.torchvision_network import build
 from gourmet.training.files import save_tensors
 
 DISHES = [f"{c:02d}/{name}" for c in range(11) for name in ("a", "b", "c")[: 1 + c % 3]]
@@ -30,16 +32,36 @@ def network() -> Food11Network:
 
 
 def test_a_class_is_as_likely_as_its_dishes_together(network: Food11Network) -> None:
-    dish_logits = 30 * torch.randn(5, len(DISHES))
-    by_dish = dish_logits.double().softmax(1)
+    logits = 30 * torch.randn(5, len(DISHES) + 1)
+    by_dish = logits[:, :-1].double().softmax(1)
     expected = torch.zeros(5, 11, dtype=torch.float64).index_add_(1, torch.tensor(DISH_CLASSES), by_dish)
-    assert torch.allclose(network.to_classes(dish_logits).double().softmax(1), expected, atol=1e-5)
+    assert torch.allclose(network.to_classes(logits).double().softmax(1), expected, atol=1e-5)
+
+
+def test_food_is_as_likely_as_all_dishes_together_and_the_level_of_the_logits_says_so(
+    network: Food11Network,
+) -> None:
+    logits = 3 * torch.randn(5, len(DISHES) + 1)
+    expected = 1 - logits.double().softmax(1)[:, -1]
+    np.testing.assert_allclose(relevance(network.to_classes(logits).numpy()), expected, atol=1e-5)
+
+
+def test_starting_weights_are_those_that_notice_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Food11Network(DISHES, DISH_CLASSES, pretrained=True)
+    assert begun.features[0].weight.abs().sum() > 0  # type: ignore[operator, union-attr]
+    damaged = tmp_path / "starting_weights.safetensors"
+    damaged.write_bytes(STARTING_WEIGHTS.read_bytes()[:-1] + b"x")
+    monkeypatch.setattr("gourmet.systems.food11.network.STARTING_WEIGHTS", damaged)
+    with pytest.raises(GourmetError, match="is damaged: its sha256 is"):
+        Food11Network(DISHES, DISH_CLASSES, pretrained=True)
 
 
 def test_logits_stay_finite_however_sure_the_network_is(network: Food11Network) -> None:
-    dish_logits = torch.zeros(1, len(DISHES))
-    dish_logits[0, 0] = 1e4
-    assert network.to_classes(dish_logits).isfinite().all()
+    logits = torch.zeros(1, len(DISHES) + 1)
+    logits[0, 0] = 1e4
+    assert network.to_classes(logits).isfinite().all()
 
 
 def test_it_answers_in_eleven_classes_for_any_batch(network: Food11Network) -> None:
@@ -87,7 +109,7 @@ def test_weights_come_back_as_they_were_saved(network: Food11Network, tmp_path: 
     ("change", "complaint"),
     [
         ({"system": "digits"}, "its system is digits, not food11"),
-        ({"architecture": "resnet18"}, "its architecture is resnet18, not mobilenet_v2"),
+        ({"architecture": "resnet18"}, "its architecture is resnet18, not mobilenet_v1"),
         ({"labels": ["Bread"]}, r"its labels is \['Bread'\], not \['Bread', 'Dairy"),
         (
             {"dishes": DISHES[:-1], "dish_classes": DISH_CLASSES[:-1]},
@@ -137,21 +159,21 @@ def test_every_class_is_shown_equally_often() -> None:
     photos = tuple(Photo(Path("x"), f"{c}/{i}", c, "") for c in range(11) for i in range(counts[c]))
     classes = np.array([photo.class_id for photo in photos])
     pixels = Pixels(photos, np.zeros((len(photos), 8, 8, 3), np.uint8), classes)
-    task = Food11Task(pixels, pixels, torch.device("cpu"), pretrained=False)
+    task = Food11Task(pixels, pixels, torch.device("cpu"))
     order = task.order(torch.Generator().manual_seed(0))
     shown = np.bincount(classes[order.numpy()])
     assert set(shown) == {-(-len(photos) // 11)}
     assert np.bincount(order.numpy()[classes[order.numpy()] == 10]).max() == 1, "none twice before all once"
 
 
-def test_a_run_on_a_cpu_ends_at_the_serving_size() -> None:
+def test_a_run_ends_at_the_size_that_the_network_looks_at() -> None:
     plan = TRAINING.recipe(epochs=None, rate=None, seed=0, device="cpu", pretrained=False)
     sizes = [phase.size for phase in plan.phases]
     assert sizes == sorted(sizes)
-    assert sizes[-1] == contract.SYSTEM.input_size
+    assert sizes[-1] == INNER_SIZE
 
 
-def test_imagenet_weights_that_cannot_be_downloaded_are_named(
+def test_weights_of_torchvision_that_cannot_be_downloaded_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
@@ -159,4 +181,4 @@ def test_imagenet_weights_that_cannot_be_downloaded_are_named(
     with pytest.raises(
         GourmetError, match=r"mobilenet_v2-\w+\.pth cannot be downloaded .* without --pretrained"
     ):
-        Food11Network(DISHES, DISH_CLASSES, pretrained=True)
+        build("torchvision:mobilenet_v2", 3, pretrained=True)

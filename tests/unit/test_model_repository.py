@@ -16,7 +16,12 @@ STRING, FP32, UINT8 = 13, 11, 2
 PUBLIC = {
     "food_classifier": (
         {"INPUT_IMAGE": (STRING, [1])},
-        {"FOOD_LABEL": (STRING, [1]), "PROBABILITY": (FP32, [1]), "PROBABILITIES": (FP32, [11])},
+        {
+            "FOOD_LABEL": (STRING, [1]),
+            "PROBABILITY": (FP32, [1]),
+            "PROBABILITIES": (FP32, [11]),
+            "FOOD": (FP32, [1]),
+        },
         16,
     ),
     "food_classifier_onnx": ({"input": (FP32, [3, 224, 224])}, {"output": (FP32, [11])}, 16),

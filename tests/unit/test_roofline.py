@@ -231,14 +231,14 @@ def test_an_int8_layer_has_a_roof_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "weights_mb"), [("food_classifier_onnx", (8.5, 9.5)), ("food_classifier_int8", (2.1, 2.6))]
+    ("name", "weights_mb"), [("food_classifier_onnx", (12.6, 13.4)), ("food_classifier_int8", (3.1, 3.6))]
 )
 def test_the_food_models_are_mobilenets(name: str, weights_mb: tuple[float, float]) -> None:
-    """MobileNetV2 at 224 is published with 300 million multiply-adds."""
+    """MobileNetV1 is published with 569 million multiply-adds at 224 pixels; ours looks at 160."""
     found = count(DEFAULT / name / "1" / "model.onnx")
     convolutions = [layer for layer in found.layers if layer.op.startswith("Conv")]
-    assert len(convolutions) == 52
-    assert 590e6 < sum(layer.operations for layer in convolutions) < 640e6
+    assert len(convolutions) == 27
+    assert 570e6 < sum(layer.operations for layer in convolutions) < 600e6
     assert weights_mb[0] < found.totals["weight_bytes"] / 1e6 < weights_mb[1]
     assert {layer.quantized for layer in convolutions} == {name.endswith("int8")}
     assert found.unknown == ()
@@ -271,7 +271,7 @@ def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
     words = ["roofline", "food_classifier_onnx", "--no-machine", "--gpu", "t4", "--batch", "8"]
     ran = CliRunner().invoke(main, [*words, "--picture", str(picture)])
     assert ran.exit_code == 0, ran.output
-    assert "food_classifier_onnx: 612" in ran.output
+    assert "food_classifier_onnx: 58" in ran.output
     assert "layers are memory-bound" in ran.output
     assert picture.read_text().startswith("<svg")
     found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)

@@ -59,6 +59,9 @@ class Blobs:
             float("nan") if self.poison else 1
         )
 
+    def kept(self, network: nn.Module) -> nn.Module:
+        return network
+
     @torch.no_grad()
     def measure(self, network: nn.Module) -> dict[str, float]:
         update_bn([self.centres], network)

@@ -19,7 +19,7 @@ from support.accounting import ANSWERED, REFUSED, SILENT, Load, Photo, learn
 
 from gourmet.serving.preflight import free_ports
 
-SAMPLES = Path(__file__).parents[2] / "app" / "static" / "samples"
+SAMPLES = Path(__file__).parents[1] / "drawings"
 AT_WORK, WAITING, UPLOADS = 2, 4, 6
 # What a client is told, before it has sent anything, where nobody listens any more.
 

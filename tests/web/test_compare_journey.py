@@ -14,12 +14,12 @@ NAMES = ["food_classifier", "food_classifier_int8", "food_classifier_onnx"]
 def test_every_ready_model_answers_side_by_side(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/compare")
     expect(page.locator("nav a[aria-current]")).to_have_text("Compare")
-    page.locator(".sample", has_text="Soup").click()
+    page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".card .verdict")).to_contain_text(re.compile("models (agree|say|guess)|different"))
     panels = page.locator(".panel")
     expect(panels).to_have_count(3)
     assert panels.locator("h4").all_inner_texts() == NAMES
-    for name, kind, sent in zip(NAMES, ("photo", "pixels", "tensor"), ("14", "151", "602"), strict=True):
+    for name, kind, sent in zip(NAMES, ("photo", "pixels", "tensor"), ("24", "151", "602"), strict=True):
         panel = panels.filter(has=page.get_by_text(name, exact=True))
         expect(panel.locator(".says")).to_contain_text("%")
         expect(panel).to_contain_text(kind)
@@ -30,8 +30,8 @@ def test_every_ready_model_answers_side_by_side(visit: Callable[..., Page], pyth
 
 def test_a_card_compares_its_photo_too(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(python_web.url, viewport={"width": 390, "height": 844})
-    page.locator(".sample", has_text="Rice").click()
-    page.get_by_role("button", name="Compare models: rice.jpg").click()
+    page.locator(".sample", has_text="Cupcakes").click()
+    page.get_by_role("button", name="Compare models: cupcakes.jpg").click()
     expect(page.locator(".card .panel")).to_have_count(3)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 

@@ -136,7 +136,7 @@ def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
     answered(page, 2)
     assert page.locator(".card h3").all_inner_texts() == shown
     assert page.locator("figcaption").all_inner_texts() == ["a.jpg", "b.jpg"]
-    expect(page.locator(".card img").first).to_have_js_property("naturalWidth", 640)
+    expect(page.locator(".card img").first).to_have_js_property("naturalWidth", 448)
     # The photo is there too: such a card can be compared, explained and tried again.
     expect(page.locator("[data-do=why]")).to_have_count(2)
     page.locator("[data-do=again]").first.click()
@@ -152,7 +152,7 @@ def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
 
 def test_a_comparison_outlives_a_refresh(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/compare")
-    page.locator(".sample", has_text="Soup").click()
+    page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".panel")).to_have_count(3)
     page.wait_for_function("'gourmetgram:cards:/compare' in sessionStorage")
     shown = page.locator(".card").inner_text()
@@ -189,7 +189,7 @@ def test_a_request_whose_connection_was_reset_is_sent_again_once(
         page.get_by_role("button", name="Ready-made 4").click()
         expect(page.locator("#label")).to_have_text("4")
     else:
-        page.locator(".sample", has_text="Soup").click()
+        page.locator(".sample", has_text="Green soup").click()
         answered(page)
     assert len(asked) == 2
     assert not page.evaluate("window.troubled ?? false")

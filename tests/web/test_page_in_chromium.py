@@ -117,7 +117,7 @@ def test_a_photo_that_is_too_large_is_refused_before_it_is_sent(desk: Page) -> N
 
 
 def test_dropped_and_pasted_photos_are_answered(desk: Page) -> None:
-    data = desk.evaluate_handle(FILES, ["/sample.jpg", "/static/samples/soup.jpg"])
+    data = desk.evaluate_handle(FILES, ["/sample.jpg", "/samples/09_green-soup.jpg"])
     desk.dispatch_event(".drop-zone", "drop", {"dataTransfer": data})
     expect(desk.locator(".card[data-state=answered]")).to_have_count(2)
     desk.evaluate(
@@ -189,7 +189,7 @@ def test_another_model_answers_when_it_is_chosen(desk: Page, sample: bytes) -> N
 
 
 def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(desk: Page) -> None:
-    desk.locator(".sample", has_text="Soup").click()
+    desk.locator(".sample", has_text="Green soup").click()
     expect(desk.locator("#history")).to_be_visible()
     desk.reload()
     desk.click("#history summary")
@@ -200,12 +200,12 @@ def test_the_history_stays_in_the_browser_and_can_be_taken_along_and_forgotten(d
     with desk.expect_download() as download:
         desk.click("#history-json")
     entry = json.loads(Path(download.value.path()).read_text())[0]
-    assert (entry["file"], entry["model"]) == ("soup.jpg", "food_classifier")
+    assert (entry["file"], entry["model"]) == ("green-soup.jpg", "food_classifier")
     with desk.expect_download() as download:
         desk.click("#history-csv")
     row = next(csv.DictReader(io.StringIO(Path(download.value.path()).read_text())))
     assert (row["file"], row["label"], float(row["probability"])) == (
-        "soup.jpg",
+        "green-soup.jpg",
         entry["label"],
         entry["probability"],
     )

@@ -30,7 +30,9 @@ def test_the_sample_is_answered_in_full(python_web: Any, sample: bytes) -> None:
     reply = python_web.predict(sample, X_Request_ID="a-test.1")
     assert reply.status == 200
     answer = reply.json
-    assert list(answer) == ["label", "probability", "sure", "top", "model", "timings_ms", "request_id"]
+    assert list(answer) == [
+        *("label", "probability", "sure", "relevant", "top", "model", "timings_ms", "request_id", "food")
+    ]
     assert answer["label"] in contract.SYSTEM.labels
     assert answer["model"]["name"] == "food_classifier"
     assert answer["model"]["version"] == "1"

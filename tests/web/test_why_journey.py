@@ -6,7 +6,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-import app
+from gourmet.systems.food11 import contract
 
 EXPLAIN = "/api/v1/explain"
-SOUP = Path(app.__file__).parent / "static" / "samples" / "soup.jpg"
+SOUP = contract.SAMPLES / "09_green-soup.jpg"
 # Where the soup stands on the grey table: left, top, right and bottom of 224 pixels.
 PLATE = (120, 8, 216, 104)
 PHONE = {
@@ -78,8 +77,8 @@ def test_every_model_finds_the_planted_plate_and_its_falls_are_what_covering_rea
 
 
 def explained(page: Page) -> Any:
-    page.locator(".sample", has_text="Soup").click()
-    page.get_by_role("button", name="Why this answer? soup.jpg").click()
+    page.locator(".sample", has_text="Green soup").click()
+    page.get_by_role("button", name="Why this answer? green-soup.jpg").click()
     why = page.locator(".why")
     words = re.compile("mattered most|No single region")
     expect(why.locator(".summary")).to_contain_text(words, timeout=300_000)
@@ -96,7 +95,7 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
     assert why.locator("canvas").get_attribute("aria-label") == words
     expect(page.locator("#spoken")).to_have_text(words)
     expect(why).to_contain_text("food_classifier version 1, 246 inferences")
-    expect(why).to_contain_text("only the square in the middle")  # as the drawing is wider than high
+    expect(why).to_contain_text("only the square in the middle")  # as the photo is wider than high
     # The colours lie over the square and not beside it, as strong as the reader wants them.
     colours = """canvas => [0.03, 0.5].map(share => {
       const {width, height} = canvas;
@@ -121,8 +120,8 @@ def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **PHONE)
-    page.locator(".sample", has_text="Soup").click()
-    button = page.get_by_role("button", name="Why this answer? soup.jpg")
+    page.locator(".sample", has_text="Green soup").click()
+    button = page.get_by_role("button", name="Why this answer? green-soup.jpg")
     page.route("**/api/v1/explain*", lambda route: None)  # the answer does not come
     button.focus()
     page.keyboard.press("Enter")

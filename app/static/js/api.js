@@ -110,6 +110,16 @@ export async function classify(photo, name, model, signal, inside = false) {
   return { ...result, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
+/** Tell the server what a photo really shows. */
+export function correct(photo, name, label) {
+  const address = new URL(settings.urls.corrections, location.href);
+  address.searchParams.set("label", label);
+  address.searchParams.set("system", settings.system);
+  const form = new FormData();
+  form.append("file", photo, name);
+  return ask(address, { method: "POST", body: form });
+}
+
 /** The answers of every model that is ready: {verdict, default, results}. */
 export function compare(photo, name, signal) {
   const form = new FormData();

@@ -74,10 +74,11 @@ export class Card {
     const size = photo.size < sent.original
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
     this.#set("answered", [h("article", { class: answer.sure ? "answer" : "answer unsure" },
-      h("h3", {}, icon(answer.label),
+      answer.relevant === false ? h("h3", {}, t("irrelevant", { subject: settings.subject })) : h("h3", {}, icon(answer.label),
         h("span", { class: "label" }, ...soft(answer.sure ? answer.label : t("perhaps", { label: answer.label }))),
         h("span", { class: "share" }, percent(answer.probability))),
-      answer.sure ? null : h("p", { class: "doubt" }, t("unsure", { threshold: percent(answer.threshold) })),
+      answer.sure ? null : h("p", { class: "doubt" }, answer.relevant === false
+        ? t("irrelevant_hint", { label: answer.label }) : t("unsure", { threshold: percent(answer.threshold) })),
       ranking(answer.top), waterfall(phases, answer.inside),
       h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(answer.model.name)), " ",
         t("version", { version: answer.model.version })), h("span", {}, size)))],

@@ -7,10 +7,10 @@ import { meter } from "./charts.js";
 export function panels({ results, default: usual }) {
   const answers = results.filter(({ error }) => !error);
   const votes = new Map();
-  for (const { label } of answers) votes.set(label, (votes.get(label) ?? 0) + 1);
+  for (const row of answers) votes.set(said(row), (votes.get(said(row)) ?? 0) + 1);
   const most = Math.max(...votes.values());
   return h("ul", { class: "panels" }, ...results.map((row) => {
-    const differs = !row.error && votes.size > 1 && votes.get(row.label) < most;
+    const differs = !row.error && votes.size > 1 && votes.get(said(row)) < most;
     return h("li", { class: differs ? "panel differs" : "panel" },
       h("h4", {}, h("code", {}, ...soft(row.model.name))),
       ...(row.error ? [h("p", { class: "doubt" }, row.error.message)] : answered(row)),
@@ -18,13 +18,16 @@ export function panels({ results, default: usual }) {
   }));
 }
 
+const said = (row) => (row.relevant === false ? t("something_else") : row.label);
+
 function answered(row) {
   const fact = (word, value) => h("div", {}, h("dt", {}, t(word)), h("dd", {}, value));
   return [
-    h("p", { class: "says" }, icon(row.label), h("b", {}, ...soft(row.label)),
-      h("span", { class: "share" }, percent(row.probability, 1))),
-    meter(row.probability),
-    h("p", { class: "note" }, row.sure ? t("sure") : t("unsure_short", { threshold: percent(row.threshold) })),
+    ...(row.relevant === false ? [h("p", { class: "says" }, h("b", {}, said(row)))] : [
+      h("p", { class: "says" }, icon(row.label), h("b", {}, ...soft(row.label)),
+        h("span", { class: "share" }, percent(row.probability, 1))),
+      meter(row.probability),
+      h("p", { class: "note" }, row.sure ? t("sure") : t("unsure_short", { threshold: percent(row.threshold) }))]),
     h("dl", { class: "figures" },
       fact("fact_time", ms(row.timings_ms.total)),
       fact("fact_triton", ms(row.timings_ms.triton)),

@@ -49,7 +49,7 @@ export async function add(entry) {
 
 export const clear = () => transaction("readwrite", (store) => store.clear()).catch(() => {});
 
-const COLUMNS = ["at", "file", "label", "probability", "sure", "model", "version"];
+const COLUMNS = ["at", "file", "label", "probability", "sure", "relevant", "model", "version"];
 
 export const asJson = (entries) => JSON.stringify(entries.map(({ id, thumb, ...entry }) => entry), null, 2);
 

@@ -13,6 +13,7 @@ export async function remember(file, blob, answer) {
     label: answer.label,
     probability: answer.probability,
     sure: answer.sure,
+    relevant: answer.relevant,
     top: answer.top,
     model: answer.model.name,
     version: answer.model.version,
@@ -23,13 +24,14 @@ export async function remember(file, blob, answer) {
 
 function row(entry) {
   const when = new Date(entry.at);
-  let picture = icon(entry.label) ?? h("span", { class: "icon" });  // for photos that no browser can show
+  let picture = (entry.relevant !== false && icon(entry.label)) || h("span", { class: "icon" });  // for photos that no browser can show
   if (entry.thumb) {
     addresses.push(URL.createObjectURL(entry.thumb));
     picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
   }
   return h("li", {}, picture, h("span", { class: "what" },
-    h("b", {}, ...soft(entry.sure ? entry.label : t("perhaps", { label: entry.label }))), ` ${percent(entry.probability)}`,
+    h("b", {}, ...soft(entry.relevant === false ? t("something_else") : entry.sure ? entry.label : t("perhaps", { label: entry.label }))),
+    entry.relevant === false ? "" : ` ${percent(entry.probability)}`,
     h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })));
 }

@@ -127,8 +127,8 @@ class Job {
     this.card.busy(t("asking"));
     const answer = await api.classify(photo, this.file.name, modelToAsk(), signal, true);
     this.card.answered(photo, answer, this.#sent);
-    say(t(answer.sure ? "spoken" : "spoken_unsure",
-      { file: this.file.name, label: answer.label, share: percent(answer.probability) }));
+    say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
+      { file: this.file.name, label: answer.label, share: percent(answer.probability), subject: settings.subject }));
     this.#keep({ answer });
     remember(this.file, photo, answer);
   }

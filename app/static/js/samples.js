@@ -1,7 +1,7 @@
-// Drawings to click; they are fetched when the browser has nothing else to do.
+// Photos to click; they are fetched when the browser has nothing else to do.
 const idle = globalThis.requestIdleCallback ?? ((task) => setTimeout(task, 200));
 
-/** Call `take` with the file of the drawing that was clicked. */
+/** Call `take` with the file of the photo that was clicked. */
 export function samples(take) {
   for (const button of document.querySelectorAll("button.sample")) {
     const picture = button.querySelector("img");

@@ -33,6 +33,12 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
     return np.asarray(shifted / total, dtype=np.float32)
 
 
+def relevance(logits: Floats) -> Floats:
+    """[rows]: of the network's subject against anything else, from the level of its [rows, labels] logits."""
+    level = np.logaddexp.reduce(logits, axis=-1)
+    return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
+
+
 @dataclass(frozen=True)
 class PictureClassifier:
     """A system that gives a picture one label; fulfils `gourmet.contracts.Classification`."""
@@ -52,6 +58,8 @@ class PictureClassifier:
     # The names of a model's output, if it is probabilities or if it is logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
+    # What all pictures show, such as food, where models tell pictures that do not.
+    subject: str = ""
     metrics_prefix: str = ""
     task: Task = "classification"
 
@@ -173,6 +181,26 @@ class PictureClassifier:
 
     def read(self, outputs: Tensors, temperature: float = 1.0, labels: Sequence[str] = ()) -> Floats:
         """The same for outputs that no server gave; raises ValueError."""
+        rows, are_logits = self._scores(outputs, len(labels or self.labels))
+        if are_logits:
+            return softmax(rows, temperature)
+        return np.asarray(rows / rows.sum(axis=1, keepdims=True)) if self.subject else rows
+
+    def relevance(self, outputs: Tensors, model: ModelInfo) -> Floats | None:
+        """[rows]: how likely each picture shows the subject at all; None where `model` does not tell.
+
+        It needs no output of its own: logits have it in their level, which no softmax looks at, and
+        probabilities in what they sum to. A model whose probabilities sum to 1 names it.
+        """
+        if not (self.subject and model.subject_threshold):
+            return None
+        if (name := self.subject.upper()) in outputs:
+            return np.asarray(outputs[name], dtype=np.float32).reshape(-1)
+        rows, are_logits = self._scores(outputs, len(self.labels_of(model)))
+        return relevance(rows) if are_logits else np.asarray(rows.sum(axis=1))
+
+    def _scores(self, outputs: Tensors, labels: int) -> tuple[Floats, bool]:
+        """[rows, labels], and whether they are logits; raises ValueError."""
         names = (*self.probability_outputs, *self.logit_outputs)
         name = next((name for name in names if name in outputs), None)
         if name is None:
@@ -180,8 +208,8 @@ class PictureClassifier:
                 f"outputs {sorted(outputs)} hold none of {', '.join(names)}, "
                 f"by which {self.name} models answer"
             )
-        rows = np.asarray(outputs[name], dtype=np.float32).reshape(-1, len(labels or self.labels))
-        return rows if name in self.probability_outputs else softmax(rows, temperature)
+        rows = np.asarray(outputs[name], dtype=np.float32).reshape(-1, labels)
+        return rows, name not in self.probability_outputs
 
     def takes(self, model: ModelInfo) -> bool:
         return len(model.inputs) == 1 and model.inputs[0].datatype in self.datatypes

@@ -121,7 +121,8 @@ class _Run:
         position = self.position
         # While the rate is high the average is ahead of the steps that jump around it; in a short run it is
         # behind where they end.
-        networks = {"average": self.average.module, "last step": copy.deepcopy(self.task.network).eval()}
+        both = {"average": self.average.module, "last step": copy.deepcopy(self.task.network).eval()}
+        networks = {name: self.task.kept(network) for name, network in both.items()}
         measured = {name: self.task.measure(network) for name, network in networks.items()}
         kept = max(measured, key=lambda name: measured[name]["score"])
         network, measures = networks[kept], measured[kept]

@@ -83,6 +83,9 @@ class TrainingTask(Protocol):
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         """The network's mean loss on these examples, shown as `phase` says."""
 
+    def kept(self, network: nn.Module) -> nn.Module:
+        """What is measured and saved of `network`: in most tasks itself."""
+
     def measure(self, network: nn.Module) -> dict[str, float]:
         """Measures of `network` on examples held out; of two networks the one with more `score` is kept.
 

@@ -18,16 +18,13 @@ from PIL import Image
 from torch.nn.functional import softmax
 
 from gourmet.systems.food11 import contract
-from gourmet.systems.food11.network import Food11Network
+from gourmet.systems.food11.network import load
 
 
 class TritonPythonModel:
     def initialize(self, args):
         # `gourmet bench` puts the weights of food_classifier beside this file.
-        weights = torch.jit.load(Path(__file__).with_name("model.pt"), map_location="cpu").state_dict()
-        dish_classes = weights["groups"].argmax(dim=1).tolist()
-        self.network = Food11Network([str(dish) for dish in range(len(dish_classes))], dish_classes).eval()
-        self.network.load_state_dict(weights)
+        self.network, _ = load(Path(__file__).with_name("model.pt"))
         from torchvision import transforms
 
         self.transform = transforms.Compose(

@@ -10,4 +10,4 @@ from gourmet.systems.digits.network import load
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
 from gourmet.tasks.furniture import Evaluation
 
-EVALUATION: Final[Evaluation] = ClassifierEvaluation(SYSTEM, DATA, load, wanted_accuracy=0.995)
+EVALUATION: Final[Evaluation] = ClassifierEvaluation(SYSTEM, DATA, load, wanted={"validation": 0.995})

@@ -7,6 +7,8 @@ from typing import Final
 
 from gourmet.pictures.classifier import PictureClassifier
 
+# Photos that anybody may try: <class id>_<dish>.jpg, with their CREDITS.
+SAMPLES: Final = Path(__file__).with_name("samples")
 SYSTEM: Final = PictureClassifier(
     name="food11",
     title="Food",
@@ -26,7 +28,7 @@ SYSTEM: Final = PictureClassifier(
         "Soup",
         "Vegetable/Fruit",
     ),
-    # A small JPEG of fried eggs, drawn by scripts/draw_food_sample.py.
-    sample_file=Path(__file__).with_name("sample.jpg"),
+    sample_file=SAMPLES / "06_spaghetti.jpg",
+    subject="food",
     metrics_prefix="food",
 )

@@ -21,7 +21,6 @@ import onnxruntime
 import torch
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from gourmet.deploying.target import Target
 from gourmet.errors import UsageError
@@ -36,28 +35,28 @@ _GREY: Final = round(255 * sum(contract.SYSTEM.mean) / 3)
 
 
 class PixelNetwork(nn.Module):
-    """float [N, 3, 224, 224], pixels less `_GREY` -> probabilities [N, 11]."""
+    """float [N, 3, 224, 224], pixels less `_GREY` -> probabilities [N, 11] that sum to that of being food."""
 
     def __init__(self, network: Food11Network, temperature: float) -> None:
         super().__init__()
         self.network = copy.deepcopy(network)
         self.temperature = temperature
-        stem: Any = self.network.backbone.features[0]  # type: ignore[index]
-        stem[0], stem[1] = _on_pixels(stem[0], stem[1]), nn.Identity()
+        _take_pixels(self.network.features[0])
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(self.network(pixels) / self.temperature, dim=1)
+        logits = self.network(pixels)
+        food = torch.sigmoid(torch.logsumexp(logits, dim=1, keepdim=True))
+        return food * torch.softmax(logits / self.temperature, dim=1)
 
 
-def _on_pixels(first: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    """The first convolution and its batch normalisation as one convolution of pixels less `_GREY`."""
+def _take_pixels(first: nn.Module) -> None:
+    """Have the first convolution take pixels less `_GREY`."""
+    assert isinstance(first, nn.Conv2d)
+    assert first.bias is not None
     mean, std = torch.tensor(contract.SYSTEM.mean), torch.tensor(contract.SYSTEM.std)
-    folded = fuse_conv_bn_eval(first, norm)
-    assert folded.bias is not None
     with torch.no_grad():
-        folded.bias += folded.weight.sum(dim=(2, 3)) @ ((_GREY / 255.0 - mean) / std)
-        folded.weight /= 255.0 * std.view(1, 3, 1, 1)
-    return folded
+        first.bias += first.weight.sum(dim=(2, 3)) @ ((_GREY / 255.0 - mean) / std)
+        first.weight /= 255.0 * std.view(1, 3, 1, 1)
 
 
 class _Calibration(CalibrationDataReader):  # type: ignore[misc]
@@ -102,11 +101,12 @@ def build(source: Source, path: Path) -> dict[str, Any]:
         path,
         path,
         _Calibration(source.to_calibrate),
-        op_types_to_quantize=["Conv", "Add", "Clip", "GlobalAveragePool", "Gemm"],
+        op_types_to_quantize=["Resize", "Conv", "Clip", "GlobalAveragePool", "ReduceMean", "Gemm"],
         nodes_to_exclude=_tail(onnx.load(path)),
         per_channel=True,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
+        extra_options={"ForceQuantizeNoInputCheck": True},  # the pixels are made smaller before any weight
     )
     onnxruntime.set_default_logger_severity(_WARNINGS)
     model = _with_pixels_in(onnx.load(path))
@@ -141,6 +141,9 @@ def _with_pixels_in(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.pop()
     graph.input.append(onnx.helper.make_tensor_value_info("image", onnx.TensorProto.UINT8, shape))
     used = {name for node in graph.node for name in node.input}
+    # onnxruntime would warn of each that is left over whenever it loads the model.
     for tensor in [each for each in graph.initializer if each.name not in used]:
-        graph.initializer.remove(tensor)  # onnxruntime would warn of each whenever it loads the model
+        graph.initializer.remove(tensor)
+    for node in [each for each in graph.node if each.op_type == "Constant" and each.output[0] not in used]:
+        graph.node.remove(node)
     return model

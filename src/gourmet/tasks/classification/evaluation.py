@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gourmet.contracts import Classification
 from gourmet.errors import GourmetError
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures import made_up
+from gourmet.pictures.classifier import relevance, softmax
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 
 EVALUATION: Final = "evaluation.json"
 _ROWS: Final = 64
+_MADE_UP: Final = 240
+# The share of the pictures of food that may be taken for something else.
+_REFUSED: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class Calibration:
 
     temperature: float = 1.0
     threshold: float = 0.0
+    subject_threshold: float = 0.0
 
 
 class NotEvaluated(GourmetError):
@@ -78,9 +85,33 @@ class Answered:
     """A part of a data set and what the network said about it."""
 
     logits: Scores
-    classes: Classes
+    classes: Classes  # as many as there are labels: none of them
     names: Sequence[str]
     picture: Callable[[int], bytes]  # its own bytes, for the report
+    relevance: Scores | None = None  # [pictures], from networks that tell it
+
+    def some(self, rows: npt.NDArray[np.signedinteger[Any]]) -> Answered:
+        return Answered(
+            self.logits[rows],
+            self.classes[rows],
+            [self.names[row] for row in rows],
+            lambda row: self.picture(int(rows[row])),
+            None if self.relevance is None else self.relevance[rows],
+        )
+
+    def halves(self) -> tuple[Answered, Answered]:
+        """Two parts that their pictures' names alone decide, to choose on one and to measure on the other."""
+        second = np.array([zlib.crc32(name.encode()) % 2 for name in self.names])
+        return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
+
+    def probabilities(self, calibration: Calibration) -> Scores:
+        """As they are acted on: zero for a picture that shows something else."""
+        rows = softmax(self.logits, calibration.temperature)
+        return rows if self.relevance is None else rows * self.relevant(calibration)[:, np.newaxis]
+
+    def relevant(self, calibration: Calibration) -> npt.NDArray[np.bool_]:
+        assert self.relevance is not None
+        return self.relevance >= calibration.subject_threshold
 
 
 @dataclass(frozen=True)
@@ -107,17 +138,31 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """A temperature and a threshold, chosen on pictures held out of training, and every part measured."""
+class Declined:
+    """What became of pictures that show none of the labels."""
 
-    temperature: float
-    threshold: float
-    wanted: float  # the share of the answers above the threshold that should be right
+    answered: Answered
+    irrelevant: float  # the share that is said to show something else
+    unsure: float  # the share of which no label is sure, beside those
+
+    def as_dict(self) -> dict[str, Any]:
+        shares = {"said to be something else": self.irrelevant, "not sure": self.unsure}
+        return {"photos": len(self.answered.names), **{name: round(s, 4) for name, s in shares.items()}}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A temperature and thresholds, chosen on pictures held out of training, and every part measured."""
+
+    calibration: Calibration
+    wanted: Mapping[str, float]  # by part: the share of the sure answers that should be right
     parts: dict[str, Measured]
+    others: dict[str, Declined]
     labels: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: part.as_dict() for name, part in self.parts.items()}
+        measured: Mapping[str, Measured | Declined] = {**self.parts, **self.others}
+        return {name: part.as_dict() for name, part in measured.items()}
 
     def lines(self) -> list[str]:
         parts = [
@@ -125,15 +170,21 @@ class Evaluated:
             f"top-1 {part.accuracy.top1:.3f}, top-3 {part.accuracy.top3:.3f}, {part.accuracy.photos} pictures"
             for name, part in self.parts.items()
         ]
-        return [*parts, f"temperature {self.temperature:.3f}, threshold {self.threshold:.2f}"]
+        parts += [
+            f"{name}: {len(part.answered.names)} pictures, {part.irrelevant:.1%} said to be something else, "
+            f"{part.unsure:.1%} not sure"
+            for name, part in self.others.items()
+        ]
+        return [*parts, ", ".join(f"{name} {value:.3f}" for name, value in vars(self.calibration).items())]
 
     def write(self, weights: Path, title: str) -> Path:
         """Leave what deploying needs beside the weights, and a report, whose path is returned."""
-        from gourmet.tasks.classification.pages import evaluation_page
+        from gourmet.tasks.classification import pages
 
         report = weights.with_suffix(".report.html")
-        write_whole(report, evaluation_page(title, self))
-        write_evaluation(weights, Calibration(self.temperature, self.threshold), self.as_dict())
+        write_whole(report, pages.evaluation_page(title, self))
+        write_whole(weights.with_suffix(".confusions.svg"), pages.confusions(title, self))
+        write_evaluation(weights, self.calibration, self.as_dict())
         return report
 
 
@@ -144,7 +195,9 @@ class ClassifierEvaluation:
     system: Classification
     data: Data
     load: Load
-    wanted_accuracy: float = 0.75  # of the answers that are given with certainty
+    # The share of the sure answers that should be right, by the part that is chosen on: all of the validation
+    # part, and half of any other.
+    wanted: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.75})
     # Classes over which balanced accuracy is told apart from the whole.
     views: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -163,19 +216,32 @@ class ClassifierEvaluation:
         for part in self.data.parts(data):
             with stage(part) as tick:
                 answered[part] = self.answers(network, data, part, limit=limit, device=device, tick=tick)
-        return evaluate(answered, self.system.labels, self.wanted_accuracy, self.views)
+        if self.system.subject:
+            with stage("made up") as tick:
+                answered["made up"] = self.made_up(network, device, tick)
+        return evaluate(answered, self.system.labels, self.wanted, self.views)
 
     def answers(
         self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
     ) -> Answered:
-        """The network's logits on the pictures of `part`."""
+        """What the network says to the pictures of `part`."""
         pictures = self.data.listing(data, part, limit)
+        logits = ask(network, self.system, self.data.read(pictures), len(pictures), tick, device)
         return Answered(
-            logits=ask(network, self.system, self.data.read(pictures), len(pictures), tick, device),
+            logits,
             classes=np.array([picture.class_id for picture in pictures]),
             names=[picture.name for picture in pictures],
             picture=lambda row: next(self.data.read(pictures[row : row + 1])),
+            relevance=relevance(logits) if self.system.subject else None,
         )
+
+    def made_up(self, network: nn.Module, device: str, tick: Tick) -> Answered:
+        """What it says to pictures of nothing in particular."""
+        files = made_up.pictures(_MADE_UP, seed=1)
+        logits = ask(network, self.system, iter(files), len(files), tick, device)
+        none = np.full(len(files), len(self.system.labels))
+        names = [kind.__name__ for _, kind in zip(files, cycle(made_up.KINDS))]
+        return Answered(logits, none, names, files.__getitem__, relevance(logits))
 
 
 def ask(
@@ -201,27 +267,56 @@ def ask(
 
 
 def evaluate(
-    parts: Mapping[str, Answered], labels: Sequence[str], wanted: float, views: Mapping[str, Sequence[str]]
+    parts: Mapping[str, Answered],
+    labels: Sequence[str],
+    wanted: Mapping[str, float],
+    views: Mapping[str, Sequence[str]],
 ) -> Evaluated:
-    """Choose temperature and threshold on the validation part, then measure all parts with them.
+    """Choose temperature and thresholds, then measure all parts with them.
 
-    The threshold is the lowest at which `wanted` of the answers given are right.
+    The threshold is the lowest at which each of the parts that `wanted` names has its share of the answers
+    given right. The validation part is there for that; of others, half, and the other half is measured apart.
     """
-    base = parts["validation"]
-    temperature = fit_temperature(base.logits, base.classes)
-    curve = coverage_curve(softmax(base.logits, temperature), base.classes)
-    threshold = choose_threshold(curve, wanted).threshold
-    measured = {}
-    for name, part in parts.items():
-        found = accuracy(part.logits, part.classes, labels)
-        probabilities = softmax(part.logits, temperature)
-        measured[name] = Measured(
-            answered=part,
-            accuracy=found,
-            before=reliability(softmax(part.logits), part.classes),
-            after=reliability(probabilities, part.classes),
-            curve=coverage_curve(probabilities, part.classes),
-            at_threshold=operating_at(threshold, probabilities, part.classes),
-            views={view: found.balanced_over(some) for view, some in views.items()},
-        )
-    return Evaluated(temperature, threshold, wanted, measured, labels)
+    labelled = {name: part for name, part in parts.items() if part.classes[0] < len(labels)}
+    chosen_on = {}
+    for name in wanted:
+        if name == "validation":
+            chosen_on[name] = labelled[name]
+        elif name in labelled:
+            chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
+    temperature = fit_temperature(*((part.logits, part.classes) for part in chosen_on.values()))
+    told = parts["validation"].relevance
+    subject = 0.0 if told is None else min(0.5, float(np.quantile(told, _REFUSED)))
+    calibration = Calibration(temperature, 0.0, round(subject, 4))
+    threshold = max(
+        choose_threshold(
+            coverage_curve(part.probabilities(calibration), part.classes), wanted[name]
+        ).threshold
+        for name, part in chosen_on.items()
+    )
+    calibration = replace(calibration, threshold=threshold)
+    measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
+    others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
+    return Evaluated(calibration, wanted, measured, others, labels)
+
+
+def measure(
+    part: Answered, labels: Sequence[str], calibration: Calibration, views: Mapping[str, Sequence[str]]
+) -> Measured:
+    found = accuracy(part.logits, part.classes, labels)
+    shown = part.probabilities(calibration)
+    return Measured(
+        answered=part,
+        accuracy=found,
+        before=reliability(softmax(part.logits), part.classes),
+        after=reliability(softmax(part.logits, calibration.temperature), part.classes),
+        curve=coverage_curve(shown, part.classes),
+        at_threshold=operating_at(calibration.threshold, shown, part.classes),
+        views={view: found.balanced_over(some) for view, some in views.items()},
+    )
+
+
+def declined(part: Answered, calibration: Calibration) -> Declined:
+    sure = part.probabilities(calibration).max(axis=1) >= calibration.threshold
+    relevant = np.ones(len(sure), bool) if part.relevance is None else part.relevant(calibration)
+    return Declined(part, float(np.mean(~relevant)), float(np.mean(relevant & ~sure)))

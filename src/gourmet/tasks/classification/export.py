@@ -18,6 +18,7 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
 
+from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
@@ -245,7 +246,11 @@ class ClassifierExport:
                     **self.preprocessing,
                 },
             },
-            calibration=vars(calibration),
+            calibration={
+                name: value
+                for name, value in vars(calibration).items()
+                if name != SUBJECT_THRESHOLD_PARAMETER or self.system.subject
+            },
         )
 
     def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:

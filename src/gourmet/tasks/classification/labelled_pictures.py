@@ -4,6 +4,7 @@ A data folder is one of
     train.zip, test.zip, …                 members <class>/<id>.jpg
     training/ validation/ evaluation/      0_123.jpg, Bread/…, or class_00/…
     a folder of class folders              without parts: a fifth of it is held out for testing
+    other.zip or other/                    beside parts: pictures that show none of the classes
 where a class folder is a number (00 to 10, class_00) or a label (Bread, Noodles-Pasta), and may have a
 folder for each variety of the class (Bread/rye/…). Without a validation part, a twentieth of the training
 pictures is held out as one; a picture's name alone decides which, so that the parts never mix, whatever
@@ -27,12 +28,17 @@ import numpy.typing as npt
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.tasks.furniture import BadData, EmptyPart, check_part, evenly
 
+# Pictures of none of the classes, a fifth of which are held out: those to learn from, and the part's name.
+OTHER: Final = "other"
+ALL: Final = "all"
+OTHER_TRAIN: Final = "other, to learn from"
 # part -> the names that a file or folder of it goes by.
 PARTS: Final = {
     "train": ("train", "training"),
     "validation": ("validation", "val", "valid"),
     "test": ("test", "evaluation", "testing"),
     "sharp": ("sharp",),
+    OTHER: ("other",),
 }
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 Used = TypeVar("Used")
@@ -66,9 +72,15 @@ class LabelledPictures:
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...]:
         """The pictures of one part of `data`; with a `limit`, evenly from its classes."""
+        if part == ALL:
+            return tuple(self._photos(data)) if not _sources(data) else tuple(self.listing(data, "train"))
+        if part == OTHER_TRAIN:
+            return tuple(photo for photo in self._others(data) if not _held_out(photo, "test"))
         check_part(part, PARTS)
         sources = _sources(data)
-        if part in sources:
+        if part == OTHER:
+            photos = [photo for photo in self._others(data) if _held_out(photo, "test")]
+        elif part in sources:
             photos = self._photos(sources[part])
             if part == "train" and "validation" not in sources:
                 photos = [photo for photo in photos if not _held_out(photo, "validation")]
@@ -101,6 +113,10 @@ class LabelledPictures:
                     yield archives[photo.source].read(photo.name)
                 except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
                     raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
+
+    def _others(self, data: Path) -> list[Photo]:
+        source = _sources(data).get(OTHER)
+        return [Photo(source, name, len(self.labels), "") for name in _members(source)] if source else []
 
     def _photos(self, source: Path) -> list[Photo]:
         return [Photo(source, name, *self._label(source, name)) for name in _members(source)]

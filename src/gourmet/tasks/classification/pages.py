@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from gourmet.pictures.classifier import softmax
 from gourmet.reports import machine
-from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines
+from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines, matrix, stacked
 from gourmet.reports.page import render
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
 from gourmet.tasks.classification.checking.report import Report
@@ -21,7 +21,7 @@ from gourmet.tasks.classification.evaluation import Answered, Evaluated
 
 def evaluation_page(title: str, evaluated: Evaluated) -> str:
     def worst(part: Answered) -> list[dict[str, Any]]:
-        probabilities = softmax(part.logits, evaluated.temperature)
+        probabilities = softmax(part.logits, evaluated.calibration.temperature)
         return mistakes(probabilities, part.classes, part.names, part.picture, evaluated.labels)
 
     return render(
@@ -31,8 +31,18 @@ def evaluation_page(title: str, evaluated: Evaluated) -> str:
         error=calibration_error,
         reliability=_reliability,
         coverage=_coverage,
+        confusions=_confusions,
         worst=worst,
     )
+
+
+def confusions(title: str, evaluated: Evaluated) -> Drawing:
+    """Who is taken for whom, in every part, as one picture."""
+    parts = [
+        (f"{name}, in percent of the true class", _confusions(part.accuracy, evaluated.labels))
+        for name, part in evaluated.parts.items()
+    ]
+    return stacked(title, parts)
 
 
 def check_page(report: Report) -> str:
@@ -55,6 +65,7 @@ def check_page(report: Report) -> str:
         reliability=_reliability,
         latencies=_latencies,
         batches=_batches,
+        confusions=_confusions,
         worst=worst,
         machine=machine.about(),
     )
@@ -86,6 +97,15 @@ def _of_shares(shown: list[Series], title: str, across: str) -> Drawing:
     whole, size = (0.0, 1.0), (340.0, 320.0)
     counts = (across, "share that is right")
     return lines(shown, title, counts, x_range=whole, y_range=whole, size=size)
+
+
+def _confusions(found: Accuracy, labels: Sequence[str]) -> Drawing:
+    rows = {
+        label: counts / counts.sum()
+        for label, counts in zip(labels, found.confusion, strict=True)
+        if counts.any()
+    }
+    return matrix(rows, labels, "Who is taken for whom", ("true", "answered"))
 
 
 def mistakes(

@@ -26,6 +26,7 @@ _ROWS: Final = 64  # at the serving size
 # On two idle cores, which train MobileNetV2 on 400 photos of 64 pixels a second, 16 epochs take an hour.
 _EPOCHS: Final = {"cpu": 16, "cuda": 60}
 _RATE: Final = 0.02
+SMOOTHING: Final = 0.05
 
 
 def measures(logits: torch.Tensor, classes: torch.Tensor) -> dict[str, float]:
@@ -83,6 +84,17 @@ class PictureTraining:
         network = build(architecture, len(self.system.labels), pretrained=pretrained)
         return PictureTask(self.system, network, describe(self.system, architecture), train, held, device)
 
+    @property
+    def size(self) -> int:
+        """How wide pictures are that the network learns from at the end."""
+        return self.system.input_size
+
+    def begun(self, weights: Path, train: Pixels, held: Pixels) -> PictureTask:
+        """A task on the CPU whose network begins with `weights`, which may be those of a served model."""
+        assert self.network
+        network, about = self.network(weights)
+        return PictureTask(self.system, network, about, train, held, torch.device("cpu"))
+
     def bundled_data(self) -> tuple[Path, str] | None:
         return None
 
@@ -114,10 +126,10 @@ class PictureTask:
         A class with fewer photos than its share shows some of them again, one with more leaves some
         for the next epoch.
         """
-        labels = len(self.system.labels)
-        share = -(-len(self.classes) // labels)
+        found = sorted(set(self.classes.tolist()))
+        share = -(-len(self.classes) // len(found))
         drawn = []
-        for class_id in range(labels):
+        for class_id in found:
             mine = torch.nonzero(self.classes == class_id).view(-1)
             rounds = [
                 mine[torch.randperm(len(mine), generator=generator)] for _ in range(-(-share // len(mine)))
@@ -127,18 +139,28 @@ class PictureTask:
         return order[torch.randperm(len(order), generator=generator)]
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        logits = self.answers(self.network, examples, phase, generator)
-        return F.cross_entropy(logits, self.classes[examples].to(self.device), label_smoothing=0.05)
+        logits = self.answers(self.images[examples.to(self.device)], phase, generator)
+        classes = self.of_classes(logits)
+        return F.cross_entropy(classes, self.classes[examples].to(self.device), label_smoothing=SMOOTHING)
 
-    def answers(
-        self, network: nn.Module, examples: torch.Tensor, phase: Phase, generator: torch.Generator
-    ) -> torch.Tensor:
-        """What `network` says to some examples, varied."""
-        images = augment.varied(self.images[examples.to(self.device)], phase.size, generator, self.system)
+    def of_classes(self, logits: torch.Tensor) -> torch.Tensor:
+        """The labels' logits, from what the network is taught."""
+        return logits
+
+    def logits(self, images: torch.Tensor) -> torch.Tensor:
+        """What the network is taught, of images of any size."""
+        taught: torch.Tensor = self.network(images)
+        return taught
+
+    def answers(self, photos: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
+        """`logits` of some photos, varied."""
+        images = augment.varied(photos, phase.size, generator, self.system)
         # On GPUs half precision is several times as fast; on CPUs bfloat16's depthwise filters are not.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits: torch.Tensor = network(images)
-        return logits.float()
+            return self.logits(images).float()
+
+    def kept(self, network: nn.Module) -> nn.Module:
+        return network
 
     @torch.no_grad()
     def measure(self, network: nn.Module) -> dict[str, float]:
@@ -151,8 +173,13 @@ class PictureTask:
             for rows in torch.split(some, _ROWS)
         )
         update_bn(shown, network)
-        logits = [
+        return measures(self.served(network), self.held_classes)
+
+    @torch.no_grad()
+    def served(self, network: nn.Module) -> torch.Tensor:
+        """What `network` says to the photos held out, as it is served."""
+        told = [
             network(augment.served(rows.to(self.device), self.system)).cpu()
             for rows in torch.split(self.held_images, _ROWS)
         ]
-        return measures(torch.cat(logits), self.held_classes)
+        return torch.cat(told)

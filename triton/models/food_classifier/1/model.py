@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures.classifier import relevance, softmax
 from gourmet.pictures.decode import PictureError, from_base64
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
@@ -41,7 +41,8 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._decode(request) for request in requests]
         rows = [row for job in jobs if isinstance(job, list) for row in job]
-        return self._answer(jobs, softmax(self._network.logits(rows), self._temperature))
+        logits = self._network.logits(rows)
+        return self._answer(jobs, softmax(logits, self._temperature), relevance(logits)[:, np.newaxis])
 
     def finalize(self) -> None:
         self._decoders.shutdown(wait=False, cancel_futures=True)
@@ -83,14 +84,17 @@ class TritonPythonModel:
                 return pb_utils.TritonError(reason, pb_utils.TritonError.INVALID_ARG)
         return rows
 
-    def _answer(self, jobs: Sequence[Decoded], probabilities: Logits) -> list[pb_utils.InferenceResponse]:
+    def _answer(
+        self, jobs: Sequence[Decoded], probabilities: Logits, food: Logits
+    ) -> list[pb_utils.InferenceResponse]:
         """One response a request, in the order of the requests."""
         responses, first = [], 0
         for job in jobs:
             if not isinstance(job, list):
                 responses.append(pb_utils.InferenceResponse(error=job))
                 continue
-            mine = probabilities[first : first + len(job)]
+            its_rows = slice(first, first + len(job))
+            mine = probabilities[its_rows]
             first += len(job)
             labels = np.array(
                 [contract.SYSTEM.labels[best].encode() for best in mine.argmax(axis=1)], np.object_
@@ -99,6 +103,7 @@ class TritonPythonModel:
                 pb_utils.Tensor("FOOD_LABEL", labels.reshape(-1, 1)),
                 pb_utils.Tensor("PROBABILITY", mine.max(axis=1, keepdims=True)),
                 pb_utils.Tensor("PROBABILITIES", np.ascontiguousarray(mine)),
+                pb_utils.Tensor("FOOD", np.ascontiguousarray(food[its_rows])),
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses

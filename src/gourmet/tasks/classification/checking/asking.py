@@ -73,12 +73,23 @@ class Asked:
     """Everything that came back. Rows without an answer are nan."""
 
     probabilities: Scores
+    relevance: Scores  # [pictures]; nan also where the model does not tell
     sent: int = 0  # pictures
     wall_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)  # of answered requests
     failures: list[Failure] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
     stopped: bool = False
+
+    @classmethod
+    def nothing_yet(cls, pictures: int, labels: int) -> Asked:
+        nothing = np.full((pictures, labels + 1), np.nan, dtype=np.float32)
+        return cls(nothing[:, :labels], nothing[:, labels])
+
+    def acted_on(self, subject_threshold: float) -> Scores:
+        """The probabilities of the answered pictures, as they are acted on: zero for what is not relevant."""
+        there = self.answered
+        return self.probabilities[there] * ~(self.relevance[there] < subject_threshold)[:, np.newaxis]
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
@@ -112,8 +123,10 @@ def describe(url: str, name: str) -> Served:
     return served
 
 
-def _ask(client: InferenceServerClient, served: Served, values: npt.NDArray[Any]) -> tuple[Scores, str]:
-    """Ask once about all rows of `values`; their probabilities, as a client makes them, and the version.
+def _ask(
+    client: InferenceServerClient, served: Served, values: npt.NDArray[Any]
+) -> tuple[Scores, Scores | None, str]:
+    """Ask once about all rows of `values`; their probabilities and relevance, and the version that answered.
 
     Raise BadAnswer unless each row has its own.
     """
@@ -133,7 +146,7 @@ def _ask(client: InferenceServerClient, served: Served, values: npt.NDArray[Any]
         )
     if not np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):  # not true of nan either
         raise BadAnswer("the probabilities of a row do not sum to 1")
-    return rows, str(response.get("model_version", ""))
+    return rows, served.contract.relevance(outputs, served.info), str(response.get("model_version", ""))
 
 
 def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, tick: Tick) -> None:
@@ -162,7 +175,7 @@ def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, ti
             values = np.concatenate(encoded)
             with at_server:
                 began = time.monotonic()
-                probabilities, version = _ask(client(), served, values)
+                probabilities, relevance, version = _ask(client(), served, values)
                 took_ms = (time.monotonic() - began) * 1000.0
         except PictureError as exc:
             reason = f"{names[len(encoded)]} cannot be read: {exc} [{exc.code}]"
@@ -176,6 +189,8 @@ def ask_all(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, ti
             reason = f"the connection broke: {exc!r}"
         else:
             asked.probabilities[rows] = probabilities
+            if relevance is not None:
+                asked.relevance[rows] = relevance
             asked.latencies_ms.append(took_ms)
             asked.versions.add(version)
             return len(names)
@@ -219,7 +234,7 @@ def ask_again(served: Served, pictures: Pictures, wanted: Wanted, asked: Asked, 
     """
     there = np.flatnonzero(asked.answered)
     rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False)).tolist()
-    alone = Asked(np.full((len(rows), len(served.labels)), np.nan, dtype=np.float32))
+    alone = Asked.nothing_yet(len(rows), len(served.labels))
     ask_all(served, pictures.some(rows), replace(wanted, in_flight=1, batch=1), alone, tick)
     largest, different = 0.0, []
     for place in np.flatnonzero(alone.answered):

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from gourmet.errors import UsageError
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.serving.client import booked, statistics_now
@@ -36,7 +34,7 @@ def check_pictures(wanted: Wanted, stage: Stage) -> Report:
     pictures = find(
         served.info.system, data, wanted.part, wanted.limit, missing_classes=wanted.missing_classes
     )
-    asked = Asked(np.full((len(pictures), len(served.labels)), np.nan, dtype=np.float32))
+    asked = Asked.nothing_yet(len(pictures), len(served.labels))
     before = statistics_now(served.url, name)
     try:
         with stage("asking") as tick:

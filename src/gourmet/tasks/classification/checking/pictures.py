@@ -58,6 +58,8 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
     part = part or ("all" if loose else "test")
     there = _listing(system, data, part)
     labels = registry.classification(system).labels
+    if there[0].class_id >= len(labels):
+        return _of_listing(system, data, part, evenly(there, limit), labelled=False)
 
     def lacking(pictures: Sequence[Labelled]) -> str:
         found = {picture.class_id for picture in pictures}
@@ -71,13 +73,20 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
         raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
     pictures = evenly(there, limit)
     words = lacking(pictures)
+    found = _of_listing(system, data, part, pictures)
+    return replace(found, note=f"{words}; balanced numbers are over the others") if words else found
+
+
+def _of_listing(
+    system: str, data: Path, part: str, pictures: Sequence[Labelled], *, labelled: bool = True
+) -> Pictures:
     return Pictures(
         source=data,
         part=part,
         names=[picture.name for picture in pictures],
-        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64),
+        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64) if labelled else None,
         read=lambda rows: furniture.data(system).read([pictures[row] for row in rows]),
-        note=f"{words}; balanced numbers are over the others" if words else "",
+        note="" if labelled else "these pictures show none of the labels",
     )
 
 
@@ -87,9 +96,10 @@ def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
         return known.listing(data, part)
     parts = dict.fromkeys(("train", *known.parts(data)))
     pictures: list[Labelled] = []
+    labels = len(registry.classification(system).labels)
     for each in parts:
         with suppress(EmptyPart):  # few pictures may leave one empty
-            pictures += known.listing(data, each)
+            pictures += [picture for picture in known.listing(data, each) if picture.class_id < labels]
     if not pictures:
         raise BadData(f"{data} has no pictures in {', '.join(parts)}")
     return pictures

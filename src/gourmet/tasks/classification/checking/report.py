@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
+
 from gourmet.reports.table import columns
 from gourmet.runtime.statistics import ModelStatistics
 from gourmet.tasks.checking import Wanted, as_words, percentiles
@@ -72,12 +74,24 @@ class Report:
         if self.pictures.classes is None or not there.any():
             return None
         probabilities, classes = self.asked.probabilities[there], self.pictures.classes[there]
-        threshold = self.served.info.threshold
+        info = self.served.info
+        shown = self.asked.acted_on(info.subject_threshold)
         return Quality(
             accuracy=accuracy(probabilities, classes, self.served.labels),
             bins=reliability(probabilities, classes),
-            at_threshold=operating_at(threshold, probabilities, classes) if threshold else None,
+            at_threshold=operating_at(info.threshold, shown, classes) if info.threshold else None,
         )
+
+    @cached_property
+    def declined(self) -> dict[str, float]:
+        """Shares of the answered pictures; empty where the model does not tell what is relevant."""
+        relevance = self.asked.relevance[self.asked.answered]
+        if not len(relevance) or np.isnan(relevance).any():
+            return {}
+        info = self.served.info
+        irrelevant = relevance < info.subject_threshold
+        unsure = ~irrelevant & (self.asked.acted_on(info.subject_threshold).max(axis=1) < info.threshold)
+        return {"irrelevant": float(irrelevant.mean()), "not sure": float(unsure.mean())}
 
     @property
     def rows_per_s(self) -> float:
@@ -164,6 +178,7 @@ class Report:
             if isinstance(eager, str)
             else {"compared": True, **asdict(eager), "weights": str(eager.weights)},
             "quality": self.quality and self.quality.as_dict(),
+            "declined": {name: round(share, 4) for name, share in self.declined.items()},
         }
 
     def headline(self) -> str:
@@ -198,6 +213,13 @@ class Report:
             if at:
                 right = "none" if math.isnan(at.accuracy) else f"{at.accuracy:.1%}"
                 yield "threshold", f"{at.coverage:.1%} reach {at.threshold:g}, {right} of them right"
+        if self.declined:
+            subject, least = self.served.contract.subject, self.served.info.subject_threshold
+            yield (
+                subject,
+                f"{self.declined['irrelevant']:.1%} do not look like it (below {least:g}), "
+                f"{self.declined['not sure']:.1%} more are not sure",
+            )
         yield "network", self._network()
         if again := self.again:
             yield (

@@ -1,13 +1,7 @@
-"""Draws sample.jpg, the picture that a served food model is asked first: a fried egg on a plate.
-
-It is drawn and not photographed so that nobody's rights lie in the repository. Run this file to
-draw it again; the same seed gives the same picture.
-"""
+"""Draws a fried egg on a plate, with what other dishes are drawn with too; the same picture every time."""
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,9 +10,7 @@ from PIL import Image
 
 WIDTH: Final = 640
 HEIGHT: Final = 480
-JPEG_QUALITY: Final = 82
 SEED: Final = 20
-SAMPLE: Final = Path(__file__).parents[1] / "src" / "gourmet" / "systems" / "food11" / "sample.jpg"
 
 Field = npt.NDArray[np.float64]
 
@@ -135,14 +127,3 @@ def _herbs(canvas: Canvas) -> None:
         rod = 2.6 - np.hypot(np.clip(np.abs(along) - length, 0, None), across)
         canvas.paint((60, 55, 40), 0.35 * edge(np.roll(rod, (3, 2), axis=(0, 1)), 3))
         canvas.paint((66, 124, 44), edge(rod, 1.2), 1.0 - 0.12 * across)
-
-
-def jpeg() -> bytes:
-    """The bytes of sample.jpg."""
-    buffer = io.BytesIO()
-    draw().save(buffer, "JPEG", quality=JPEG_QUALITY, optimize=True)
-    return buffer.getvalue()
-
-
-if __name__ == "__main__":
-    SAMPLE.write_bytes(jpeg())

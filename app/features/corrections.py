@@ -1,0 +1,85 @@
+"""Visitors' corrections, kept where the operator wants to learn from them by `gourmet learn-more`.
+
+A picture is kept as the models see it, a small square, without its name or anything else that its file said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from flask import Flask, Response, request
+from PIL import Image
+
+from app.api.openapi import Operation, documented, photos
+from app.api.photo_calls import one_of, unstored
+from app.api.request_parsing import photos_and_model
+from app.api.schemas import Kept
+from app.core.errors import BadRequest, CorrectionsFull
+from app.core.http import marked
+from app.features.feature import NavigationEntry, Services
+from gourmet.contracts import Classification
+from gourmet.pictures.decode import Pixels
+from gourmet.runtime.files import written_aside
+
+MOST: Final = 10_000
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    folder, settings = services.settings.keep_corrections, services.settings
+    app.jinja_env.globals["keeps_corrections"] = folder is not None
+    if folder is None:
+        return ()
+    systems = {name: each for name, each in services.systems.items() if isinstance(each, Classification)}
+
+    @services.api.post("/corrections")
+    @marked(admitted=True)
+    @documented(
+        Operation(
+            Kept,
+            bodies=photos(several=False),
+            query={
+                "label": "What the photo shows: one of the system's labels",
+                "system": "The system whose label it is; the first of them unless given",
+            },
+        )
+    )
+    def correct() -> Response:
+        """Say what a photo really shows.
+
+        It is kept, as a small square, for the operator of this site to train on. A photo that is sent again
+        replaces what was said of it before.
+        """
+        sent, _ = photos_and_model(request, settings)
+        system = systems[one_of("system", systems) or services.first_system]
+        label = one_of("label", system.labels)
+        if not label or len(sent) != 1:
+            raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
+        if sent[0].fault:
+            raise sent[0].fault
+        keep(folder / system.name, label, system.pixels(sent[0].data))
+        return unstored(Kept(label=label))
+
+    return ()
+
+
+def keep(folder: Path, label: str, pixels: Pixels) -> None:
+    """Put a picture into the folder of its label, and nowhere else."""
+    name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
+    before = list(folder.glob(f"*/{name}"))
+    if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MOST:
+        raise CorrectionsFull(f"{MOST:,} corrections are kept already, which is all that this site takes")
+    picture = io.BytesIO()
+    Image.fromarray(pixels).save(picture, "JPEG", quality=92)
+    place = folder / re.sub(r"\W+", "-", label)
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with written_aside(place / name) as aside:
+        aside.touch(mode=0o600)
+        aside.write_bytes(picture.getvalue())
+    for path in before:
+        if path.parent != place:
+            path.unlink(missing_ok=True)

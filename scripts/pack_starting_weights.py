@@ -1,0 +1,42 @@
+"""Writes the weights that the food network starts with: Google's food_V1 without its last layer.
+
+`python scripts/pack_starting_weights.py FOOD_V1.safetensors`: a MobileNetV1 that takes (pixel − 128) / 128,
+its batch normalisation folded in, as converted from the TensorFlow Lite file that NOTICE names. They are
+written in half precision, since they are trained on, and for the input of our network: the normalisation goes
+into the first convolution.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from gourmet.systems.food11 import contract
+from gourmet.systems.food11.network import STARTING_WEIGHTS, body
+from gourmet.training.files import load_tensors, save_tensors
+
+
+def main(path: Path) -> None:
+    theirs, _ = load_tensors(path)
+    tensors = [theirs[name] for name in sorted(theirs, key=_place) if name.startswith("features.")]
+    mine = body().state_dict()
+    for name, tensor in zip(mine, tensors, strict=True):
+        mine[name].copy_(tensor)
+    mean, std = (255 * torch.tensor(values) for values in (contract.SYSTEM.mean, contract.SYSTEM.std))
+    first, bias = mine["0.weight"], mine["0.bias"]
+    bias += first.sum(dim=(2, 3)) @ ((mean - 128) / 128)
+    first *= (std / 128).view(1, 3, 1, 1)
+    halved = {name: tensor.half() for name, tensor in mine.items()}
+    save_tensors(STARTING_WEIGHTS, halved, {"from": path.name})
+
+
+def _place(name: str) -> tuple[int, bool]:
+    """features.<layer>.<…>.weight before its bias."""
+    parts = name.split(".")
+    return (int(parts[1]) if parts[1].isdigit() else -1, parts[-1] == "bias")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,63 @@
+"""`gourmet learn-more`: people's own labelled pictures on top of the weights that are served."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from gourmet.commands.options import to_option
+from gourmet.commands.progress import bar
+from gourmet.commands.values import FOUND, PATH, POSITIVE
+from gourmet.errors import GourmetError, UsageError
+from gourmet.systems import registry
+
+
+@click.command("learn-more")
+@click.argument("system", type=click.Choice(registry.names()))
+@click.argument("folder", type=FOUND)
+@to_option
+@click.option("--out", type=PATH, help="Folder of the run.  [default: runs/SYSTEM-more]")
+@click.option("--epochs", type=POSITIVE, default=8, help="How often each picture is shown.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), default=0.002, help="Highest learning rate."
+)
+@click.option("--seed", type=int, default=0, help="Same seed, same run.")
+def learn_more(
+    system: str, folder: Path, models: Path, out: Path | None, epochs: int, rate: float, seed: int
+) -> None:
+    """Fine-tune SYSTEM's served network on the labelled pictures in FOLDER.
+
+    FOLDER has a folder for each class, named by its label or number; not every class needs pictures. The app
+    makes such a folder of its visitors' corrections where KEEP_CORRECTIONS names one. A fifth of the pictures
+    is kept apart, to show class by class what changed. What is served stays as it is until you deploy.
+    """
+    from gourmet.reports.table import columns
+    from gourmet.repository import versions
+    from gourmet.tasks import furniture
+    from gourmet.tasks.classification import learn_more as more
+    from gourmet.tasks.classification.picture_training import PictureTraining
+    from gourmet.training.loop import BEST, CHECKPOINT, fit
+    from gourmet.training.run import write_run
+
+    training = furniture.training(system)
+    if not isinstance(training, PictureTraining):
+        raise UsageError(f"{system} cannot learn more: it is not trained as classifiers of photos are")
+    out = out or Path("runs") / f"{system}-more"
+    if (out / CHECKPOINT).exists():
+        raise GourmetError(f"{out} holds a run already: name another --out, or delete it")
+    model = models / registry.classification(system).default_model
+    version = model / str(versions(model)[-1])
+    with bar("reading") as tick:
+        task = more.prepare(training, folder, more.served_weights(version), tick)
+    recipe = more.recipe(training, epochs, rate, seed)
+    write_run(out, {"system": system, "data": str(folder.resolve()), "recipe": dataclasses.asdict(recipe)})
+    with bar("learning") as tick:
+        fit(task, recipe, out, tick=tick)
+    network, _ = furniture.evaluation(system).load(out / BEST, "")
+    changes = task.changes(network)
+    more.keep_calibration(out / BEST, version, changes)
+    heading = ("class", "pictures kept apart", "right before", "right now")
+    click.echo(columns([heading, *(change.row() for change in changes)]))
+    click.echo(f"next: gourmet deploy {system} --format all --weights {out / BEST} --data {folder}")

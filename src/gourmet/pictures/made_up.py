@@ -1,0 +1,129 @@
+"""Made-up pictures of nothing in particular: colours, gradients, noise, text, drawings, patterns.
+
+What people also send to a classifier of photos, and what it has to tell from them. numpy and Pillow only.
+"""
+
+from __future__ import annotations
+
+import io
+import string
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+Random = np.random.Generator
+Pixels = npt.NDArray[np.uint8]
+
+
+def pictures(count: int, seed: int, side: int = 256) -> list[bytes]:
+    """So many PNG files, the kinds in turn."""
+    random, files = np.random.default_rng(seed), []
+    for number in range(count):
+        buffer = io.BytesIO()
+        Image.fromarray(KINDS[number % len(KINDS)](random, side)).save(buffer, "PNG")
+        files.append(buffer.getvalue())
+    return files
+
+
+def squares(count: int, seed: int, side: int) -> Pixels:
+    """So many of them as [count, side, side, 3]."""
+    random = np.random.default_rng(seed)
+    return np.stack([KINDS[number % len(KINDS)](random, side) for number in range(count)])
+
+
+def colour(random: Random, side: int) -> Pixels:
+    """One colour, often one that food has, and hardly any noise."""
+    plane = np.broadcast_to(_colour(random), (side, side, 3)).astype(float)
+    return _whole(plane + random.normal(0, random.choice([0.0, 2.0, 6.0]), plane.shape))
+
+
+def gradient(random: Random, side: int) -> Pixels:
+    """From one colour to another, in a line or round a point."""
+    rows, columns = np.mgrid[0:side, 0:side] / side
+    if random.random() < 0.5:
+        angle = random.uniform(0, 2 * np.pi)
+        share = 0.5 + 0.7 * ((rows - 0.5) * np.sin(angle) + (columns - 0.5) * np.cos(angle))
+    else:
+        top, left = random.uniform(0, 1, 2)
+        share = np.hypot(rows - top, columns - left) / random.uniform(0.4, 1.4)
+    share = np.clip(share, 0, 1)[..., np.newaxis]
+    return _whole((1 - share) * _colour(random) + share * _colour(random))
+
+
+def noise(random: Random, side: int) -> Pixels:
+    """Grains of any size, in colour or in shades of one."""
+    grains = int(random.choice([4, 8, 16, 32, 64, side]))
+    channels = int(random.choice([1, 3]))
+    shades = random.normal(0, random.uniform(15, 80), (grains, grains, channels))
+    kernel = Image.Resampling.BICUBIC if random.random() < 0.5 else Image.Resampling.NEAREST
+    spread = np.repeat(shades, 3 // channels, axis=2) + _colour(random)
+    return np.asarray(Image.fromarray(_whole(spread)).resize((side, side), kernel))
+
+
+def text(random: Random, side: int) -> Pixels:
+    """Lines of words on a page."""
+    ink, paper = sorted((_colour(random), _colour(random)), key=lambda each: float(each.sum()))
+    if random.random() < 0.6:
+        ink, paper = np.full(3, random.uniform(0, 60)), np.full(3, random.uniform(220, 255))
+    page, draw = _canvas(paper, side)
+    height = max(6.0, float(random.uniform(0.035, 0.16) * side))
+    font, letters = ImageFont.load_default(height), list(string.ascii_letters)
+    for top in np.arange(random.uniform(0, 0.1) * side, side, height * random.uniform(1.1, 1.7)):
+        words = ["".join(random.choice(letters, random.integers(2, 10))) for _ in range(12)]
+        draw.text((random.uniform(0, 0.1) * side, top), " ".join(words), fill=_fill(ink), font=font)
+    return np.asarray(page.rotate(random.uniform(-6, 6), fillcolor=_fill(paper)))
+
+
+def drawing(random: Random, side: int) -> Pixels:
+    """Lines and shapes, as a child or a diagram has them."""
+    page, draw = _canvas(np.full(3, 255) if random.random() < 0.5 else _colour(random), side)
+    filled = random.random() < 0.5
+    for _ in range(int(random.integers(2, 24))):
+        left, top = random.uniform(-0.1, 0.9, 2) * side
+        box = (left, top, left + random.uniform(0.05, 0.6) * side, top + random.uniform(0.05, 0.6) * side)
+        ink, width = _fill(_colour(random)), int(random.integers(1, max(2, side // 24)))
+        shape = random.integers(4)
+        if shape == 0:
+            draw.line(random.uniform(0, side, 2 * int(random.integers(2, 7))).tolist(), ink, width)
+        elif shape == 1:
+            draw.ellipse(box, fill=ink if filled else None, outline=ink, width=width)
+        elif shape == 2:
+            draw.rectangle(box, fill=ink if filled else None, outline=ink, width=width)
+        else:
+            draw.arc(box, random.uniform(0, 180), random.uniform(180, 360), ink, width)
+    return np.asarray(page)
+
+
+def pattern(random: Random, side: int) -> Pixels:
+    """Stripes, checks or dots."""
+    rows, columns = np.mgrid[0:side, 0:side] * random.uniform(2, 30) * 2 * np.pi / side
+    angle = random.uniform(0, np.pi)
+    wave = np.sin(rows * np.sin(angle) + columns * np.cos(angle))
+    if random.random() < 0.5:
+        wave = wave * np.sin(rows * np.cos(angle) - columns * np.sin(angle))
+    share = (np.sign(wave) if random.random() < 0.6 else wave)[..., np.newaxis] / 2 + 0.5
+    return _whole(share * _colour(random) + (1 - share) * _colour(random))
+
+
+KINDS: Final[Sequence[Callable[[Random, int], Pixels]]] = (colour, gradient, noise, text, drawing, pattern)
+
+
+def _colour(random: Random) -> npt.NDArray[np.float64]:
+    return random.uniform(0, 255, 3)
+
+
+def _whole(values: npt.NDArray[np.float64]) -> Pixels:
+    return np.clip(values, 0, 255).astype(np.uint8)
+
+
+def _fill(values: npt.NDArray[np.float64]) -> tuple[int, int, int]:
+    red, green, blue = (int(value) for value in values)
+    return red, green, blue
+
+
+def _canvas(ground: npt.NDArray[np.float64], side: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    page = Image.new("RGB", (side, side), _fill(ground))
+    return page, ImageDraw.Draw(page)

@@ -1,0 +1,119 @@
+"""People's own labelled pictures, learned on top of the weights that are served, in minutes.
+
+Every step is held near the weights that it began with, so that classes without pictures of their own stay
+what they were, and a fifth of the pictures is kept apart to show what changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from gourmet.errors import UsageError
+from gourmet.runtime.manifest import MANIFEST
+from gourmet.tasks.classification.evaluation import Calibration, write_evaluation
+from gourmet.tasks.classification.labelled_pictures import decode
+from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, measures, phase
+from gourmet.tasks.furniture import BadData
+from gourmet.training.task import Phase, Recipe, Tick
+
+LEAST: Final = 8
+_BATCH: Final = 16
+# How strongly the weights are held: a move by a tenth of their size costs as much as a loss of 0.2.
+_HOLD: Final = 20.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """How many of a class's pictures kept apart were right before, and are now."""
+
+    label: str
+    pictures: int
+    before: int
+    now: int
+
+    def row(self) -> tuple[str, ...]:
+        return self.label, str(self.pictures), str(self.before), str(self.now)
+
+
+class MoreTask:
+    """A system's own task, of which classes alone are taught; fulfils `training.task.TrainingTask`."""
+
+    def __init__(self, task: PictureTask) -> None:
+        self.task = task
+        self.network, self.about = task.network, task.about
+        self.begun = copy.deepcopy(task.network).eval().requires_grad_(False)
+        self._weights = list(zip(task.network.parameters(), self.begun.parameters(), strict=True))
+
+    def order(self, generator: torch.Generator) -> torch.Tensor:
+        return self.task.order(generator)
+
+    def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
+        moved = sum((mine - was).square().sum() for mine, was in self._weights)
+        size = sum(was.square().sum().item() for _, was in self._weights)
+        return PictureTask.loss(self.task, examples, phase, generator) + _HOLD * moved / size
+
+    def kept(self, network: nn.Module) -> nn.Module:
+        return network
+
+    def measure(self, network: nn.Module) -> dict[str, float]:
+        return measures(self.answers(network), self.task.held_classes)
+
+    def answers(self, network: nn.Module) -> torch.Tensor:
+        return self.task.served(network)
+
+    def changes(self, network: nn.Module) -> Sequence[Change]:
+        before, now = (self.answers(each).argmax(dim=1).numpy() for each in (self.begun, network))
+        classes = self.task.held_classes.numpy()
+        return [
+            Change(
+                self.task.system.labels[class_id],
+                int((classes == class_id).sum()),
+                *(int((each[classes == class_id] == class_id).sum()) for each in (before, now)),
+            )
+            for class_id in np.unique(classes)
+        ]
+
+
+def prepare(training: PictureTraining, folder: Path, weights: Path, tick: Tick) -> MoreTask:
+    """Read the pictures of `folder`, a fifth of them kept apart, and begin with `weights`."""
+    listing = training.data.listing
+    kept = listing(folder, "test")
+    learned = [each for each in listing(folder, "all") if each not in set(kept)]
+    if len(learned) < LEAST:
+        raise BadData(f"{folder} has {len(learned)} pictures to learn from: at least {LEAST} are needed")
+    total, side = len(learned) + len(kept), training.system.input_size
+    train = decode(learned, side, lambda done: tick(done / total))
+    held = decode(kept, side, lambda done: tick((len(learned) + done) / total))
+    return MoreTask(training.begun(weights, train, held))
+
+
+def recipe(training: PictureTraining, epochs: int, rate: float, seed: int) -> Recipe:
+    return Recipe(epochs, (phase(0.0, training.size, _BATCH),), rate, warmup=0.1, ema_decay=0.95, seed=seed)
+
+
+def served_weights(version: Path) -> Path:
+    """The weights of a served version that can be trained on."""
+    path = version / "model.pt"
+    if not path.exists():
+        raise UsageError(f"{version} has no model.pt, which `gourmet deploy` leaves there, to begin with")
+    return path
+
+
+def keep_calibration(weights: Path, version: Path, changes: Sequence[Change]) -> None:
+    """What was chosen for the served version holds for weights that stay near its own.
+
+    So few pictures could not tell a better temperature.
+    """
+    found: dict[str, Any] = json.loads((version / MANIFEST).read_text(encoding="utf-8")).get(
+        "calibration", {}
+    )
+    write_evaluation(weights, Calibration(**found), {"learned more": [vars(change) for change in changes]})
