@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import html
+import os
 import re
 import textwrap
 import time
@@ -30,6 +31,7 @@ from app.core.messages import starting_with, t
 from app.core.ttl_cache import TtlCache
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
+from gourmet.runtime.files import open_own
 from gourmet.runtime.statistics import ModelStatistics
 
 _DEADLINE_S: Final = 2.0
@@ -43,7 +45,7 @@ _REPORT_POLICY: Final = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-_PATTERNS: Final = ("*.html", "*/*.html", "*/*/*.html")
+_DEEPEST: Final = 2  # folders within the folder
 _PAGE: Final = "index.html"
 _MOST_FILES: Final = 1000
 _MOST_BYTES: Final = 20_000_000
@@ -143,7 +145,7 @@ def _model(counted: ModelStatistics) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Report:
     id: str
-    path: Path
+    path: Path  # to be opened by `open_own` only: it may lead elsewhere by now
     place: str  # the path within the folder of reports, without the name that all pages share
     title: str
     when: datetime
@@ -160,15 +162,18 @@ class Reports:
     def page(self, report_id: str) -> tuple[Report, bytes] | None:
         """The report that the list has under that id, and its HTML."""
         found = next((report for report in self.latest() if report.id == report_id), None)
+        if found is None:
+            return None
         try:
-            return (found, found.path.read_bytes()) if found else None
-        except OSError:  # removed since
+            with open_own(found.path) as file:
+                return found, file.read(_MOST_BYTES)
+        except OSError:  # removed since, or something else in its place
             return None
 
     def _list(self) -> list[Report]:
         found: list[Report] = []
         for path in islice(self._paths(), _MOST_FILES):
-            with contextlib.suppress(OSError):  # removed since, or not to be read by us
+            with contextlib.suppress(OSError):  # removed since, or not ours to show
                 found.append(_read(path, str(path.relative_to(self._folder))))
         times = Counter(report.title for report in found)
         distinct = [
@@ -178,11 +183,12 @@ class Reports:
         return sorted(distinct, key=lambda report: report.when, reverse=True)
 
     def _paths(self) -> Iterator[Path]:
-        for pattern in _PATTERNS:
-            for path in self._folder.glob(pattern):
-                # A link could lead out of the folder.
-                if path.resolve() == path and path.is_file() and path.stat().st_size < _MOST_BYTES:
-                    yield path
+        """Names only: what stands under them is known once it is open."""
+        with contextlib.suppress(OSError):  # the folder need not be there
+            for folder, folders, names, _ in os.fwalk(self._folder):  # which enters no link
+                if len(Path(folder).relative_to(self._folder).parts) == _DEEPEST:
+                    folders.clear()
+                yield from (Path(folder, name) for name in names if name.endswith(".html"))
 
 
 def framed(data: bytes, title: str, bar: str) -> bytes:
@@ -195,9 +201,12 @@ def framed(data: bytes, title: str, bar: str) -> bytes:
 
 
 def _read(path: Path, place: str) -> Report:
-    with path.open("rb") as file:
+    with open_own(path) as file:
+        about = os.fstat(file.fileno())
+        if about.st_size >= _MOST_BYTES:
+            raise OSError(f"{path} is too large to be shown")
         head = file.read(_HEAD_BYTES).decode(errors="replace")
-        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        written = datetime.fromtimestamp(about.st_mtime, UTC)
     title = _TITLE.search(head)
     said = {name.lower(): html.unescape(content) for name, _, content in _SAID.findall(head)}
     with contextlib.suppress(ValueError):

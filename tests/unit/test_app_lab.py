@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,78 @@ def test_links_lead_out_of_no_folder(tmp_path: Path) -> None:
     os.mkfifo(folder / "fifo.html")
     (folder / "folder.html").mkdir()
     assert only(folder).title == "own"
+
+
+SECRET = "gourmet-admin-key"
+
+
+def swapped_for_a_link(page: Path, elsewhere: Path) -> None:
+    page.unlink()
+    page.symlink_to(elsewhere / "index.html")
+
+
+def swapped_for_a_hard_link(page: Path, elsewhere: Path) -> None:
+    page.unlink()
+    page.hardlink_to(elsewhere / "index.html")
+
+
+def its_folder_swapped_for_a_link(page: Path, elsewhere: Path) -> None:
+    page.parent.rename(page.parent.with_name("away"))
+    page.parent.symlink_to(elsewhere)
+
+
+def the_reports_folder_swapped_for_a_link(page: Path, elsewhere: Path) -> None:
+    page.parents[1].rename(page.parents[1].with_name("away"))
+    page.parents[1].symlink_to(elsewhere.parent)
+
+
+def swapped_for_a_fifo(page: Path, _: Path) -> None:
+    page.unlink()
+    os.mkfifo(page)
+
+
+def swapped_for_a_folder(page: Path, _: Path) -> None:
+    page.unlink()
+    page.mkdir()
+
+
+def given_to_another_user(page: Path, _: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file of another user")
+    os.chown(page, 65534, 65534)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "swap",
+    [
+        swapped_for_a_link,
+        swapped_for_a_hard_link,
+        its_folder_swapped_for_a_link,
+        the_reports_folder_swapped_for_a_link,
+        swapped_for_a_fifo,
+        swapped_for_a_folder,
+        given_to_another_user,
+    ],
+)
+def test_what_a_report_was_swapped_for_since_it_was_listed_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
+) -> None:
+    secret = write(tmp_path / "keys" / "own", title=SECRET)
+    listed = write(tmp_path / "reports" / "own") / "index.html"
+    monkeypatch.setattr(lab, "_LIST_AGE_S", 0)
+    looks_again = client(tmp_path / "reports")
+    monkeypatch.setattr(lab, "_LIST_AGE_S", 60)
+    browser = client(tmp_path / "reports")
+    address = f"/lab/reports/{only(tmp_path / 'reports').id}"
+    assert browser.get(address).status_code == 200
+    swap(listed, secret)
+    found = browser.get(address)
+    assert found.status_code == 404
+    assert SECRET not in found.text
+    # A list that is made afterwards passes it over, and waits for nobody to write to a FIFO.
+    assert "own" not in looks_again.get("/lab/reports").text
+    assert looks_again.get(address).status_code == 404
 
 
 # The addresses
