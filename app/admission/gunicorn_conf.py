@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -18,6 +16,7 @@ from typing import Any, Final
 from gunicorn.glogging import Logger
 
 from gourmet.runtime import malloc
+from gourmet.runtime.run_folder import RunFolder
 
 
 def _threads() -> int:
@@ -84,7 +83,8 @@ def on_starting(server: Any) -> None:
     except SettingsError as exc:
         server.log.error("%s", exc)
         sys.exit(2)
-    os.environ[_METRICS] = tempfile.mkdtemp(prefix="web-metrics-")
+    server.metrics_folder = RunFolder("web-metrics-")  # the workers inherit its lock
+    os.environ[_METRICS] = str(server.metrics_folder.path)
 
 
 def post_fork(server: Any, worker: Any) -> None:
@@ -98,4 +98,4 @@ def child_exit(server: Any, worker: Any) -> None:
 
 
 def on_exit(server: Any) -> None:
-    shutil.rmtree(os.environ[_METRICS], ignore_errors=True)
+    server.metrics_folder.close()

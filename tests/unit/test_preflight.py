@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,18 @@ def test_free_ports_pass() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     preflight.check_ports("127.0.0.1", {"--port": port})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"), [(64, True), (255, True), (256, False), (resource.RLIM_INFINITY, False)]
+)
+def test_a_limit_on_open_files_is_named_with_what_raises_it(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, refused: bool
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (allowed, 4096)}[which])
+    named = rf"have {allowed} files .*`ulimit -n`.* run `ulimit -n 1024`"
+    with pytest.raises(preflight.NotReadyToStart, match=named) if refused else nullcontext():
+        preflight.check_open_files()
 
 
 def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
@@ -113,6 +115,51 @@ def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up, f
     assert running.stop() < 10
 
 
+def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(up, tmp_path) -> None:
+    options = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
+    (tmp_path / "run").mkdir()
+    tmp = tmp_path / "tmp0"  # which all three share
+    names: set[str] = set()
+
+    def started() -> Up:
+        running = up(*options, env={"TMPDIR": str(tmp), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+        running.wait_for("the page http://127.0.0.1:")
+        return running
+
+    def there() -> set[Path]:
+        names.update(path.name for path in tmp.glob("gourmet-triton-*"))
+        memory = (path for name in names for path in Path("/dev/shm").glob(f"{name}*"))
+        return {*tmp.iterdir(), *(tmp_path / "run").rglob("*.json"), *memory}
+
+    runs = started()
+    of_running = there()
+    dies = started()
+    of_killed = there() - of_running
+    launcher = psutil.Process(dies.process.pid)
+    dying = [launcher, *launcher.children(recursive=True)]
+    for process in dying:
+        process.suspend()  # none ends in order while the others are killed
+    for process in dying:
+        process.kill()
+    dies.process.wait(10)
+    dies.close()
+    left = {path.name for path in of_killed & there()}
+    for kind in (
+        f"triton-{dies.http}.json",
+        "web-metrics-*",
+        "gourmet-triton-????????????",
+        "gourmet-triton-*-*",
+    ):
+        assert fnmatch.filter(left, kind), kind
+    after = started()
+    assert not of_killed & there()
+    assert of_running <= there()
+    assert http_ok(f"http://127.0.0.1:{runs.http}/v2/models/digits/ready")
+    assert runs.stop() < 10
+    assert after.stop() < 10
+    assert not there()
+
+
 def test_one_broken_model_keeps_none_of_the_others_from_serving(up, few) -> None:
     some_models(few, "food_classifier_int8")
     (few / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"no network")
@@ -166,6 +213,15 @@ def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample
 def test_an_unknown_model_is_refused_with_the_list_of_served_names() -> None:
     said = refused("--port", str(free_ports(1)[0]), env={contract.SYSTEM.model_variable: "food_clasifier"})
     assert "served are digits, food_classifier, food_classifier_" in said
+
+
+def test_a_limit_on_open_files_is_named_before_anything_starts() -> None:
+    command = ["bash", "-c", f"ulimit -n 64 && exec {GOURMET} up"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "64 files" in done.stderr
+    assert "`ulimit -n 1024`" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_port_in_use_is_said_before_anything_starts() -> None:

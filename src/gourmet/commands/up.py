@@ -84,6 +84,7 @@ def up(
     if triton_only and web_only:
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
     started = time.monotonic()
+    preflight.check_open_files()
     options = TritonOptions(
         repositories=tuple(path.resolve() for path in repositories),
         host=triton_host,
@@ -106,7 +107,6 @@ def up(
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
         preflight.check_ports(triton_host, as_options(ports))
-        server = TritonServer(options, log.sink("triton"))
 
     def announce() -> None:
         log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")
@@ -116,7 +116,8 @@ def up(
             log.say("gourmet", f"the page {web.url}", "green")
 
     with contextlib.ExitStack() as kept:
-        if server:
+        if not web_only:
+            server = kept.enter_context(contextlib.closing(TritonServer(options, log.sink("triton"))))
             stack = run_file.Stack(
                 pid=os.getpid(),
                 http_url=options.http_url,

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, written aside and then moved into place; and to read what is one's own."""
+"""Files that are whole or not there, written aside and then moved into place; and one's own files to read."""
 
 from __future__ import annotations
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from gourmet import config_change, repository
 from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
 from gourmet.systems import registry
+
+# XXX
+_OPEN_FILES: Final = 256
 
 
 class NotReadyToStart(GourmetError):
@@ -31,6 +36,16 @@ def check_ports(host: str, ports: Mapping[str, int]) -> None:
                 f"port {port} of {host} is in use or cannot be bound ({exc.strerror}): end the program that "
                 f"has it (`ss -ltnp 'sport = :{port}'` names it), or choose another with {option}"
             ) from exc
+
+
+def check_open_files() -> None:
+    """Raise unless a process may have as many files and connections open as Triton and the web app need."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < _OPEN_FILES:
+        raise NotReadyToStart(
+            f"a process may have {allowed} files and connections open here (`ulimit -n`), and Triton and the "
+            f"web app need {_OPEN_FILES}: run `ulimit -n 1024` first, in a new shell if this one refuses"
+        )
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
+from gourmet.serving import private_memory
 from gourmet.serving.waiting import http_ok
 
 LineSink = Callable[[str], None]
@@ -31,8 +32,22 @@ class Child:
     """A process in a session of its own, so that Ctrl-C in the terminal is ours to pass on in order."""
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, on_line: LineSink
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        on_line: LineSink,
+        keeps: Sequence[int] = (),
+        private: bool = False,
     ) -> None:
+        """`keeps`: descriptors that it inherits; `private`: other users cannot read what it makes."""
+
+        def prepare() -> None:
+            _end_with_parent()
+            if private:
+                private_memory.keep_modes()
+
         self._process = subprocess.Popen(
             command,
             env=dict(env),
@@ -43,7 +58,9 @@ class Child:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=prepare,
+            pass_fds=keeps,
+            umask=private_memory.UMASK if private else -1,
         )
         self._pump = threading.Thread(target=self._read, args=(on_line,), daemon=True)
         self._pump.start()

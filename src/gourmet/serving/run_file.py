@@ -46,6 +46,7 @@ class Stack:
 def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
     """Keep `content` in the file of the Triton at `ports` (the first one names it) while it runs."""
     path = _safe_folder() / f"triton-{ports[0]}.json"
+    contents()  # which removes those that Tritons left which were killed
     number, unfinished = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(number, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -122,7 +122,7 @@ class Supervisor:
                 if self._web:
                     self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
                 if self._server:
-                    self._server.close()
+                    self._server.stop()
 
     def _until(self, ready: Callable[[], bool]) -> None:
         while not self._stopping.is_set() and not ready():
@@ -171,6 +171,12 @@ class Supervisor:
                     self._say(
                         f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
                     )
+        if exposed := server.exposed():
+            self._say(
+                f"this kernel lets no filter of system calls (seccomp) be set, so other users of the machine "
+                f"can read the last photos, such as in {exposed[0]}",
+                "red",
+            )
         for system, name in self._models.items():
             self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
 

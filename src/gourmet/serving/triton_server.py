@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gourmet.runtime.run_folder import RunFolder, new_token
 from gourmet.serving import api_keys
+from gourmet.serving.private_memory import UMASK
 from gourmet.serving.processes import Child, LineSink
 from gourmet.serving.waiting import wait_until
 from gourmet.serving.wheel import find_wheel
@@ -20,6 +21,7 @@ ModelControl = Literal["explicit", "poll", "none"]
 # A line of Triton's own log, such as `I1121 02:32:03.186922 6125 server.cc:674]`.
 _LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
+_PREFIX: Final = "gourmet-triton-"
 # Triton waits for so long when asked to end, also for connections on which nothing is under way, such as the
 # web app keeps: when it alone is stopped, requests fail for that long.
 _DRAIN_TIMEOUT_S: Final = 3
@@ -66,12 +68,13 @@ class TritonServer:
         self.options = options
         self._on_line = on_line
         self._wheel = find_wheel()
-        self._folder = Path(tempfile.mkdtemp(prefix="gourmet-triton-"))
+        token = new_token()
+        self._folder = RunFolder(_PREFIX, token=token)
         # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
-        self._memory_prefix = f"{self._folder.name}-"
+        self._memory = RunFolder(_PREFIX, _SHARED_MEMORY, token)
         self._child: Child | None = None
         self._keys_to_hide: api_keys.Keys | None = None
-        self._backends = self._wheel.assemble_backends(self._folder / "backends")
+        self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
 
     def __enter__(self) -> TritonServer:
         self.start()
@@ -91,7 +94,12 @@ class TritonServer:
         """
         self._keys_to_hide = self.options.keys
         self._child = Child(
-            self.command(first), env=self._wheel.environment(), cwd=self._folder, on_line=self._line
+            self.command(first),
+            env=self._wheel.environment(),
+            cwd=self._folder.path,
+            on_line=self._line,
+            keeps=(self._folder.lock, self._memory.lock),
+            private=True,
         )
         return self._child
 
@@ -116,13 +124,26 @@ class TritonServer:
         if self._child:
             self._child.stop(_DRAIN_TIMEOUT_S + 0.3)
             self._child = None
-        for leftover in _SHARED_MEMORY.glob(f"{self._memory_prefix}*"):
-            leftover.unlink(missing_ok=True)
+        self._memory.remove_beside()
 
     def close(self) -> None:
-        """Stop, and remove the server's own folder."""
+        """Stop, and remove the server's own folders."""
         self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._memory.close()
+        self._folder.close()
+
+    def memory(self) -> list[Path]:
+        """The regions in which Triton and its stubs hand each other inputs and answers."""
+        return self._memory.beside()
+
+    def exposed(self) -> list[Path]:
+        """Those of them that other users of this machine can read or change."""
+        found = []
+        for path in self.memory():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mode & UMASK:
+                    found.append(path)
+        return found
 
     def command(self, first: Sequence[str] = ()) -> list[str]:
         """The command line that this server is started with."""
@@ -132,7 +153,7 @@ class TritonServer:
             *(f"--model-repository={path}" for path in options.repositories),
             f"--backend-directory={self._backends}",
             *(
-                f"--backend-config={backend.name},shm-region-prefix-name={self._memory_prefix}"
+                f"--backend-config={backend.name},shm-region-prefix-name={self._memory.path.name}-"
                 for backend in sorted(self._backends.iterdir())
             ),
             f"--http-address={options.host}",

@@ -1,0 +1,97 @@
+"""A folder of a running program, which the next one like it removes where that program was killed.
+
+Whether it still runs is said by a lock on a file in the folder, which the kernel undoes with the last process
+that has it. A process id in the name would not do: what a killed program started outlives it by seconds, and
+another container that shares the folder does not know the id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_LOCK: Final = "lock"
+
+
+def new_token() -> str:
+    """What makes a name that nothing else has."""
+    return secrets.token_hex(6)
+
+
+class RunFolder:
+    """A new folder in `within`, or else in the temporary one, that only this user may enter.
+
+    Processes that inherit `lock` are parts of the program. Files beside the folder whose names begin with
+    its own and a hyphen belong to it, and go with it.
+    """
+
+    def __init__(self, prefix: str, within: Path | None = None, token: str = "") -> None:
+        within = within or Path(tempfile.gettempdir())
+        self.path = within / f"{prefix}{token or new_token()}"
+        for abandoned, lock in _abandoned(prefix, within):
+            _remove(abandoned)
+            os.close(lock)
+        while True:
+            self.path.mkdir(mode=0o700)
+            self.lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+            if os.fstat(self.lock).st_nlink:
+                return
+            os.close(self.lock)  # another program took it for abandoned before it was locked
+
+    def beside(self) -> list[Path]:
+        """This user's files beside it."""
+        return _beside(self.path)
+
+    def remove_beside(self) -> None:
+        _remove_beside(self.path)
+
+    def close(self) -> None:
+        """Remove it; twice does no harm."""
+        if self.lock >= 0:
+            _remove(self.path)
+            os.close(self.lock)
+            self.lock = -1
+
+
+def _abandoned(prefix: str, within: Path) -> Iterator[tuple[Path, int]]:
+    """This user's folders of that name which no process has locked, and their locks, now ours."""
+    for path in within.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # without a lock it is not one of these, or still being made
+            about = path.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            yield path, lock
+
+
+def _remove(path: Path) -> None:
+    _remove_beside(path)  # first: while the folder stands they can be found again
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _beside(path: Path) -> list[Path]:
+    found = []
+    for file in path.parent.glob(f"{path.name}-*"):
+        with contextlib.suppress(OSError):
+            if file.lstat().st_uid == os.geteuid():
+                found.append(file)
+    return found
+
+
+def _remove_beside(path: Path) -> None:
+    for file in _beside(path):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""Folders of running programs: nobody else's, and gone with the next start where a program was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.another_user import NOBODY
+
+from gourmet.runtime.run_folder import RunFolder
+
+KILLED = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from gourmet.runtime.run_folder import RunFolder
+made = RunFolder("own-", Path(sys.argv[1]))
+Path(f"{made.path}-region").touch()
+if sys.argv[2:]:
+    subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[made.lock], stdout=subprocess.DEVNULL)
+print(made.path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(within: Path, *child_lives_s: str) -> Path:
+    """The folder of a program that was killed, one of whose children may live on for a while."""
+    command = [sys.executable, "-P", "-c", KILLED, str(within), *child_lives_s]
+    return Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip())
+
+
+def test_it_is_its_users_alone_and_goes_when_it_is_closed(tmp_path: Path) -> None:
+    made = RunFolder("own-", tmp_path)
+    assert made.path.stat().st_mode & 0o777 == 0o700
+    Path(f"{made.path}-region").touch()
+    assert [path.name for path in made.beside()] == [f"{made.path.name}-region"]
+    made.close()
+    made.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_program_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    left = killed(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {left.name, f"{left.name}-region"}
+    made = RunFolder("own-", tmp_path)
+    assert list(tmp_path.iterdir()) == [made.path]
+    made.close()
+
+
+def test_what_a_running_program_has_stays(tmp_path: Path) -> None:
+    running = RunFolder("own-", tmp_path)
+    Path(f"{running.path}-region").touch()
+    code = "import sys; from pathlib import Path; from gourmet.runtime.run_folder import RunFolder\n"
+    code += "RunFolder('own-', Path(sys.argv[1])).close()"
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {running.path.name, f"{running.path.name}-region"}
+    running.close()
+
+
+def test_it_stays_while_a_child_of_the_killed_program_runs(tmp_path: Path) -> None:
+    left = killed(tmp_path, "1")
+    RunFolder("own-", tmp_path).close()
+    assert left.is_dir()
+    time.sleep(1.2)
+    RunFolder("own-", tmp_path).close()
+    assert not list(tmp_path.iterdir())
+
+
+def of_another_user(left: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a folder of another user")
+    os.chown(left, NOBODY, NOBODY)
+
+
+def without_a_lock(left: Path) -> None:
+    (left / "lock").unlink()
+
+
+def a_link(left: Path) -> None:
+    elsewhere = left.rename(left.parent / "elsewhere")
+    left.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("change", [of_another_user, without_a_lock, a_link])
+def test_what_is_not_known_to_be_a_killed_programs_stays(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    left = killed(tmp_path)
+    change(left)
+    before = sorted(tmp_path.rglob("*"))
+    RunFolder("own-", tmp_path).close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_another_users_file_beside_it_stays(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file of another user")
+    made = RunFolder("own-", tmp_path)
+    theirs = Path(f"{made.path}-theirs")
+    theirs.touch()
+    os.chown(theirs, NOBODY, NOBODY)
+    made.close()
+    assert list(tmp_path.iterdir()) == [theirs]
