@@ -25,6 +25,19 @@ def test_the_first_stop_is_noted_and_the_second_ends(number: signal.Signals) -> 
     assert handlers() == before
 
 
+def test_a_terminal_that_closes_is_a_stop_but_under_nohup() -> None:
+    for before, stops in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+        asked = threading.Event()
+        found = signal.signal(signal.SIGHUP, before)
+        try:
+            with stops_set(asked):
+                signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == before
+        finally:
+            signal.signal(signal.SIGHUP, found)
+        assert asked.is_set() == stops
+
+
 def test_however_many_stops_come_they_only_set_the_event() -> None:
     before, asked = handlers(), threading.Event()
     with stops_set(asked):

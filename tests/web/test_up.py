@@ -79,8 +79,8 @@ def few(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "model"),
-    [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX)],
-    ids=["Ctrl-C, all models", "SIGTERM, few models"],
+    [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX), (signal.SIGHUP, ONNX)],
+    ids=["Ctrl-C, all models", "SIGTERM, few models", "a terminal that closes, few models"],
 )
 def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model) -> None:
     repository = () if model == "food_classifier" else ("--model-repository", str(few))
@@ -144,12 +144,8 @@ def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(u
     dies.process.wait(10)
     dies.close()
     left = {path.name for path in of_killed & there()}
-    for kind in (
-        f"triton-{dies.http}.json",
-        "web-metrics-*",
-        "gourmet-triton-????????????",
-        "gourmet-triton-*-*",
-    ):
+    own = (f"triton-{dies.http}.json", "web-metrics-*", "gourmet-triton-????????????", "gourmet-triton-*-*")
+    for kind in own:
         assert fnmatch.filter(left, kind), kind
     after = started()
     assert not of_killed & there()

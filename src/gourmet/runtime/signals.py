@@ -24,8 +24,10 @@ def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
 
 @contextmanager
 def stops_set(asked: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set `asked`, however many come."""
-    with handled(dict.fromkeys(STOPS, lambda *_: asked.set())):
+    """Ctrl-C, SIGTERM and a terminal that closes set `asked`, however many come; under nohup it may close."""
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = STOPS if under_nohup else (*STOPS, signal.SIGHUP)
+    with handled(dict.fromkeys(numbers, lambda *_: asked.set())):
         yield
 
 
