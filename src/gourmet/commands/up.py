@@ -102,7 +102,7 @@ def up(
         web = WebOptions(host, port, workers, threads, url, memory_key)
         preflight.check_ports(host, {"--port": port})
     models: dict[str, str] = {}
-    server = None
+    server: TritonServer | None = None
     if not web_only:
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)

@@ -48,16 +48,16 @@ class _Program(ctypes.Structure):
 
 
 def _compiled(processor: int, fchmod: int) -> _Program:
-    steps = (
-        (_LOAD, 0, 0, _PROCESSOR_AT),
-        (_SKIP_UNLESS_EQUAL, 0, 5, processor),
-        (_LOAD, 0, 0, _CALL_AT),
-        (_SKIP_UNLESS_EQUAL, 0, 3, fchmod),
-        (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
-        (_SKIP_UNLESS_EQUAL, 0, 1, _REFUSED_MODE),
-        (_RETURN, 0, 0, _FAIL | errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    )
+    steps = [
+        _Instruction(_LOAD, 0, 0, _PROCESSOR_AT),
+        _Instruction(_SKIP_UNLESS_EQUAL, 0, 5, processor),
+        _Instruction(_LOAD, 0, 0, _CALL_AT),
+        _Instruction(_SKIP_UNLESS_EQUAL, 0, 3, fchmod),
+        _Instruction(_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
+        _Instruction(_SKIP_UNLESS_EQUAL, 0, 1, _REFUSED_MODE),
+        _Instruction(_RETURN, 0, 0, _FAIL | errno.EPERM),
+        _Instruction(_RETURN, 0, 0, _ALLOW),
+    ]
     return _Program(len(steps), (_Instruction * len(steps))(*steps))
 
 
