@@ -45,7 +45,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     systems = {name: every[name] for name in (*OWN_PAGES, *every)}
     triton = Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
     pictures = {name: each for name, each in systems.items() if isinstance(each, Classification)}
-    classifier = classifier or Classifier(triton, pictures, settings.models)
+    classifier = classifier or Classifier(triton, pictures, settings.models, settings.apart_at_once)
     texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
     generator = Generator(triton, texts, settings.models)
 

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -21,8 +22,10 @@ from app.triton.client import Answer, Deadline, Refused, Triton
 from app.triton.served_models import ServedModels
 from app.triton.server_timing import Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
+from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.errors import DecodersBusy, PictureError
 
 TOP: Final = 5
 BytesKind = Literal["photo", "pixels", "tensor"]
@@ -116,10 +119,18 @@ class Classifier:
     """
 
     def __init__(
-        self, triton: Triton, systems: Mapping[str, Classification], configured: Mapping[str, str]
+        self,
+        triton: Triton,
+        systems: Mapping[str, Classification],
+        configured: Mapping[str, str],
+        apart_at_once: int | None = None,
     ) -> None:
-        """The first of `systems` is asked where none is named; `configured` has a model for each."""
+        """The first of `systems` is asked where none is named; `configured` has a model for each.
+
+        At most `apart_at_once` pictures are decoded by other processes at a time.
+        """
         self._triton = triton
+        self._apart_at_once = apart_at_once
         self._first = next(iter(systems))
         self._models = ServedModels(triton, systems, configured, lambda system, info: system.takes(info))
 
@@ -146,11 +157,20 @@ class Classifier:
                     raise
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
+            decoded_there = isinstance(error, Refused) and asked and asked.bytes_kind == "photo"
+            if decoded_there and (said := _said_by_the_decoder(error)):
+                raise said from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
             # nobody here has looked at it before: a photo that is answered is looked at only once.
-            (asked.system if asked else self._models.systems[system or self._first]).identify(photo)
-            if isinstance(error, Refused) and asked and asked.bytes_kind == "photo":
-                raise _bad_picture(error) from error
+            self._refuse_if_bad(
+                asked.system if asked else self._models.systems[system or self._first], photo, deadline
+            )
+            if decoded_there:
+                _log.warning("a photo was refused: %s", error)
+                raise BadPicture(
+                    "broken_picture",
+                    "the model could not decode this photo: save it again as JPEG or PNG, and send that",
+                ) from error
             raise
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
@@ -166,6 +186,40 @@ class Classifier:
             return _probabilities(answer, served, len(images))
 
         return served, ask
+
+    def pixels(self, system: Classification, photo: bytes, deadline: Deadline) -> Pixels:
+        """Raise PictureError, or DecodersBusy."""
+        with self._patience(deadline):
+            return system.pixels(photo)
+
+    def _prepared(
+        self, photo: bytes, served: ServedModel, deadline: Deadline
+    ) -> tuple[npt.NDArray[Any], dict[str, float]]:
+        """The tensor that the model takes, and the milliseconds it took, phase by phase."""
+        started = time.perf_counter()
+        datatype = served.info.inputs[0].datatype
+        if datatype == "BYTES":  # Triton decodes it
+            tensor = served.system.encode(photo, datatype)
+            return tensor, {"decode": (time.perf_counter() - started) * 1000}
+        pixels = self.pixels(served.system, photo, deadline)
+        decoded = time.perf_counter()
+        tensor = served.system.arrange(pixels, datatype)
+        phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
+        return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
+
+    def _refuse_if_bad(self, system: Classification, photo: bytes, deadline: Deadline) -> None:
+        """Raise PictureError, unless that cannot be known in time."""
+        try:
+            with self._patience(deadline):
+                system.identify(photo)
+        except DecodersBusy:
+            pass
+        except PictureError as exc:
+            if exc.code != "too_slow":
+                raise
+
+    def _patience(self, deadline: Deadline) -> AbstractContextManager[None]:
+        return patience(deadline.left_s(), deadline.wanted, self._apart_at_once)
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
@@ -189,7 +243,7 @@ class Classifier:
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
-            tensor, phases = _prepared(photo, asked)
+            tensor, phases = self._prepared(photo, asked, deadline)
         watch = Watch(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
         answer = self._triton.infer(
@@ -215,20 +269,6 @@ class Classifier:
         )
 
 
-def _prepared(photo: bytes, served: ServedModel) -> tuple[npt.NDArray[Any], dict[str, float]]:
-    """The tensor that the model takes, and the milliseconds it took, phase by phase."""
-    started = time.perf_counter()
-    datatype = served.info.inputs[0].datatype
-    if datatype == "BYTES":  # Triton decodes it
-        tensor = served.system.encode(photo, datatype)
-        return tensor, {"decode": (time.perf_counter() - started) * 1000}
-    pixels = served.system.pixels(photo)
-    decoded = time.perf_counter()
-    tensor = served.system.arrange(pixels, datatype)
-    phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
-    return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
-
-
 def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats:
     try:
         rows = served.system.probabilities(answer.outputs, served.info)
@@ -239,12 +279,7 @@ def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats
     return rows
 
 
-def _bad_picture(refused: Refused) -> BadPicture:
+def _said_by_the_decoder(error: ServingError) -> BadPicture | None:
     """What a model that decodes said of a photo, in the words of an app that decodes it itself."""
-    said = _DECODING_FAILED.search(str(refused))
-    if said and said["code"] in BadPicture.STATUS:
-        return BadPicture(said["code"], said["reason"])
-    _log.warning("a photo was refused: %s", refused)
-    return BadPicture(
-        "broken_picture", "the model could not decode this photo: save it again as JPEG or PNG, and send that"
-    )
+    said = _DECODING_FAILED.search(str(error))
+    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.STATUS else None

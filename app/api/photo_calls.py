@@ -23,7 +23,7 @@ from app.api import schemas
 from app.api.request_parsing import Photo, photos_and_model
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
-from app.core.http import as_json, render, request_id, since_start_ms
+from app.core.http import as_json, client_waits, render, request_id, since_start_ms
 from app.core.metrics import Metrics
 from app.core.tracing import carried
 from app.triton.client import Deadline
@@ -73,7 +73,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     """What is on this request's photos, each put by `describe`."""
     photos, model = photos_and_model(request, services.settings)
     count_photos(current_app, len(photos))
-    deadline = Deadline(services.settings.request_deadline_s)
+    deadline = Deadline(services.settings.request_deadline_s, client_waits())
     asked_as, closely = request_id(), request.args.get("inside") == "1"
 
     def ask(photo: Photo, submitted: float | None = None) -> _Outcome:
@@ -144,7 +144,7 @@ def form_answer(
     if data is None:
         data = uploads.photo(request, services.settings)
     model = request.args.get("model") or request.form.get("model", "")
-    deadline = Deadline(services.settings.request_deadline_s)
+    deadline = Deadline(services.settings.request_deadline_s, client_waits())
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
     timings = phases_ms(prediction.timings_ms)
     count(prediction, timings)

@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 
 from app.core.http import render, request_id
 from app.core.messages import TEXTS
-from gourmet.pictures.decode import PictureError
+from gourmet.pictures.errors import DecodersBusy, PictureError
 
 RETRY_AFTER_S: Final = 2
 
@@ -38,7 +38,7 @@ class ServingError(Exception):
 
 
 class BadPicture(ServingError):
-    """The upload cannot be used as a picture; the code is that of gourmet.pictures.decode."""
+    """The upload cannot be used as a picture; the code is that of gourmet.pictures.errors."""
 
     STATUS: Final = {
         "empty": 400,
@@ -50,6 +50,7 @@ class BadPicture(ServingError):
         "unsupported_format": 415,
         "mixed_file": 415,
         "animated": 415,
+        "too_slow": 504,
     }
 
     def __init__(self, code: str, message: str) -> None:
@@ -161,6 +162,8 @@ def for_visitor(exc: BaseException) -> ServingError:
             current_app.logger.warning("request %s: %s: %s", request_id(), exc, exc.__cause__)
     elif isinstance(exc, PictureError):
         error = BadPicture(exc.code, str(exc))
+    elif isinstance(exc, DecodersBusy):
+        error = Overloaded("decoders")
     elif isinstance(exc, HTTPException):
         code = re.sub(r"[^a-z]+", "_", exc.name.lower()).strip("_")
         error = ServingError(exc.description or exc.name, status=exc.code, code=code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ HEADERS: Final = tuple(
         "Cache-Control": "no-cache",
     }.items()
 )
+
+_HALF_CLOSED_S: Final = 1.0
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -68,6 +71,28 @@ def marks() -> Marks:
 
 def request_id() -> str:
     return str(g.request_id)
+
+
+def client_waits() -> Callable[[], bool]:
+    """What tells, until this request is answered, whether its client is still connected.
+
+    One that only says that it sends no more looks like one that left, and is given a moment.
+    """
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        return lambda: True
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    left_at = float("inf")
+
+    def waits() -> bool:
+        nonlocal left_at
+        now = time.monotonic()
+        if poll.poll(0):
+            left_at = min(left_at, now)
+        return now < left_at + _HALF_CLOSED_S
+
+    return waits
 
 
 def since_start_ms() -> float:

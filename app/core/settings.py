@@ -122,6 +122,11 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         return int(self.max_call_mb * 1_000_000)
 
     @property
+    def apart_at_once(self) -> int:
+        """How many of those at work may be pictures that other processes decode, for the others' sake."""
+        return max(1, self.max_at_work // 2)
+
+    @property
     def threads(self) -> int:
         """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
         return self.max_uploads + self.max_at_work + self.max_waiting + _SPARE_THREADS

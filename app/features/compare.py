@@ -17,7 +17,7 @@ from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
 from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
 from app.core.health import LINK_DEADLINE_S
-from app.core.http import marked, render, request_id
+from app.core.http import client_waits, marked, render, request_id
 from app.core.messages import starting_with, t
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
@@ -60,7 +60,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def compare_photo() -> Response:
         system = chosen().name
         data = photo(request, settings)
-        deadline = Deadline(settings.request_deadline_s)
+        deadline = Deadline(settings.request_deadline_s, client_waits())
         models = classifier.models(deadline, system)
         if not models:
             raise ModelNotReady(settings.models[system], [])

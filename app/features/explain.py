@@ -26,7 +26,7 @@ from app.api.request_parsing import photos_and_model
 from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
 from app.core.events import LINES, streamed
-from app.core.http import marked, request_id
+from app.core.http import client_waits, marked, request_id
 from app.core.tracing import carried
 from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
@@ -83,10 +83,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")
         if photos[0].fault:
             raise photos[0].fault
-        deadline = Deadline(settings.explain_deadline_s)
+        deadline = Deadline(settings.explain_deadline_s, client_waits())
         served, ask = classifier.rows(deadline, request_id(), model)
         label = one_of("label", served.labels)
-        image = served.system.pixels(photos[0].data)
+        image = classifier.pixels(served.system, photos[0].data, deadline)
         with contextlib.ExitStack() as held:
             # For Flask the request is over before the first line is made.
             held.callback(admission().keep_turn())

@@ -62,10 +62,14 @@ class Answer:
 
 
 class Deadline:
-    """A moment by which everything must be done, on a clock that cannot jump."""
+    """A moment by which everything must be done, on a clock that cannot jump.
 
-    def __init__(self, seconds: float) -> None:
+    `wanted` says whether somebody still waits for it.
+    """
+
+    def __init__(self, seconds: float, wanted: Callable[[], bool] = lambda: True) -> None:
         self.seconds = seconds
+        self.wanted = wanted
         self._end = time.monotonic() + seconds
 
     def left_s(self) -> float:

@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
     from app.admission.uploads import MAX_OTHER_PARTS, FormParser
     from app.core.metrics import Metrics
     from app.core.settings import Settings
-    from gourmet.pictures import avif_size, decode_limits
+    from gourmet.pictures import avif_size, decode_limits, header
     from gourmet.pictures.decode import FORMATS, PictureError, from_base64, identify
 
 MOST_KB: Final = 300_000
@@ -44,11 +44,14 @@ _early: Final = EarlyRefusals(create_app(Settings()), Metrics())
 
 
 def headers(data: bytes) -> bool:
-    """The limits on a header before Pillow reads it: scans of a JPEG, colour profiles of a PNG."""
-    reason = decode_limits.header_excess(data)
-    assert reason != ""
-    assert 0 <= decode_limits.jpeg_scans(data) <= decode_limits.MAX_SCANS + 1
-    return reason is None
+    """What is read of a picture before Pillow: segments and scans of a JPEG, chunks of a PNG."""
+    try:
+        head = header.read(data)
+    except PictureError as exc:
+        return _refused(exc.code and str(exc))
+    assert len(head.data) <= len(data)
+    assert head.scans >= 0
+    return True
 
 
 def avif(data: bytes) -> bool:
@@ -63,12 +66,12 @@ def avif(data: bytes) -> bool:
 def opened(data: bytes) -> bool:
     """What is asked of a picture whose header was read, by itself and on the way that uploads take."""
     picture = from_base64(data)
-    if decode_limits.header_excess(picture) is None:
-        try:
-            image = Image.open(io.BytesIO(picture), formats=FORMATS)
-        except Exception:  # Pillow's own
-            return False
-        decode_limits.excess(image, picture)
+    try:
+        head = header.read(picture)
+        image = Image.open(io.BytesIO(head.data), formats=FORMATS)
+    except Exception:  # Pillow's own
+        return False
+    decode_limits.excess(image, head)
     return _identified(picture)
 
 

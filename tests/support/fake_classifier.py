@@ -39,6 +39,7 @@ class FakeClassifier(Classifier):
         self.others = others or {}
         self.ready = list(ready)
         self.asked: list[tuple[bytes, str]] = []
+        self._apart_at_once = None
 
     def classify(
         self,

@@ -286,6 +286,29 @@ def bombs() -> dict[str, bytes]:
     }
 
 
+def arithmetic_jpeg(scans: int = 24) -> bytes:
+    """Four kilobytes: 8000×6000, progressive, of arithmetic coding, whose scans say nothing."""
+
+    def segment(marker: int, body: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+    head = segment(0xDB, b"\0" + b"\x10" * 64) + segment(
+        0xCA, struct.pack(">BHHBBBB", 8, 6000, 8000, 1, 1, 17, 0)
+    )
+    first = segment(0xDA, bytes((1, 1, 0, 0, 0, 0))) + b"\x5a" * 150
+    more = segment(0xDA, bytes((1, 1, 0, 1, 63, 0))) + b"\x5a" * 140
+    return b"\xff\xd8" + head + first + more * scans + b"\xff\xd9"
+
+
+def tiff_of(jpeg: bytes, width: int = 8000, height: int = 3000) -> bytes:
+    """A TIFF whose only strip is that JPEG."""
+    at = 8 + len(jpeg) + len(jpeg) % 2
+    values = {256: width, 257: height, 258: 8, 259: 7, 262: 1, 273: 8, 277: 1, 278: height, 279: len(jpeg)}
+    rows = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items())
+    head = struct.pack("<4sI", b"II*\0", at) + jpeg
+    return head.ljust(at, b"\0") + struct.pack("<H", len(values)) + rows + bytes(4)
+
+
 def lying_avif(side: int) -> bytes:
     """An AVIF whose container says 100×100 and whose frame is much larger."""
     data = encoded(Image.new("RGB", (side, side), "red"), "AVIF", speed=10)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gourmet.pictures import decode, decode_limits
+from gourmet.pictures import decode, header
 from gourmet.systems.food11 import contract
 
 SIZE = 224
@@ -319,7 +319,7 @@ def repeated_scans(times: int, side: int) -> bytes:
 
 
 def test_scans_without_end_are_refused_and_ordinary_progressive_photos_are_not() -> None:
-    assert decode_limits.jpeg_scans(encoded(scene(), "JPEG", progressive=True)) == 10
+    assert header.read(encoded(scene(), "JPEG", progressive=True)).scans == 10
     assert squared(encoded(scene(), "JPEG", progressive=True)).shape == (SIZE, SIZE, 3)
     assert code_of(repeated_scans(250, 64)) == "too_complex"
     assert code_of(repeated_scans(60, 5000)) == "too_complex"

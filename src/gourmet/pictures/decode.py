@@ -3,17 +3,7 @@
 Every system that looks at photos uses this module through its contract. It trusts nothing about
 the bytes: the format is taken from the content, the number of pixels is checked from the header
 before anything is decoded, and whatever a decoder throws becomes one error that says what is wrong.
-
-    PictureError            .code, one of
-      empty                   no bytes at all
-      not_a_picture           no allowed format starts like this
-      unsupported_format      a picture or document of a format that is not allowed
-      mixed_file              a picture that is a document or an archive too
-      animated                a moving picture (GIF excepted: its first frame counts)
-      too_many_pixels         more pixels than we are willing to decode
-      too_complex             few pixels, made so that decoding them takes minutes or gigabytes
-      broken_picture          begins like a picture but cannot be decoded
-      blank                   a picture of one colour where something should be drawn
+What is not known to be harmless is decoded by a process that can be ended (`apart`).
 """
 
 from __future__ import annotations
@@ -21,11 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import ctypes
 import io
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures.decode_limits import excess, header_excess, jpeg_scans
+from gourmet.pictures import apart, header
+from gourmet.pictures.decode_limits import excess
+from gourmet.pictures.errors import DecodersBusy as DecodersBusy
+from gourmet.pictures.errors import PictureError as PictureError
+from gourmet.pictures.errors import too_complex
+from gourmet.pictures.header import Header
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
@@ -48,11 +40,6 @@ _LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MA
 # Pillow reads headers in Python, piece by piece, and what it does not know byte by byte: ten megabytes of it
 # take seconds. A PNG's chunk is three or four pieces, and a photo of ten megabytes has some 1,300 chunks.
 MAX_READS: Final = 60_000
-
-# Larger pictures, which may take half a gigabyte each to decode, are decoded one after another, so
-# that a process with many threads stays within its memory.
-LARGE_PIXELS: Final = 4_000_000
-_large = threading.Lock()
 
 # What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
 # readers the first 1,024, archive readers the last 65,557; code hides in metadata or behind the end.
@@ -76,7 +63,7 @@ _KNOWN_BUT_REFUSED: Final = (
 )
 _HEIC_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
-_EXIF_ORIENTATION: Final = 0x0112
+_TIFF_ORIENTATION: Final = 0x0112
 _UPRIGHT: Final = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -90,14 +77,6 @@ _UPRIGHT: Final = {
 Pixels = npt.NDArray[np.uint8]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Size = tuple[int, int]  # width, height
-
-
-class PictureError(ValueError):
-    """A picture that cannot be used; `code` says which kind of fault, the message says it in words."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @dataclass(frozen=True)
@@ -119,66 +98,107 @@ class _Metered(io.BytesIO):
     def read(self, size: int | None = -1, /) -> bytes:
         self._left -= 1
         if self._left < 0:
-            reason = f"it is read in more than {MAX_READS} pieces"
-            raise PictureError("too_complex", f"this picture is not decoded, as {reason}: save it again")
+            raise too_complex(f"it is read in more than {MAX_READS} pieces")
         return super().read(size)
 
 
 def identify(data: bytes) -> PictureInfo:
     """Read the header of `data`; raise PictureError unless it may be decoded."""
-    with _open(data) as image:
-        return PictureInfo(_format(image), image.width, image.height)
+    head = _looked_at(data)
+    if head.is_harmless:
+        return _identified(data, head)
+    answer = apart.decoders.ask(_IDENTIFY, 0, data)
+    return PictureInfo(answer.body.decode(), answer.width, answer.height)
 
 
 def square_pixels(data: bytes, size: int) -> Pixels:
     """Decode `data` and return its central square as uint8 [size, size, 3]."""
-
-    def central_square(width: int, height: int) -> tuple[Box, Size]:
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
-        return (left, top, left + side, top + side), (size, size)
-
-    return _decoded(data, central_square)
+    return _pixels(_SQUARE, data, size)
 
 
 def whole_pixels(data: bytes, longest: int) -> Pixels:
     """Decode `data` whole as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
-
-    def everything(width: int, height: int) -> tuple[Box, Size]:
-        scale = min(1.0, longest / max(width, height))
-        return (0.0, 0.0, width, height), (max(1, round(width * scale)), max(1, round(height * scale)))
-
-    return _decoded(data, everything)
+    return _pixels(_WHOLE, data, longest)
 
 
-def _decoded(data: bytes, frame: Callable[[int, int], tuple[Box, Size]]) -> Pixels:
+def is_harmless(data: bytes) -> bool:
+    """Whether `data` is decoded in this process; raises PictureError."""
+    return _looked_at(data).is_harmless
+
+
+def _looked_at(data: bytes) -> Header:
+    """What no decoder is needed to see."""
+    if not data:
+        raise PictureError("empty", "the file is empty: choose a photo")
+    head = header.read(data)
+    if not (head.is_harmless or any(_begins_like(kind, data) for kind in FORMATS)):
+        raise _not_a_picture(data)
+    return head
+
+
+def _pixels(task: int, data: bytes, size: int) -> Pixels:
+    head = _looked_at(data)
+    if head.is_harmless:
+        return _decoded(data, head, _FRAMES[task], size)
+    answer = apart.decoders.ask(task, size, data)
+    return np.frombuffer(bytearray(answer.body), np.uint8).reshape(answer.height, answer.width, 3)
+
+
+def _central_square(width: int, height: int, size: int) -> tuple[Box, Size]:
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return (left, top, left + side, top + side), (size, size)
+
+
+def _everything(width: int, height: int, longest: int) -> tuple[Box, Size]:
+    scale = min(1.0, longest / max(width, height))
+    return (0.0, 0.0, width, height), (max(1, round(width * scale)), max(1, round(height * scale)))
+
+
+_IDENTIFY, _SQUARE, _WHOLE = range(3)
+# What `_decoded` decodes of a picture so large (width, height), and the size that is wanted of it.
+_FRAMES: Final = {_SQUARE: _central_square, _WHOLE: _everything}
+
+
+def answer(task: int, data: bytes, size: int) -> tuple[int, int, bytes]:
+    """The same for another process: height, width, and pixels or the name of the format."""
+    head = _looked_at(data)
+    if task == _IDENTIFY:
+        info = _identified(data, head)
+        return info.height, info.width, info.format.encode()
+    pixels = _decoded(data, head, _FRAMES[task], size)
+    return pixels.shape[0], pixels.shape[1], pixels.tobytes()
+
+
+def _identified(data: bytes, head: Header) -> PictureInfo:
+    with _open(data, head) as image:
+        return PictureInfo(str(image.format), image.width, image.height)
+
+
+def _decoded(
+    data: bytes, head: Header, frame: Callable[[int, int, int], tuple[Box, Size]], size: int
+) -> Pixels:
     """Decode what `frame` shows of a picture so large, at the size that it wants.
 
     Cropping and shrinking come first and everything else after, so that turning the picture
     upright, flattening its transparency and changing its colours cost what the small one costs.
     """
-    with _open(data) as image:
-        turn = _turn(image, data)
-        with turn, _explained(f"this {_format(image)} cannot be decoded"):
-            image.draft(None, frame(*image.size)[1])
-            image.load()
-            small = _flat_rgb(_upright(_shrink(image, *frame(*image.size)), image))
-    del image
-    if turn is _large:
-        # Otherwise a process that keeps what it frees, as the Python model does for torch, keeps the memory
-        # of the largest picture that it ever decoded.
-        with contextlib.suppress(OSError, AttributeError):  # where there is another C library
-            ctypes.CDLL(None).malloc_trim(0)
+    with _open(data, head) as image, _explained(f"this {image.format} cannot be decoded"):
+        image.draft(None, frame(*image.size, size)[1])
+        image.load()
+        small = _flat_rgb(_upright(_shrink(image, *frame(*image.size, size)), _orientation(image, head)))
     return np.asarray(small)
 
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Decoders of hostile bytes raise anything, struct.error to MemoryError."""
+    """Decoders of hostile bytes raise anything."""
     try:
         yield
     except PictureError:
         raise
+    except MemoryError as exc:
+        raise too_complex("it takes more memory than any picture may") from exc
     except Exception as exc:
         raise PictureError("broken_picture", f"{what}: {exc}") from exc
 
@@ -200,26 +220,22 @@ def from_base64(blob: bytes) -> bytes:
         return blob
 
 
-def _open(data: bytes) -> Image.Image:
-    if not data:
-        raise PictureError("empty", "the file is empty: choose a photo")
-    if reason := header_excess(data):
-        raise PictureError("too_complex", f"this picture is not decoded, as {reason}: save it again")
+def _open(data: bytes, head: Header) -> Image.Image:
     try:
-        image = Image.open(_Metered(data), formats=FORMATS)
+        image = Image.open(_Metered(head.data), formats=FORMATS)
     except PictureError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
     except Exception as exc:  # the header parsers of hostile bytes raise anything
         raise _not_a_picture(data) from exc
-    with _explained(f"this {_format(image)} cannot be read"):
-        _check(image, data)
+    with _explained(f"this {image.format} cannot be read"):
+        _check(image, data, head)
     return image
 
 
-def _check(image: Image.Image, data: bytes) -> None:
-    kind = _format(image)
+def _check(image: Image.Image, data: bytes, head: Header) -> None:
+    kind = str(image.format)
     limit = _LIMITS.get(kind, MAX_PIXELS)
     pixels = image.width * image.height
     if pixels > limit:
@@ -237,8 +253,8 @@ def _check(image: Image.Image, data: bytes) -> None:
             "mixed_file",
             f"this {kind} is a document, a program or an archive as well: save it again as a plain picture",
         )
-    if reason := excess(image, data):
-        raise PictureError("too_complex", f"this {kind} is not decoded, as {reason}: save it again")
+    if reason := excess(image, head):
+        raise too_complex(reason)
 
 
 def _has_marks(data: bytes) -> bool:
@@ -247,21 +263,6 @@ def _has_marks(data: bytes) -> bool:
     looked_at = (data if whole else data[:_END_BYTES] + b"\n" + data[-_END_BYTES:]).lower()
     head = looked_at[:_HEAD_BYTES]
     return any(mark in head for mark in _HEAD_MARKS) or any(mark in looked_at for mark in _END_MARKS)
-
-
-def _turn(image: Image.Image, data: bytes) -> AbstractContextManager[object]:
-    """Held while `image` is decoded: the lock of large pictures, or nothing."""
-    if image.format == "AVIF":  # its header may say less than its frame has, up to 268 million pixels
-        return _large
-    if image.width * image.height <= LARGE_PIXELS:
-        return contextlib.nullcontext()
-    shrinks_as_it_decodes = _format(image) == "JPEG" and jpeg_scans(data) == 1
-    return contextlib.nullcontext() if shrinks_as_it_decodes else _large
-
-
-def _format(image: Image.Image) -> str:
-    # An MPO is a JPEG with further JPEGs behind it, as phones write them for depth and live photos.
-    return "JPEG" if image.format == "MPO" else str(image.format)
 
 
 def _not_a_picture(data: bytes) -> PictureError:
@@ -273,11 +274,17 @@ def _not_a_picture(data: bytes) -> PictureError:
         if start[: len(mark)].lower() == mark.lower():
             return PictureError("unsupported_format", f"this is {name}; allowed are {allowed}")
     for kind in FORMATS:
-        _, begins_like = Image.OPEN[kind]  # Pillow's own look at the first bytes
-        if begins_like and begins_like(data[:16]):
+        if _begins_like(kind, data):
             message = f"this begins like a {kind} but cannot be read: it is damaged"
             return PictureError("broken_picture", message)
     return PictureError("not_a_picture", f"this is not a picture of a format that is read here ({allowed})")
+
+
+def _begins_like(kind: str, data: bytes) -> bool:
+    """Pillow's own look at the first bytes."""
+    Image.init()
+    _, begins_like = Image.OPEN[kind]
+    return bool(begins_like and begins_like(data[:16]))
 
 
 def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
@@ -293,12 +300,18 @@ def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:
     return Image.fromarray((np.asarray(small) / 257.0).round().astype(np.uint8)) if deep else small
 
 
-def _upright(small: Image.Image, original: Image.Image) -> Image.Image:
-    """`small` as its photographer held it; photos with unreadable metadata are left as they are."""
-    try:
-        turn = _UPRIGHT.get(original.getexif().get(_EXIF_ORIENTATION, 1))
-    except Exception:
-        turn = None
+def _orientation(image: Image.Image, head: Header) -> object:
+    """What metadata says of it; photos with unreadable metadata are left as they are."""
+    if image.format == "TIFF":
+        with contextlib.suppress(Exception):
+            return image.tag_v2.get(_TIFF_ORIENTATION)  # type: ignore[attr-defined]
+    exif = image.info.get("exif")
+    return header.exif_orientation(exif) if isinstance(exif, bytes) else head.orientation
+
+
+def _upright(small: Image.Image, orientation: object) -> Image.Image:
+    """`small` as its photographer held it."""
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
     return small if turn is None else small.transpose(turn)
 
 

@@ -3,9 +3,7 @@
 Pillow and its libraries walk every segment and scan that a file has. These checks walk the same
 structures without decoding anything and say why a file is refused:
 
-    JPEG   every progressive scan visits every pixel again, and a scan can be ten bytes long;
-           segments in front of the picture are joined one by one in Python
-    PNG    every colour profile is inflated, to a megabyte each
+    JPEG   every progressive scan visits every pixel again, and a scan can be ten bytes long
     BMP    run lengths are decoded in Python, one by one
     TIFF   one tile may be larger than the whole picture
     AVIF   the frame may be larger than the picture says that it is
@@ -13,47 +11,38 @@ structures without decoding anything and say why a file is refused:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from itertools import islice, takewhile
 from typing import Final
 
 from PIL import Image
 
 from gourmet.pictures import avif_size
+from gourmet.pictures.header import Header
 
 # Ordinary progressive JPEGs have about ten scans; at 50 million pixels this leaves twenty-four.
 MAX_SCAN_PIXELS: Final = 1_200_000_000
 MAX_SCANS: Final = 200
-# Damaged photos have some in the midst of a scan.
-MAX_MARKERS: Final = 100_000
 # Where a JPEG has several scans its coefficients are all kept, at two bytes each.
 MAX_COEFFICIENTS: Final = 120_000_000
 # What an AVIF's frames may have beyond what it says, for colour and alpha each: a thumbnail.
 SPARE_PIXELS: Final = 1_000_000
-# A ten-megabyte colour profile is 160 segments.
-MAX_SEGMENTS: Final = 2_000
-MAX_PROFILES: Final = 10
 MAX_TILE_PIXELS: Final = 4_000_000
 
-_MARKER: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
-_SOI, _EOI, _SOS, _TEM = 0xD8, 0xD9, 0xDA, 0x01
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
 _BMP_RUN_LENGTHS: Final = (1, 2)
 
 
-def excess(image: Image.Image, data: bytes) -> str | None:
-    """Why decoding the opened `image` of `data` would cost too much, or None."""
-    if image.format in ("JPEG", "MPO"):
-        scans = jpeg_scans(data)
+def excess(image: Image.Image, header: Header) -> str | None:
+    """Why decoding the opened `image` with `header` would cost too much, or None."""
+    if image.format == "JPEG":
+        scans = header.scans
         if scans > MAX_SCANS:
-            return f"it has more than {MAX_SCANS} scans or {MAX_MARKERS} markers"
+            return f"it has more than {MAX_SCANS} scans"
         if scans * image.width * image.height > MAX_SCAN_PIXELS:
             return f"its {scans} scans would each visit {image.width * image.height / 1e6:.1f} million pixels"
         if scans > 1 and (kept := _coefficients(image)) > MAX_COEFFICIENTS:
             return f"its {scans} scans need {kept / 1e6:.0f} million coefficients at once"
     if image.format == "AVIF":
-        return _avif_excess(image, data)
+        return _avif_excess(image, header.data)
     if image.format == "BMP" and image.info.get("compression") in _BMP_RUN_LENGTHS:
         return "its pixels are run lengths"
     tags = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
@@ -79,39 +68,6 @@ def _avif_excess(image: Image.Image, data: bytes) -> str | None:
     if frames > 2 * image.width * image.height + SPARE_PIXELS:
         return f"its frames have {frames / 1e6:.1f} million pixels, more than it says"
     return None
-
-
-def header_excess(data: bytes) -> str | None:
-    """Why even reading the header of `data` would cost too much, or None."""
-    if data.startswith(b"\xff\xd8"):
-        header = takewhile(lambda marker: marker not in (_SOS, _EOI), _markers(data))
-        if sum(1 for _ in islice(header, MAX_SEGMENTS)) == MAX_SEGMENTS:
-            return f"it has more than {MAX_SEGMENTS} segments"
-    if data.startswith(b"\x89PNG") and data.count(b"iCCP") > MAX_PROFILES:
-        return f"it has more than {MAX_PROFILES} colour profiles"
-    return None
-
-
-def jpeg_scans(data: bytes) -> int:
-    """The number of scans in the first picture of a JPEG; too many markers count as too many scans."""
-    scans = 0
-    for count, marker in enumerate(_markers(data)):
-        if marker == _EOI or scans > MAX_SCANS:
-            return scans
-        if count == MAX_MARKERS:
-            return MAX_SCANS + 1
-        scans += marker == _SOS
-    return scans
-
-
-def _markers(data: bytes) -> Iterator[int]:
-    """What the segments of a JPEG begin with."""
-    at = 2
-    while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
-        yield marker
-        if marker not in (_SOI, _TEM) and at + 2 <= len(data):
-            at += max(2, int.from_bytes(data[at : at + 2], "big"))
 
 
 def _number(value: object) -> int:

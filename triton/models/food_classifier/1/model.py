@@ -1,24 +1,26 @@
 """Photos in, food out: decode each row, run the network once over all of them, answer each request.
 
 Rows of all requests of one call go through the network together. A row that is not a picture fails its
-own request, with a reason, and no other.
+own request, with a reason, and no other. A request with a row that other processes must decode, since that
+may take long (gourmet.pictures.apart), is answered by itself later, and the call does not wait for it.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import relevance, softmax
-from gourmet.pictures.decode import PictureError, from_base64
+from gourmet.pictures.decode import PictureError, from_base64, is_harmless
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
@@ -26,8 +28,11 @@ from gourmet.systems.food11 import contract
 if TYPE_CHECKING:
     from food_network import FoodNetwork, Logits, Pixels
 
-    # The pixels of each row of a request, or the error that refuses the request.
-    Decoded: TypeAlias = list[Pixels] | pb_utils.TritonError
+    # The pixels of each row of a request, or the error that refuses the request, or None: answered later.
+    Decoded: TypeAlias = list[Pixels] | pb_utils.TritonError | None
+
+# The longest that a request may wait for other processes: the web app's deadline.
+_LATER_S = 10.0
 
 
 class TritonPythonModel:
@@ -37,15 +42,22 @@ class TritonPythonModel:
         self._network = self._load_network(args, config)
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
+        # Requests that wait for other processes, and as many that wait for those.
+        self._later = ThreadPoolExecutor(available_cpus(), thread_name_prefix="later")
+        self._places = threading.Semaphore(2 * available_cpus())
+        self._stopped = threading.Event()
 
-    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+    def execute(
+        self, requests: Sequence[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse | None]:
         jobs = [self._decode(request) for request in requests]
         rows = [row for job in jobs if isinstance(job, list) for row in job]
-        logits = self._network.logits(rows)
-        return self._answer(jobs, softmax(logits, self._temperature), relevance(logits)[:, np.newaxis])
+        return self._answer(jobs, self._network.logits(rows))
 
     def finalize(self) -> None:
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        self._stopped.set()
+        for pool in (self._decoders, self._later):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _load_network(self, args: dict[str, str], config: dict[str, Any]) -> FoodNetwork:
         path = Path(args["model_repository"]) / args["model_version"] / "model.pt"
@@ -72,26 +84,60 @@ class TritonPythonModel:
             return FoodNetwork(path, CPU, threads, config["max_batch_size"])
 
     def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
-        blobs = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy().ravel()
+        tensor = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy()
+        blobs = [from_base64(blob) for blob in tensor.ravel()]
+        if not all(map(_decodes_here, blobs)):
+            return self._answer_later(request, blobs)
         # The first row decodes here: a request of one row, the usual one, needs no other thread.
-        decoding = [self._decoders.submit(_pixels, blob) for blob in blobs[1:]]
+        decoding = [self._decoders.submit(contract.SYSTEM.pixels, blob) for blob in blobs[1:]]
         rows = []
         for row, blob in enumerate(blobs):
             try:
-                rows.append(decoding[row - 1].result() if row else _pixels(blob))
+                rows.append(decoding[row - 1].result() if row else contract.SYSTEM.pixels(blob))
             except PictureError as exc:
-                reason = f"INPUT_IMAGE row {row} of {len(blobs)}: {exc} [{exc.code}]"
-                return pb_utils.TritonError(reason, pb_utils.TritonError.INVALID_ARG)
+                return _refusal(exc, row, len(blobs))
         return rows
 
-    def _answer(
-        self, jobs: Sequence[Decoded], probabilities: Logits, food: Logits
-    ) -> list[pb_utils.InferenceResponse]:
+    def _answer_later(
+        self, request: pb_utils.InferenceRequest, blobs: Sequence[bytes]
+    ) -> pb_utils.TritonError | None:
+        """Have a thread of `_later` answer it, if there is a place."""
+        if not self._places.acquire(blocking=False):
+            return pb_utils.TritonError(
+                "too many pictures are being decoded", pb_utils.TritonError.UNAVAILABLE
+            )
+        self._later.submit(self._answer_alone, request.get_response_sender(), blobs)
+        return None
+
+    def _answer_alone(self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes]) -> None:
+        try:
+            job = self._decode_apart(sender, blobs)
+            rows = job if isinstance(job, list) else []
+            (response,) = self._answer([job], self._network.logits(rows))
+        except Exception as exc:  # somebody waits for an answer, and nobody for this thread
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(repr(exc)))
+        finally:
+            self._places.release()
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _decode_apart(self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes]) -> Decoded:
+        rows = []
+        with patience(_LATER_S, lambda: not (self._stopped.is_set() or sender.is_cancelled())):
+            for row, blob in enumerate(blobs):
+                try:
+                    rows.append(contract.SYSTEM.pixels(blob))
+                except PictureError as exc:
+                    return _refusal(exc, row, len(blobs))
+        return rows
+
+    def _answer(self, jobs: Sequence[Decoded], logits: Logits) -> list[pb_utils.InferenceResponse | None]:
         """One response a request, in the order of the requests."""
-        responses, first = [], 0
+        probabilities, food = softmax(logits, self._temperature), relevance(logits)[:, np.newaxis]
+        responses: list[pb_utils.InferenceResponse | None] = []
+        first = 0
         for job in jobs:
             if not isinstance(job, list):
-                responses.append(pb_utils.InferenceResponse(error=job))
+                responses.append(job and pb_utils.InferenceResponse(error=job))
                 continue
             its_rows = slice(first, first + len(job))
             mine = probabilities[its_rows]
@@ -109,5 +155,14 @@ class TritonPythonModel:
         return responses
 
 
-def _pixels(blob: bytes) -> npt.NDArray[np.uint8]:
-    return contract.SYSTEM.pixels(from_base64(blob))
+def _decodes_here(blob: bytes) -> bool:
+    """Whether it does, to pixels or an error."""
+    try:
+        return is_harmless(blob)
+    except PictureError:
+        return True
+
+
+def _refusal(exc: PictureError, row: int, rows: int) -> pb_utils.TritonError:
+    reason = f"INPUT_IMAGE row {row} of {rows}: {exc} [{exc.code}]"
+    return pb_utils.TritonError(reason, pb_utils.TritonError.INVALID_ARG)

@@ -1,0 +1,43 @@
+"""Decoders with a planted fault, in every Python that a test starts: see `plant`."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+# Loading a GIF does what its comment says. The first holds the interpreter's lock, so that nothing else of
+# the process runs, as a library in C does that never returns.
+_PLANTED = """
+import os, re, time
+from PIL import GifImagePlugin
+
+load = GifImagePlugin.GifImageFile.load
+
+def planted(self):
+    what = self.info.get("comment", b"")
+    if what == b"never returns":
+        re.match("(a+)+$", "a" * 60 + "b")
+    if what == b"sleeps":
+        time.sleep(1000)
+    if what == b"crashes":
+        os.abort()
+    if what == b"takes a gigabyte":
+        bytearray(1_000_000_000)
+    return load(self)
+
+GifImagePlugin.GifImageFile.load = planted
+"""
+
+
+def plant(folder: Path) -> dict[str, str]:
+    """What to have in the environment of a Python whose processes shall have the fault."""
+    (folder / "sitecustomize.py").write_text(_PLANTED)
+    return {"PYTHONPATH": str(folder)}
+
+
+def gif(comment: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("P", (64, 64)).save(buffer, "GIF", comment=comment.encode())
+    return buffer.getvalue()

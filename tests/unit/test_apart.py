@@ -1,0 +1,173 @@
+"""Decoders that never return, crash or take too much cost the one picture that they were given."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+from support.planted import gif, plant
+
+from gourmet.pictures import apart, decode
+from gourmet.pictures.apart import patience
+from gourmet.pictures.errors import DecodersBusy, PictureError
+
+SIZE = 32
+
+
+@pytest.fixture(autouse=True)
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[apart.Decoders]:
+    """Two processes of this test's own, with the faults."""
+    for name, value in plant(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(apart, "decoders", apart.Decoders(2))
+    yield apart.decoders
+    apart.decoders.close()
+    assert processes() == []
+
+
+def processes() -> list[int]:
+    return decoding(psutil.Process())
+
+
+def decoding(parent: psutil.Process) -> list[int]:
+    return [child.pid for child in parent.children() if "decoding_process" in " ".join(child.cmdline())]
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def code_of(comment: str) -> str:
+    with pytest.raises(PictureError) as caught:
+        decode.square_pixels(gif(comment), SIZE)
+    assert str(caught.value)
+    return caught.value.code
+
+
+def eventually(holds: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        stuck = pool.submit(code_of, "never returns")
+        assert eventually(lambda: len(processes()) == 1, 2)
+        for _ in range(5):
+            assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
+        assert not stuck.done()
+        assert stuck.result() == "too_slow"
+    assert time.monotonic() - began < apart.WALL_S + 1
+    assert len(processes()) == 1
+
+
+def test_one_that_sleeps_is_ended_when_its_client_s_time_is_over() -> None:
+    decode.square_pixels(gif("honest"), SIZE)
+    began = time.monotonic()
+    with patience(0.3, lambda: True):
+        assert code_of("sleeps") == "too_slow"
+    assert time.monotonic() - began < 2
+    assert processes() == []
+
+
+def test_nothing_is_computed_for_a_client_that_left() -> None:
+    left = threading.Event()
+    threading.Timer(0.5, left.set).start()
+    with patience(60, lambda: not left.is_set()):
+        assert code_of("never returns") == "too_slow"
+    assert left.is_set()
+    assert processes() == []
+
+
+@pytest.mark.parametrize(
+    ("comment", "code"), [("crashes", "broken_picture"), ("takes a gigabyte", "too_complex")]
+)
+def test_a_crash_and_too_much_memory_are_the_picture_s_own_trouble(comment: str, code: str) -> None:
+    assert code_of(comment) == code
+    assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
+
+
+def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
+    decode.square_pixels(gif("honest"), SIZE)
+    (pid,) = processes()
+    psutil.Process(pid).kill()
+    assert eventually(lambda: has_ended(pid), 2)
+    assert decode.identify(gif("honest")).format == "GIF"
+    assert processes() != [pid]
+
+
+def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
+    def wait(comment: str) -> str:
+        with patience(1, lambda: True, at_once=2):
+            try:
+                decode.square_pixels(gif(comment), SIZE)
+            except PictureError as exc:
+                return exc.code
+            except DecodersBusy:
+                return "busy"
+        return "pixels"
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(wait, ["sleeps"] * 4)) == ["busy", "busy", "too_slow", "too_slow"]
+    assert wait("honest") == "pixels"
+
+
+def test_the_same_pixels_come_back_as_without_another_process() -> None:
+    photo = io.BytesIO()
+    Image.effect_noise((90, 60), 80).convert("RGB").save(photo, "TIFF")
+    height, width, body = decode.answer(1, photo.getvalue(), SIZE)
+    assert decode.square_pixels(photo.getvalue(), SIZE).tobytes() == body
+    assert (height, width) == (SIZE, SIZE)
+    assert decode.whole_pixels(photo.getvalue(), 30).shape == (20, 30, 3)
+
+
+DECODES_AND_IS_KILLED = """
+import sys
+from gourmet.pictures.decode import square_pixels
+sys.path.insert(0, sys.argv[1])
+from support.planted import gif
+square_pixels(gif("honest"), 32)
+print("ready", flush=True)
+square_pixels(gif(sys.argv[2]), 32)
+"""
+
+
+@pytest.mark.parametrize("comment", ["never returns", "sleeps"])
+def test_a_killed_process_leaves_no_decoder_behind(comment: str) -> None:
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", DECODES_AND_IS_KILLED, tests, comment]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as program:
+        assert program.stdout
+        assert program.stdout.readline() == b"ready\n"
+        (pid,) = decoding(psutil.Process(program.pid))
+        time.sleep(0.3)
+        program.kill()
+    assert eventually(lambda: has_ended(pid), 1)
+
+
+def test_a_forked_process_has_decoders_of_its_own() -> None:
+    decode.square_pixels(gif("honest"), SIZE)
+    mine = processes()
+    pid = os.fork()
+    if not pid:
+        same = apart.decoders._idle
+        os._exit(bool(same))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert decode.identify(gif("honest")).width == 64
+    assert processes() == mine

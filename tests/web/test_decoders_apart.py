@@ -1,0 +1,136 @@
+"""A decoder that never returns costs the request that sent its picture a 504, and nobody else anything."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as triton_http
+from support.hostile_rows import stubs
+from support.planted import gif, plant
+from support.triton import RunningTriton, run_triton, some_models
+from support.web_app import StartWeb, WebApp, form
+
+from gourmet.pictures import apart
+from gourmet.systems.digits.contract import SYSTEM as DIGITS
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+
+ROUTES = {"/predict": FOOD, "/digits": DIGITS}
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return plant(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def planted_triton(
+    tmp_path_factory: pytest.TempPathFactory, faults: dict[str, str]
+) -> Iterator[RunningTriton]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in faults.items():
+            patch.setenv(name, value)
+        models = some_models(tmp_path_factory.mktemp("planted") / "models", "food_classifier", "digits")
+        yield from run_triton(models)
+
+
+@pytest.fixture(scope="module")
+def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str, str]) -> WebApp:
+    """One worker, so that all that happens happens to all."""
+    return start(planted_triton.http_url, WEB_CONCURRENCY="1", **faults)
+
+
+def decoding(*parents: int) -> list[psutil.Process]:
+    found = [child for pid in parents for child in psutil.Process(pid).children(recursive=True)]
+    return [child for child in found if "gourmet.pictures.decoding_process" in child.cmdline()]
+
+
+def busy(processes: list[psutil.Process]) -> bool:
+    """Whether any of them uses the processor, or is at work in another way."""
+    before = [process.cpu_times().user for process in processes]
+    time.sleep(0.3)
+    return any(process.cpu_times().user > was for process, was in zip(processes, before, strict=True))
+
+
+def eventually(holds: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("fault", ["never returns", "sleeps"])
+def test_a_decoder_that_never_returns_costs_its_own_request_alone(
+    planted_web: WebApp, path: str, fault: str
+) -> None:
+    sample = ROUTES[path].sample()
+
+    def ask(data: bytes) -> Any:
+        body, content = form(data)
+        return planted_web.request("POST", path, body, Accept="application/json", **content)
+
+    usual = min(ask(sample).seconds for _ in range(5))
+    with ThreadPoolExecutor() as pool:
+        stuck = pool.submit(ask, gif(fault))
+        time.sleep(0.5)
+        honest = [ask(sample) for _ in range(10)]
+        assert not stuck.done()
+        answer = stuck.result()
+    assert [each.status for each in honest] == [200] * 10
+    assert sorted(each.seconds for each in honest)[8] < 4 * usual + 0.1
+    assert answer.status == 504
+    assert answer.json["error"]["code"] == "too_slow"
+    assert answer.seconds < apart.WALL_S + 1.5
+    assert ask(gif("honest")).status in (200, 400)  # a digit of one colour is blank
+
+
+def test_a_crashed_decoder_is_replaced(planted_web: WebApp) -> None:
+    for _ in range(3):
+        assert planted_web.predict(gif("crashes")).json["error"]["code"] == "broken_picture"
+        assert planted_web.predict(gif("honest")).status == 200
+
+
+def test_the_client_that_leaves_early_does_not_leave_the_computation_running(planted_web: WebApp) -> None:
+    body, content = form(gif("sleeps"))
+    connection = http.client.HTTPConnection("127.0.0.1", planted_web.port, timeout=60)
+    before = {process.pid for process in decoding(planted_web.process.pid)}
+    connection.request("POST", "/digits", body, content)
+    time.sleep(1)
+    at_work = [process for process in decoding(planted_web.process.pid)]
+    assert at_work
+    connection.close()
+    # The process that slept for this client has ended; one that was idle may be there.
+    assert eventually(lambda: len(decoding(planted_web.process.pid)) < len(at_work), 3)
+    assert before is not None
+
+
+def test_more_of_them_than_there_are_places_are_refused_and_photos_answered(planted_web: WebApp) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        stuck = [pool.submit(planted_web.predict, gif("sleeps")) for _ in range(10)]
+        time.sleep(1)
+        honest = [planted_web.predict(FOOD.sample()) for _ in range(5)]
+        answers = [each.result() for each in stuck]
+    codes = [answer.json["error"]["code"] for answer in answers]
+    assert [each.status for each in honest] == [200] * 5
+    assert set(codes) <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
+
+
+def test_a_client_of_triton_that_hangs_up_ends_it_too(planted_triton: RunningTriton) -> None:
+    tensor = triton_http.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
+    began = time.monotonic()
+    with (
+        triton_http.InferenceServerClient(planted_triton.http_url, network_timeout=1.0) as client,
+        pytest.raises(Exception, match="timed out"),
+    ):
+        client.infer("food_classifier", [tensor])
+    children = decoding(*stubs(planted_triton.http_url))
+    assert eventually(lambda: not [child for child in children if child.is_running()], apart.WALL_S + 2)
+    assert time.monotonic() - began < apart.WALL_S + 3
