@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ import pytest
 from support import decoding
 from support.table import Row
 
+from gourmet.pictures import apart
+
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
-MOST_CPU_S = 2.0
+DEAR_S = float(os.environ.get("FUZZ_DEAR_S", "60"))
+# At the limit a decoder is ended, and what is in front of that adds little.
+MOST_CPU_S = apart.CPU_S + 0.5
 MOST_MB = 300.0
 
 
@@ -42,6 +48,19 @@ def test_files_that_are_dear_on_purpose(table: Callable[[Row], Row]) -> None:
     row = _row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found)
     table(row)
     assert [one for one in found if _dear(one) or one["result"].startswith("BROKE")] == []
+
+
+@pytest.mark.timeout(7200)
+def test_files_changed_for_what_they_cost(table: Callable[[Row], Row]) -> None:
+    """Of each kind for so many seconds: FUZZ_DEAR_S=720 is an hour."""
+    found = decode("dear", str(DEAR_S), str(int(time.time())))
+    results = Counter(one["result"] for one in found)
+    name = "pictures whose structure is changed for what they cost, the dearest of each kind"
+    row = _row(name, results, found)
+    tried = {f"tried of {one['name']}": one["tried"] for one in found}
+    dearest = {f"processor seconds of the dearest {one['name']}": one["cpu_s"] for one in found}
+    table(replace(row, figures={**row.figures, **tried, **dearest}))
+    assert row.survived, found
 
 
 @pytest.mark.timeout(3600)

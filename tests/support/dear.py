@@ -1,6 +1,6 @@
 """Pictures by their structure, changed for what they cost: scans of JPEGs, chunks of PNGs, directories.
 
-    found = dearest(jpeg, cost, tries=500, seed=1)
+    found = dearest(jpeg, cost, tries=range(500), seed=1)
 
 A file is made from a recipe, a list of numbers from 0 to 1, and the same recipe is always the same file. The
 dearest recipe so far is changed in a few places and tried again. What bytes alone do to decoders, `hostile`
@@ -13,7 +13,7 @@ import io
 import random
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -56,11 +56,11 @@ class Dear:
     data: bytes
 
 
-def dearest(build: Build, cost: Callable[[bytes], float], tries: int, seed: int) -> Dear:
+def dearest(build: Build, cost: Callable[[bytes], float], tries: Iterable[int], seed: int) -> Dear:
     """What was found to cost the most."""
     draw = random.Random(seed)
     best, best_numbers = Dear(-1.0, b""), list[float]()
-    for _ in range(tries):
+    for _ in tries:
         numbers = [] if draw.random() < 0.3 else list(best_numbers)
         for _ in range(draw.choice((1, 1, 2, 5)) if numbers else 0):
             numbers[draw.randrange(len(numbers))] = draw.random()

@@ -219,7 +219,7 @@ def test_what_is_said_to_be_harmless_is(build: dear.Build) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = dear.dearest(build, cost, tries=20, seed=4711)
+        found = dear.dearest(build, cost, tries=range(20), seed=4711)
     assert found.cost < 1.0, base64.b64encode(found.data[:3000])
 
 
