@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -22,9 +22,10 @@ from app.triton.client import Answer, Deadline, Refused, Triton
 from app.triton.served_models import ServedModels
 from app.triton.server_timing import Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
+from gourmet.pictures import apart
 from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import Floats
-from gourmet.pictures.decode import Pixels
+from gourmet.pictures.decode import Pixels, from_base64, is_harmless
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 TOP: Final = 5
@@ -218,6 +219,12 @@ class Classifier:
             if exc.code != "too_slow":
                 raise
 
+    def _place(self, photo: bytes, asked: ServedModel) -> AbstractContextManager[None]:
+        """Held while a photo is answered that a model may decode for long, for the sake of others."""
+        if asked.bytes_kind == "photo" and not is_harmless(from_base64(photo)):
+            return apart.decoders.place(self._apart_at_once)
+        return nullcontext()
+
     def _patience(self, deadline: Deadline) -> AbstractContextManager[None]:
         return patience(deadline.left_s(), deadline.wanted, self._apart_at_once)
 
@@ -246,9 +253,10 @@ class Classifier:
             tensor, phases = self._prepared(photo, asked, deadline)
         watch = Watch(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        answer = self._triton.infer(
-            asked.info.name, {asked.info.inputs[0].name: tensor}, deadline, request_id
-        )
+        with self._place(photo, asked):
+            answer = self._triton.infer(
+                asked.info.name, {asked.info.inputs[0].name: tensor}, deadline, request_id
+            )
         answered = time.perf_counter()
         inside = watch.inside(answer.model_version) if watch else None
         if answer.model_version != asked.info.version:

@@ -86,7 +86,7 @@ class _Process:
         with theirs:
             self._program = subprocess.Popen(
                 [sys.executable, "-P", "-m", "gourmet.pictures.decoding_process"],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # libtiff's complaints
                 # One arena of malloc and no threads of BLAS, whose reserves count as its memory.
@@ -149,7 +149,7 @@ class Decoders:
     def ask(self, task: int, size: int, data: bytes) -> Answer:
         """What a process makes of it; raises PictureError or DecodersBusy."""
         mine = _patience.get() or Patience()
-        with self._place(mine.at_once):
+        with self.place(mine.at_once):
             while not self._free.acquire(timeout=_LOOK_S):
                 if mine.is_over():
                     raise DecodersBusy("no decoder was free in time")
@@ -160,7 +160,8 @@ class Decoders:
                 self._free.release()
 
     @contextlib.contextmanager
-    def _place(self, most: int | None) -> Iterator[None]:
+    def place(self, most: int | None) -> Iterator[None]:
+        """Around whatever waits for such a picture, here or in another server; raises DecodersBusy."""
         with self._lock:
             if most is not None and self._inside >= most:
                 raise DecodersBusy(f"{self._inside} pictures are being decoded apart")

@@ -122,8 +122,11 @@ def whole_pixels(data: bytes, longest: int) -> Pixels:
 
 
 def is_harmless(data: bytes) -> bool:
-    """Whether `data` is decoded in this process; raises PictureError."""
-    return _looked_at(data).is_harmless
+    """Whether `data` is decoded in this process, or refused by its first look."""
+    try:
+        return _looked_at(data).is_harmless
+    except PictureError:
+        return True
 
 
 def _looked_at(data: bytes) -> Header:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from gourmet.pictures.errors import PictureError, too_complex
 
 # Ordinary files have below a hundred of these, and a colour profile of ten megabytes is 160 segments.
@@ -43,6 +45,7 @@ _JPEG_METADATA: Final = frozenset((*range(0xE1, 0xF0), 0xFE)) - {0xEE}
 # What may stand between scans. At others the decoder and `_segments` might go on at different places.
 _BETWEEN_SCANS: Final = frozenset((0xC4, *range(0xDA, 0xDE), *range(0xE0, 0xF0), 0xFE))
 _MARKER: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
+_BLOCK_BYTES: Final = 1 << 20
 _EXIF: Final = b"Exif\0\0"
 _ORIENTATION: Final = 0x0112
 
@@ -78,20 +81,22 @@ class _Segment(NamedTuple):
     end: int
 
 
-def _segments(data: bytes) -> Iterator[_Segment]:
+def _header_segments(data: bytes) -> Iterator[_Segment]:
     at = 2
     while found := _MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
-        if marker not in (_SOI, _EOI, _TEM):
-            at += max(2, int.from_bytes(data[at : at + 2], "big"))
-        yield _Segment(marker, found.start(), at)
+        at = _end(data, found[1][0], found.end())
+        yield _Segment(found[1][0], found.start(), at)
+
+
+def _end(data: bytes, marker: int, at: int) -> int:
+    """Where the segment of a marker ends that ends at `at`."""
+    return at if marker in (_SOI, _EOI, _TEM) else at + max(2, int.from_bytes(data[at : at + 2], "big"))
 
 
 def _jpeg(data: bytes) -> Header:
-    segments = _segments(data)
     kept: list[bytes] = []
     first, exif, frames = 0, b"", list[tuple[int, int]]()
-    for count, (marker, begin, end) in enumerate(segments):
+    for count, (marker, begin, end) in enumerate(_header_segments(data)):
         if count == MAX_METADATA:
             raise too_complex(f"it has more than {MAX_METADATA} segments")
         if marker in (_SOS, _EOI):
@@ -112,7 +117,7 @@ def _jpeg(data: bytes) -> Header:
     else:
         return Header(data)  # no scan: broken
     header_bytes = sum(map(len, kept)) + begin - first
-    scans, is_odd = _scans(segments) if marker == _SOS else (0, True)
+    scans, is_odd = _scans(data, end) if marker == _SOS else (0, True)
     plain = b"".join((*kept, data[first:])) if kept else data
     pixels = frames[0][0] * frames[0][1] if len(frames) == 1 else 0
     is_harmless = (
@@ -124,17 +129,31 @@ def _jpeg(data: bytes) -> Header:
     return Header(plain, is_harmless, exif_orientation(exif), scans)
 
 
-def _scans(rest: Iterator[_Segment]) -> tuple[int, bool]:
-    """The scans of a picture whose first has begun, and whether there is something odd between them."""
+def _scans(data: bytes, at: int) -> tuple[int, bool]:
+    """The scans of a picture whose first begins at `at`, and whether there is something odd between them."""
     scans, is_odd = 1, False
-    for count, (marker, _, _) in enumerate(rest):
+    for count, place in enumerate(_marker_places(data, at)):
+        marker = data[place + 1]
         if marker == _EOI:
             break
         if count == MAX_MARKERS:
             raise too_complex(f"it has more than {MAX_MARKERS} markers")
-        scans += marker == _SOS
-        is_odd = is_odd or marker not in _BETWEEN_SCANS
+        if place >= at:  # and not within a segment
+            scans += marker == _SOS
+            is_odd = is_odd or marker not in _BETWEEN_SCANS
+            at = _end(data, marker, place + 2)
     return scans, is_odd
+
+
+def _marker_places(data: bytes, at: int) -> Iterator[int]:
+    """Where in the scans something stands that looks like a marker: numpy finds it in a fifth of the time."""
+    for begin in range(at, len(data) - 1, _BLOCK_BYTES):
+        block = np.frombuffer(data, np.uint8, min(_BLOCK_BYTES + 1, len(data) - begin), begin)
+        # 0xFF with anything behind it but 0, 0xFF and restarts.
+        after = block[1:]
+        found = (block[:-1] == 0xFF) & (after != 0) & (after != 0xFF) & (after & 0xF8 != 0xD0)
+        if found.any():
+            yield from (np.flatnonzero(found) + begin).tolist()
 
 
 def exif_orientation(exif: bytes) -> int:

@@ -86,7 +86,7 @@ class TritonPythonModel:
     def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy()
         blobs = [from_base64(blob) for blob in tensor.ravel()]
-        if not all(map(_decodes_here, blobs)):
+        if not all(map(is_harmless, blobs)):
             return self._answer_later(request, blobs)
         # The first row decodes here: a request of one row, the usual one, needs no other thread.
         decoding = [self._decoders.submit(contract.SYSTEM.pixels, blob) for blob in blobs[1:]]
@@ -153,14 +153,6 @@ class TritonPythonModel:
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
-
-
-def _decodes_here(blob: bytes) -> bool:
-    """Whether it does, to pixels or an error."""
-    try:
-        return is_harmless(blob)
-    except PictureError:
-        return True
 
 
 def _refusal(exc: PictureError, row: int, rows: int) -> pb_utils.TritonError:
