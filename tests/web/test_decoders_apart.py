@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import tritonclient.http as triton_http
+import tritonclient.grpc as triton_grpc
 from support.hostile_rows import stubs
 from support.planted import gif, plant
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp, form
+from tritonclient.utils import InferenceServerException
 
 from gourmet.pictures import apart
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
@@ -111,15 +112,19 @@ def test_more_of_them_than_there_are_places_are_refused_and_photos_answered(plan
     assert set(codes) <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
 
 
-def test_a_client_of_triton_that_hangs_up_ends_it_too(planted_triton: RunningTriton) -> None:
-    tensor = triton_http.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
+def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: RunningTriton) -> None:
+    tensor = triton_grpc.InferInput("INPUT_IMAGE", [1, 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[gif("sleeps")]], np.object_))
+
+    def there() -> int:
+        return len(decoding(*stubs(planted_triton.http_url)))
+
     began = time.monotonic()
-    with (
-        triton_http.InferenceServerClient(planted_triton.http_url, network_timeout=1.0) as client,
-        pytest.raises(Exception, match="timed out"),
-    ):
-        client.infer("food_classifier", [tensor])
-    children = decoding(*stubs(planted_triton.http_url))
-    assert eventually(lambda: not [child for child in children if child.is_running()], apart.WALL_S + 2)
-    assert time.monotonic() - began < apart.WALL_S + 3
+    with triton_grpc.InferenceServerClient(planted_triton.grpc_url) as client, ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.infer, "food_classifier", [tensor], client_timeout=1.5)
+        time.sleep(1)
+        at_work = there()
+        with pytest.raises(InferenceServerException, match="Deadline"):
+            asked.result()
+    assert eventually(lambda: there() == at_work - 1, 3)
+    assert time.monotonic() - began < apart.WALL_S / 2

@@ -37,6 +37,8 @@ CPU_S: Final = 3.0
 WALL_S: Final = 8.0
 # So often whoever waits looks whether it should.
 _LOOK_S: Final = 0.1
+# Ordinary pictures take less.
+_SOON_S: Final = 0.5
 _ENDED_BY_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
 
 # To the process: what to do, a size in pixels, the length of the picture that follows.
@@ -140,11 +142,12 @@ class Decoders:
     """At most so many processes, for any number of threads."""
 
     def __init__(self, processes: int) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._free = threading.Semaphore(processes)
         # The one that was used last is used next.
         self._idle: list[_Process] = []
-        self._inside = 0
+        # Who waits for a picture, since when.
+        self._since: dict[object, float] = {}
 
     def ask(self, task: int, size: int, data: bytes) -> Answer:
         """What a process makes of it; raises PictureError or DecodersBusy."""
@@ -154,6 +157,8 @@ class Decoders:
                 if mine.is_over():
                     raise DecodersBusy("no decoder was free in time")
             try:
+                if mine.is_over():
+                    raise DecodersBusy("nobody waits for it any more")
                 until = min(mine.until, time.monotonic() + WALL_S)
                 return self._ask(task, size, data, replace(mine, until=until))
             finally:
@@ -161,16 +166,26 @@ class Decoders:
 
     @contextlib.contextmanager
     def place(self, most: int | None) -> Iterator[None]:
-        """Around whatever waits for such a picture, here or in another server; raises DecodersBusy."""
-        with self._lock:
-            if most is not None and self._inside >= most:
-                raise DecodersBusy(f"{self._inside} pictures are being decoded apart")
-            self._inside += 1
+        """Around whatever waits for such a picture, here or in another server; raises DecodersBusy.
+
+        Ordinary ones are soon done, and another waits a moment for their places; not for those of slow ones.
+        """
+        me = object()
+        with self._changed:
+            end = time.monotonic() + _SOON_S
+            while most is not None and len(self._since) >= most:
+                now = time.monotonic()
+                slow = sum(since < now - _SOON_S for since in self._since.values())
+                if slow >= most or now > end:
+                    raise DecodersBusy(f"{len(self._since)} pictures are being decoded apart")
+                self._changed.wait(_LOOK_S)
+            self._since[me] = time.monotonic()
         try:
             yield
         finally:
-            with self._lock:
-                self._inside -= 1
+            with self._changed:
+                del self._since[me]
+                self._changed.notify()
 
     def _ask(self, task: int, size: int, data: bytes, wait: Patience) -> Answer:
         process = self._take()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import relevance, softmax
-from gourmet.pictures.decode import PictureError, from_base64, is_harmless
+from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64, is_harmless
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # The longest that a request may wait for other processes: the web app's deadline.
 _LATER_S = 10.0
+_MOST_LATER = 32
 
 
 class TritonPythonModel:
@@ -42,9 +44,9 @@ class TritonPythonModel:
         self._network = self._load_network(args, config)
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
-        # Requests that wait for other processes, and as many that wait for those.
+        # Requests that other processes decode, and those that wait for them.
         self._later = ThreadPoolExecutor(available_cpus(), thread_name_prefix="later")
-        self._places = threading.Semaphore(2 * available_cpus())
+        self._places = threading.Semaphore(_MOST_LATER)
         self._stopped = threading.Event()
 
     def execute(
@@ -103,15 +105,16 @@ class TritonPythonModel:
     ) -> pb_utils.TritonError | None:
         """Have a thread of `_later` answer it, if there is a place."""
         if not self._places.acquire(blocking=False):
-            return pb_utils.TritonError(
-                "too many pictures are being decoded", pb_utils.TritonError.UNAVAILABLE
-            )
-        self._later.submit(self._answer_alone, request.get_response_sender(), blobs)
+            return _busy(f"{_MOST_LATER} requests wait for decoders")
+        until = time.monotonic() + _LATER_S
+        self._later.submit(self._answer_alone, request.get_response_sender(), blobs, until)
         return None
 
-    def _answer_alone(self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes]) -> None:
+    def _answer_alone(
+        self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes], until: float
+    ) -> None:
         try:
-            job = self._decode_apart(sender, blobs)
+            job = self._decode_apart(sender, blobs, until)
             rows = job if isinstance(job, list) else []
             (response,) = self._answer([job], self._network.logits(rows))
         except Exception as exc:  # somebody waits for an answer, and nobody for this thread
@@ -120,14 +123,19 @@ class TritonPythonModel:
             self._places.release()
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _decode_apart(self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes]) -> Decoded:
+    def _decode_apart(
+        self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes], until: float
+    ) -> Decoded:
         rows = []
-        with patience(_LATER_S, lambda: not (self._stopped.is_set() or sender.is_cancelled())):
+        left_s = until - time.monotonic()
+        with patience(left_s, lambda: not (self._stopped.is_set() or sender.is_cancelled())):
             for row, blob in enumerate(blobs):
                 try:
                     rows.append(contract.SYSTEM.pixels(blob))
                 except PictureError as exc:
                     return _refusal(exc, row, len(blobs))
+                except DecodersBusy as exc:
+                    return _busy(str(exc))
         return rows
 
     def _answer(self, jobs: Sequence[Decoded], logits: Logits) -> list[pb_utils.InferenceResponse | None]:
@@ -153,6 +161,10 @@ class TritonPythonModel:
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
+
+
+def _busy(reason: str) -> pb_utils.TritonError:
+    return pb_utils.TritonError(reason, pb_utils.TritonError.UNAVAILABLE)
 
 
 def _refusal(exc: PictureError, row: int, rows: int) -> pb_utils.TritonError:
