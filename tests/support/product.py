@@ -42,14 +42,14 @@ class Product:
             pass
 
     def processes(self) -> dict[str, list[psutil.Process]]:
-        """All that it runs, by kind."""
+        """All that it runs all the time, by kind; what decodes pictures comes when it is needed."""
         found: dict[str, list[psutil.Process]] = {TRITON: [], STUBS: [], WEB: []}
         for process in psutil.Process(self.up.process.pid).children(recursive=True):
             try:
                 command = process.cmdline()  # empty for those that are over
             except psutil.Error:  # it ended meanwhile
                 continue
-            if command:
+            if command and "gourmet.pictures.decoding_process" not in command:
                 found[_KINDS.get(command[0].rpartition("/")[2], WEB)].append(process)
         return found
 
