@@ -23,7 +23,6 @@ from app.triton.served_models import ServedModels
 from app.triton.server_timing import Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
 from gourmet.pictures import apart
-from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels, from_base64, is_harmless
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -226,7 +225,7 @@ class Classifier:
         return nullcontext()
 
     def _patience(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return patience(deadline.left_s(), deadline.wanted, self._apart_at_once)
+        return apart.patience(deadline.left_s(), deadline.wanted, self._apart_at_once)
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
