@@ -25,7 +25,8 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 from app.admission.queue import admission
-from app.core.errors import BrokenBody, NoFile, UploadTooLarge, UploadTooSlow
+from app.core.errors import BrokenBody, NoFile, ServingError, UploadTooLarge, UploadTooSlow
+from app.core.http import marks
 from app.core.settings import Settings
 
 FIELD: Final = "file"
@@ -161,23 +162,31 @@ def observe_photo(data: bytes) -> None:
 
 @contextlib.contextmanager
 def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -> Iterator[None]:
-    """Around whatever reads the body: for a limited time, not more than allowed, and timed.
+    """Around whatever reads the body, and that alone: for a limited time, not more than allowed, and timed.
 
     What follows is the work on the photos, for which this waits until it is the request's turn.
     """
     started = time.perf_counter()
+    body = request.environ["wsgi.input"]
     with _in_time(request, settings.upload_deadline_s):
+        request.environ["wsgi.input"] = admission().charged(body)
         try:
             yield
-        except RequestEntityTooLarge:
+        except (RequestEntityTooLarge, ServingError) as exc:
+            request.environ["wsgi.input"] = body
             _drain(request)
-            raise too_large from None
+            raise (exc if isinstance(exc, ServingError) else too_large) from None
     g.receive_ms = (time.perf_counter() - started) * 1000
     admission().acquire()
 
 
 def discard(request: Request, settings: Settings) -> None:
-    """Read and discard what a client still sends, so that it reads the refusal which follows."""
+    """Read and discard what a client still sends, so that it reads the refusal which follows.
+
+    That may take long, and is only done where the request has an upload slot.
+    """
+    if not marks().admitted:
+        return
     with (
         contextlib.suppress(ClientDisconnected, UploadTooSlow, BrokenBody),
         _in_time(request, settings.upload_deadline_s),

@@ -16,7 +16,7 @@ from gourmet.systems.food11.contract import SYSTEM
 
 # A photo whose answer is known goes between every few hostile requests, on another connection.
 HONEST_EVERY = 8
-# A body of no stated length counts as the largest that may be: so few are never too much for one worker.
+# So few are never too much for one worker.
 THREADS = 3
 
 

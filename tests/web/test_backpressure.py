@@ -69,8 +69,8 @@ def post_head(length: int, path: str = "/predict") -> bytes:
     ).encode()
 
 
-def connected(web: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", web.port), timeout=20)
+def connected(web: Any, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", web.port), timeout=20, source_address=(source, 0))
 
 
 def received(connection: socket.socket) -> bytes:
@@ -88,10 +88,13 @@ def eventually(condition: Callable[[], bool]) -> None:
 def test_slow_uploads_hold_no_turn_and_more_of_them_than_allowed_are_refused(web: Any, sample: bytes) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(UPLOADS - 1):
-            held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
+            held.enter_context(connected(web, "127.0.0.2")).sendall(post_head(100_000) + b"--b")
         eventually(lambda: web.measured("web_photos_in_flight").get("upload") == UPLOADS - 1)
+        with connected(web, "127.0.0.2") as another:  # which has its share, and leaves a place to others
+            another.sendall(post_head(100_000) + b"--b")
+            assert received(another).startswith(b"HTTP/1.1 503 ")
         assert web.predict(sample).status == 200
-        held.enter_context(connected(web)).sendall(post_head(100_000) + b"--b")
+        held.enter_context(connected(web, "127.0.0.3")).sendall(post_head(100_000) + b"--b")
         eventually(lambda: web.measured("web_photos_in_flight").get("upload") == UPLOADS)
         refused = web.predict(sample)
         assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
