@@ -7,6 +7,7 @@ import io
 import re
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -223,6 +224,30 @@ def test_more_photos_than_allowed_are_refused_as_a_whole() -> None:
     assert code(reply) == (413, "too_many_photos")
     assert "at most 2" in reply.get_json()["error"]["message"]
     assert code(send(client(max_photos=2), *[b"x"] * 60)) == (413, "upload_too_large")
+
+
+@pytest.mark.parametrize("value", [b'"a"', b"1", b"{}"])
+def test_a_million_values_are_refused_before_any_is_made(value: bytes) -> None:
+    body = b'{"images": [' + value + (b"," + value) * 1_000_000 + b"]}"
+    tracemalloc.start()
+    reply = client().post(CLASSIFY, data=body, content_type="application/json")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert code(reply) == (413, "too_many_photos")
+    assert "at most 16 photos" in reply.get_json()["error"]["message"]
+    assert most < len(body) + 8_000_000
+
+
+def test_as_many_photos_as_allowed_are_taken_as_data_urls() -> None:
+    texts = ["data:image/jpeg;base64," + base64.b64encode(PHOTO).decode()] * 16
+    assert len(client().post(CLASSIFY, json={"images": texts}).get_json()["results"]) == 16
+    assert code(client().post(CLASSIFY, json={"images": [*texts, ""]})) == (413, "too_many_photos")
+
+
+def test_what_is_wrong_is_not_repeated_at_length() -> None:
+    reply = client().post(CLASSIFY, json={"images": [""], "x" * 100_000: 1})
+    assert code(reply) == (400, "bad_request")
+    assert len(reply.data) < 500
 
 
 def test_a_call_larger_than_allowed_is_refused_and_a_photo_larger_than_allowed_fails_alone() -> None:
