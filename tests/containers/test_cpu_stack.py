@@ -27,7 +27,7 @@ from gourmet.systems.food11 import contract
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "containers" / "cpu-stack.sh"
 NO_ENGINE = 3
-SERVICES = ("triton", "flask", "jupyter")
+SERVICES = ("triton", "flask", "proxy", "jupyter")
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,14 @@ def test_ports_of_triton_and_the_lab_are_open_on_loopback_only(stack: Stack) -> 
     ):
         shown = stack.port_bindings(service)
         assert shown == {f"127.0.0.1:{port}" for port in ports}
+    assert stack.port_bindings("flask") == set()
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_service_runs_as_root(stack: Stack, service: str) -> None:
     asked = stack.inside(service, "id", "-u")
     assert asked.returncode == 0, asked.stderr
-    assert asked.stdout.strip() == "1000"
+    assert asked.stdout.strip() == ("101" if service == "proxy" else "1000")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,7 @@ def test_no_service_runs_as_root(stack: Stack, service: str) -> None:
         ("triton", "/home/new"),
         ("flask", "/srv/app/new"),
         ("flask", "/home/new"),
+        ("proxy", "/etc/nginx/new"),
     ],
 )
 def test_models_and_programs_cannot_be_written_to(stack: Stack, service: str, path: str) -> None:
@@ -270,6 +272,7 @@ def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: 
         assert classify(stack).status == 503
         time.sleep(1.1)  # an answer of /readyz is kept for a second
         assert ask(f"http://127.0.0.1:{stack.web_port}/readyz").status == 503
+        assert stack.script("health", "proxy").returncode == 0
     finally:
         assert ask(f"{models}/load", b"{}", gourmet_admin_key=stack.admin_key).status == 200
     time.sleep(1.1)

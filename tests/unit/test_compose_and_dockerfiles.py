@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from app.admission.uploads import WRAPPING_BYTES
 from app.core.settings import Settings
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
@@ -41,10 +42,13 @@ def compose(name: str) -> dict[str, Any]:
 
 
 BASE = compose("docker-compose.yaml")
-# Those that are built here, and those that only look at them.
+# Those that are built here, what is in front of them, and those that only look at them.
 SERVICES = {name: service for name, service in BASE["services"].items() if "build" in service}
-OBSERVERS = {name: service for name, service in BASE["services"].items() if "build" not in service}
+PROXY = BASE["services"]["proxy"]
+OBSERVERS = {name: service for name, service in BASE["services"].items() if "profiles" in service}
 CPU = compose("docker-compose.cpu.yaml")["services"]
+TLS = compose("docker-compose.tls.yaml")["services"]
+NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
 def dockerfile(service: dict[str, Any]) -> Path:
@@ -164,13 +168,50 @@ def test_the_small_images_leave_their_build_tools_behind(path: Path) -> None:
     assert "pip" not in path.read_text().rpartition("FROM ")[2]
 
 
-def test_ports_of_triton_and_the_lab_are_published_on_loopback_only() -> None:
+def test_the_proxy_is_published_and_triton_and_the_lab_on_loopback_only() -> None:
     for service in ("triton", "jupyter"):
         assert all(port.startswith("127.0.0.1:") for port in SERVICES[service]["ports"])
-    assert SERVICES["flask"]["ports"] == ["${WEB_PORT:-80}:5000"]
+    assert "ports" not in SERVICES["flask"]
+    assert PROXY["ports"] == ["${WEB_PORT:-80}:8080"]
 
 
-@pytest.mark.parametrize("name", [*SERVICES, "triton (cpu)"])
+def only(directive: str) -> str:
+    """What nginx is told by a directive that stands in its config once."""
+    (value,) = re.findall(rf"^\s*{directive}\s*(.*);$", NGINX, re.MULTILINE)
+    return str(value)
+
+
+def test_the_proxy_is_pinned_and_can_do_little() -> None:
+    assert re.fullmatch(r"nginxinc/nginx-unprivileged:\d+\.\d+\.\d+-alpine", PROXY["image"])
+    assert (PROXY["cap_drop"], PROXY["read_only"]) == (["ALL"], True)
+    assert PROXY["security_opt"] == ["no-new-privileges:true"]
+    for mount in (*PROXY["volumes"], TLS["proxy"]["volumes"][0]):
+        source, _, mode = mount.split(":")
+        assert (ROOT / source).is_file()
+        assert mode == "ro"
+    written = [*re.findall(r"_path (\S+);", NGINX), only("pid")]
+    assert all(path.startswith("/tmp/") for path in written)
+
+
+def test_the_proxy_asks_the_app_where_it_listens_and_alone_says_who_asks() -> None:
+    [port] = instructions(dockerfile(SERVICES["flask"]), "EXPOSE")
+    assert only("server flask:") == port
+    assert only("listen") == PROXY["ports"][0].rpartition(":")[2]
+    assert f"127.0.0.1:{only('listen')}/healthz" in PROXY["healthcheck"]["test"][-1]
+    assert only("proxy_set_header X-Forwarded-For") == "$remote_addr"
+    assert SERVICES["flask"]["environment"]["TRUSTED_PROXIES"] == "1"
+    [published] = TLS["proxy"]["ports"]
+    assert f"listen {published.rpartition(':')[2]} ssl;" in (ROOT / "proxy" / "tls.conf").read_text()
+
+
+def test_the_proxy_lets_through_what_the_app_takes_and_gives_up_its_connections_first() -> None:
+    largest = int(only("client_max_body_size").removesuffix("m")) << 20
+    assert Settings().max_call_bytes + WRAPPING_BYTES <= largest
+    served = runpy.run_path(str(ROOT / "app" / "admission" / "gunicorn_conf.py"))
+    assert int(re.findall(r"^ +keepalive_timeout (\d+)s;", NGINX, re.MULTILINE)[1]) < served["keepalive"]
+
+
+@pytest.mark.parametrize("name", ["triton", "jupyter", "triton (cpu)"])
 def test_published_ports_are_those_that_the_image_exposes(name: str) -> None:
     service = SERVICES[name.removesuffix(" (cpu)")]
     exposed = instructions(dockerfile(CPU["triton"] if name.endswith("(cpu)") else service), "EXPOSE")
@@ -183,11 +224,11 @@ def test_tritons_ports_are_the_defaults_of_the_launcher() -> None:
     assert inside == [options.http_port, options.grpc_port, options.metrics_port]
 
 
-def test_the_web_image_listens_where_compose_publishes_and_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_web_image_listens_where_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in " ".join(instructions(ROOT / "Dockerfile.flask", "ENV")).split():
         monkeypatch.setenv(*setting.split("=", 1))
     served = runpy.run_path(str(ROOT / "app" / "admission" / "gunicorn_conf.py"))
-    port = SERVICES["flask"]["ports"][0].rpartition(":")[2]
+    [port] = instructions(dockerfile(SERVICES["flask"]), "EXPOSE")
     assert served["bind"] == f"0.0.0.0:{port}"
     assert f"127.0.0.1:{port}/readyz" in SERVICES["flask"]["healthcheck"]["test"][-1]
 
@@ -222,7 +263,7 @@ def test_prometheus_and_grafana_ask_by_the_names_and_ports_of_the_services() -> 
         job["job_name"]: job["static_configs"][0]["targets"][0].split(":") for job in config["scrape_configs"]
     }
     for host, port in targets.values():
-        assert port in {published.rpartition(":")[2] for published in SERVICES[host]["ports"]}
+        assert port in instructions(dockerfile(SERVICES[host]), "EXPOSE")[0].split()
     assert targets["triton"][1] == str(TritonOptions(()).metrics_port)
     folder = ROOT / "observability" / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yaml").read_text())["datasources"]
@@ -241,7 +282,8 @@ def default_of(text: str) -> str:
 
 
 def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
-    environment = {name: default_of(text) for name, text in SERVICES["flask"]["environment"].items()}
+    given = SERVICES["flask"]["environment"].items()
+    environment = {name: default_of(text) if "$" in text else text for name, text in given}
     settings = Settings.from_env(environment)
     assert settings.triton_url == "triton:8000"
     assert settings.models == Settings().models
@@ -282,6 +324,7 @@ def test_health_checks_ask_the_model_and_the_rest_waits_for_them() -> None:
     for service in ("flask", "jupyter"):
         assert SERVICES[service]["depends_on"] == {"triton": {"condition": "service_healthy"}}
         assert SERVICES[service]["healthcheck"]
+    assert PROXY["depends_on"] == {"flask": {"condition": "service_healthy"}}
 
 
 def test_every_service_is_restrained() -> None:
@@ -299,7 +342,7 @@ def test_all_gpus_are_asked_for() -> None:
 
 
 def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
-    text = "".join((ROOT / name).read_text() for name in ("docker-compose.yaml", "docker-compose.cpu.yaml"))
+    text = "".join(path.read_text() for path in ROOT.glob("docker-compose*.yaml"))
     variables = set(re.findall(r"\$\{(\w+)", text))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "containers.md").read_text()))
     assert variables <= documented, f"undocumented: {sorted(variables - documented)}"

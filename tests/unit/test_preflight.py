@@ -37,6 +37,17 @@ def test_an_address_of_another_machine_is_refused() -> None:
         preflight.check_ports("192.0.2.1", {"--port": 45678})
 
 
+@pytest.mark.parametrize(
+    ("hosts", "is_so"),
+    [
+        (("127.0.0.1", "127.0.0.2", "::1", "localhost"), True),
+        (("0.0.0.0", "::", "", "192.0.2.1", "example.org"), False),
+    ],
+)
+def test_which_addresses_are_of_this_machine_alone(hosts: tuple[str, ...], is_so: bool) -> None:
+    assert {preflight.is_loopback(host) for host in hosts} == {is_so}
+
+
 def test_free_ports_pass() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

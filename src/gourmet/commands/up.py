@@ -20,6 +20,11 @@ from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
 
+_OPEN = (
+    "others reach {} too: put a proxy in front that takes in whole requests, ends slow clients and holds the "
+    "certificates, let it alone reach the app, and set TRUSTED_PROXIES=1 (docs/containers.md has one)"
+)
+
 
 def _help() -> str:
     """The verb's help, which knows the systems by looking."""
@@ -114,6 +119,8 @@ def up(
             log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
         if web:
             log.say("gourmet", f"the page {web.url}", "green")
+        if web and not preflight.is_loopback(host):
+            log.say("gourmet", _OPEN.format(host), "yellow")
 
     with contextlib.ExitStack() as kept:
         if not web_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import resource
 import socket
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
 from gourmet.systems import registry
 
-# XXX
+# With every model and a hundred clients Triton has 82 files and connections open, and a web process 101.
 _OPEN_FILES: Final = 256
 
 
@@ -46,6 +47,14 @@ def check_open_files() -> None:
             f"a process may have {allowed} files and connections open here (`ulimit -n`), and Triton and the "
             f"web app need {_OPEN_FILES}: run `ulimit -n 1024` first, in a new shell if this one refuses"
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach what listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def free_ports(count: int) -> list[int]:

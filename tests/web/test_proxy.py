@@ -1,0 +1,123 @@
+"""The containers' proxy, as Debian's nginx, in front of the real app."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import one_client
+
+from gourmet.serving.preflight import free_ports
+
+ROOT = Path(__file__).parents[2]
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("nginx")
+AWAY = "127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def web(start: Callable[..., Any]) -> Any:
+    return start(AWAY, WEB_CONCURRENCY="1", TRUSTED_PROXIES="1")
+
+
+@pytest.fixture(scope="module")
+def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not NGINX:
+        pytest.skip("no nginx here: `apt-get install nginx-light`")
+    folder = tmp_path_factory.mktemp("nginx")
+    folder.chmod(0o777)
+    (port,) = free_ports(1)
+    config = (ROOT / "proxy" / "nginx.conf").read_text()
+    for theirs, ours in (
+        ("flask:5000", f"127.0.0.1:{web.port}"),
+        ("listen 8080", f"listen 127.0.0.1:{port}"),
+        ("/tmp/", f"{folder}/"),
+    ):
+        assert theirs in config
+        config = config.replace(theirs, ours)
+    (folder / "nginx.conf").write_text(config)
+    command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
+    with subprocess.Popen(command, stderr=(folder / "log").open("wb")) as process:
+        try:
+            end = time.monotonic() + 20
+            while time.monotonic() < end:
+                assert process.poll() is None, (folder / "log").read_text()
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                time.sleep(0.05)
+            yield replace(web, port=port)
+        finally:
+            process.terminate()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:
+    with one_client.connect(proxy.port, "127.0.0.7") as connection:
+        connection.sendall(
+            b"GET /test HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: who\r\n"
+            b"Connection: close\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 503 ")  # there is no Triton
+    eventually(lambda: " who\n" in proxy.log.read_text())
+    (line,) = (line for line in proxy.log.read_text().splitlines() if line.endswith(" who"))
+    assert "127.0.0.7" in line
+    assert "6.6.6.6" not in line
+
+
+def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> None:
+    head = (
+        b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+        b"Content-Length: 2000000\r\n\r\n"
+    )
+    with one_client.connect(proxy.port, "127.0.0.7") as connection:
+        connection.sendall(head + b"x" * 1_500_000)
+        time.sleep(0.5)
+        assert web.measured("web_photos_in_flight").get("upload", 0) == 0
+        connection.sendall(b"x" * 500_000)
+        assert b'"not_a_picture"' in connection.recv(65_536) + connection.recv(65_536)
+
+
+def test_one_address_has_some_large_uploads_and_not_all(proxy: Any) -> None:
+    head = (
+        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(one_client.connect(proxy.port, "127.0.0.7")).sendall(head + b"1\r\nx\r\n")
+        time.sleep(0.3)
+        for source, status in (("127.0.0.7", b"503"), ("127.0.0.8", b"400")):
+            with one_client.connect(proxy.port, source) as connection:
+                connection.sendall(head + b"1\r\nx\r\n0\r\n\r\n")
+                assert connection.recv(100).split()[1] == status
+
+
+def test_slow_clients_end_at_the_proxy_and_pages_come_through_it(web: Any, proxy: Any) -> None:
+    with attack_of_heads(proxy.port):
+        for _ in range(4):
+            assert proxy.request("GET", "/").status == 200
+        assert proxy.request("GET", "/healthz").seconds < 1
+    assert proxy.request("GET", "/metrics").status == 404
+    assert web.request("GET", "/metrics").status == 200
+
+
+@contextlib.contextmanager
+def attack_of_heads(port: int) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        for _ in range(170):
+            connection = held.enter_context(one_client.connect(port, "127.0.0.7"))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost")
+        yield
