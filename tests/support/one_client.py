@@ -9,12 +9,14 @@ import contextlib
 import resource
 import select
 import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+THEM: Final = "127.0.0.2"
 _HEAD: Final = b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 _PAGE: Final = b"GET /static/style.css HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n"
 _VALUES: Final = b'{"images": ["a"' + b',"a"' * 7_500_000 + b"]}"
@@ -107,6 +109,19 @@ def values(port: int, source: str) -> Callable[[], None]:
 
 
 KINDS: Final = {each.__name__: each for each in (heads, silence, bodies, unread, values)}
+
+
+@contextlib.contextmanager
+def attacked(port: int, *kinds: str) -> Iterator[None]:
+    """While a process of its own does that, from `THEM`."""
+    command = [sys.executable, __file__, str(port), THEM, *kinds]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as attacker:
+        try:
+            assert attacker.stdout
+            assert attacker.stdout.readline() == b"begun\n"
+            yield
+        finally:
+            attacker.kill()
 
 
 def main(port: int, source: str, kinds: list[str]) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, request
 from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
@@ -321,6 +321,30 @@ def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
         classifier.may_answer.set()
         assert [first.result().status_code, second.result().status_code] == [200, 200]
     assert not admission.queue._coming
+
+
+@pytest.mark.parametrize(
+    ("hops", "lines", "client"),
+    [
+        (0, b"X-Forwarded-For: 192.0.2.9\r\n", LOCAL),
+        (1, b"X-Forwarded-For: 6.6.6.6, 192.0.2.9\r\n", "192.0.2.9"),
+        (1, b"X-Forwarded-For: 6.6.6.6\r\nx-forwarded-for:192.0.2.9\r\n", "192.0.2.9"),
+        (2, b"X-Forwarded-For: 192.0.2.9, 192.0.2.8\r\n", "192.0.2.9"),
+        (2, b"X-Forwarded-For: 192.0.2.9\r\n", LOCAL),
+        (1, b"", LOCAL),
+    ],
+)
+def test_a_client_is_the_peer_or_whom_the_trusted_proxy_names(hops: int, lines: bytes, client: str) -> None:
+    app = create_app(Settings(trusted_proxies=hops, max_at_work=1), FakeClassifier(SOUP))
+    found: Admission = app.extensions["admission"]
+    head = HEAD.replace(b"Host: x\r\n", b"Host: x\r\n" + lines) + b"\r\nX-Forwarded-For: 7.7.7.7\r\n"
+    assert found.client(head, LOCAL) == client
+    # And Flask sees the same.
+    named = ",".join(line.split(b":")[1].decode() for line in lines.splitlines())
+    clients = []
+    app.before_request(lambda: clients.append(request.remote_addr))
+    post(app, HTTP_X_FORWARDED_FOR=named)
+    assert clients == [client]
 
 
 @pytest.fixture(scope="module")

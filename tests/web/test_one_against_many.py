@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import one_client
 from support.accounting import ANSWERED, Account, Load, Photo, learn
+from support.one_client import THEM, attacked
 
 AWAY = "127.0.0.1:9"
-THEM = "127.0.0.2"
 SAMPLES = Path(__file__).parents[2] / "app" / "static" / "samples"
-
-
-@contextlib.contextmanager
-def attacked(port: int, *kinds: str) -> Iterator[None]:
-    command = [sys.executable, one_client.__file__, str(port), THEM, *kinds]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as attacker:
-        try:
-            assert attacker.stdout
-            assert attacker.stdout.readline() == b"begun\n"
-            yield
-        finally:
-            attacker.kill()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,48 @@
+"""One address does its worst with connections and calls for a minute, and another's photos are answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import one_client
+from support.accounting import ANSWERED, Load, learn
+from support.stack import SAMPLES
+from support.table import Row
+
+SECONDS = 60
+
+
+@pytest.mark.timeout(600)
+def test_one_client_against_many(start: Callable[..., Any], triton: Any, table: Callable[[Row], Row]) -> None:
+    web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx", MAX_AT_WORK="8")
+    photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
+    with Load(web.url, photos, per_s=10) as load:
+        load.run_for(5)
+        begin = time.monotonic()
+        load.run_for(20)
+        usual = load.account().between(begin, time.monotonic())
+        with one_client.attacked(web.port, *one_client.KINDS):
+            begin = time.monotonic()
+            load.run_for(SECONDS)
+            during = load.account().between(begin, time.monotonic())
+            ended = time.monotonic()
+        load.run_for(10)
+    usual_s, during_s = usual.quantile_s(ANSWERED, 0.95), during.quantile_s(ANSWERED, 0.95)
+    held = not during.lost and during.count(ANSWERED) == len(during.attempts) and during_s <= 2 * usual_s
+    table(
+        during.row(
+            f"one address opens 1,400 connections in five bad ways, for {SECONDS} s",
+            seen="photos from another address are answered",
+            survived=held,
+            planned="",
+            recovery_s=load.account().recovery_s(ended),
+            figures={
+                "usual p95 ms": round(usual_s * 1000, 1),
+                "p95 ms meanwhile": round(during_s * 1000, 1),
+            },
+        )
+    )
+    assert held
