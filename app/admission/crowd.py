@@ -34,7 +34,8 @@ class Crowd(Generic[C]):
 
     def oldest(self) -> C:
         """The oldest of the peer that has most, which is the one to go where there are too many."""
-        return next(iter(max(self._of.values(), key=len)))
+        peer = max(self._of, key=lambda each: len(self._of[each]))
+        return next(iter(self._of[peer]))
 
     def late(self, now: float) -> list[C]:
         return [each for mine in self._of.values() for each, until in mine.items() if until <= now]

@@ -1,0 +1,204 @@
+"""The admission queue and the upload slots, without an app around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.admission.queue import AdmissionQueue, UploadSlots
+from app.core.errors import Overloaded, Stopping
+
+ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_turns_are_taken_in_the_order_of_arrival() -> None:
+    line, order = AdmissionQueue(1, 8, 20), []
+    line.acquire(ME)
+
+    def wait(name: int) -> None:
+        line.acquire(ME)
+        order.append(name)
+        line.release(ME)
+
+    with ThreadPoolExecutor(5) as pool:
+        for name in range(5):
+            pool.submit(wait, name)
+            eventually(lambda name=name: len(line._waiting) == name + 1)
+        line.release(ME)
+    assert order == list(range(5))
+    assert line.acquire(ME) == 0
+
+
+def test_who_comes_once_waits_for_one_turn_of_who_came_often() -> None:
+    line, order = AdmissionQueue(1, 12, 20), []
+    line.acquire(ME)
+
+    def wait(client: str) -> None:
+        line.acquire(client)
+        order.append(client)
+        line.release(client)
+
+    with ThreadPoolExecutor(7) as pool:
+        for number, client in enumerate([ME, ME, ME, ME, YOU, YOU, SHE]):
+            pool.submit(wait, client)
+            eventually(lambda many=number + 1: len(line._waiting) == many)
+        line.release(ME)
+    assert order == [ME, YOU, SHE, ME, YOU, ME, ME]
+
+
+def test_nobody_has_all_turns_or_all_places_in_the_line() -> None:
+    line = AdmissionQueue(8, 8, 20)
+    for _ in range(6):
+        assert line.acquire(ME) == 0
+    assert line.is_busy(ME)
+    assert not line.is_busy(YOU)
+    with ThreadPoolExecutor(6) as pool:
+        for number in range(6):
+            assert not line.is_full(ME)
+            pool.submit(line.acquire, ME)
+            eventually(lambda many=number + 1: len(line._waiting) == many)
+        assert line.is_full(ME)
+        assert line.acquire(YOU) == 0
+        assert not line.is_full(YOU)
+        line.close()
+        for _ in range(6):
+            line.release(ME)
+
+
+def test_beyond_the_line_nobody_waits() -> None:
+    line = AdmissionQueue(1, 0, 20)
+    assert not line.is_full(ME)
+    line.acquire(ME)
+    assert line.is_full(YOU)
+    with pytest.raises(Overloaded):
+        line.acquire(YOU)
+    line.release(ME)
+    assert not line.is_full(YOU)
+
+
+def test_who_waited_too_long_is_sent_away_and_leaves_no_gap() -> None:
+    line = AdmissionQueue(1, 2, 0.05)
+    line.acquire(ME)
+    with pytest.raises(Overloaded):
+        line.acquire(ME)
+    line.release(ME)
+    assert line.acquire(ME) == 0
+
+
+def test_a_slow_pace_makes_the_line_short() -> None:
+    """At a turn a second, ten seconds are ten places, however many there are."""
+    clock = [0.0]
+    line = AdmissionQueue(1, 100, 10, now=lambda: clock[0])
+    line.acquire(ME)
+    with ThreadPoolExecutor(60) as pool:
+        for _ in range(50):
+            pool.submit(line.acquire, ME)
+        eventually(lambda: len(line._waiting) == 50)
+        assert not line.is_full(ME)
+        for left in range(49, 20, -1):
+            clock[0] += 1
+            line.release(ME)
+            assert len(line._waiting) == left
+        assert line.is_full(ME)
+        assert not line.is_full(YOU)  # whose turn is the next but one
+        while len(line._waiting) > 5:
+            clock[0] += 1
+            line.release(ME)
+        assert not line.is_full(ME)
+        clock[0] += 30  # nothing has ended for long
+        assert line.is_full(ME)
+        assert line.is_full(YOU)
+        line.close()
+
+
+def test_a_line_that_was_full_is_kept_short_until_it_was_empty() -> None:
+    line = AdmissionQueue(4, 8, 20)
+
+    def come(many: int) -> None:
+        for _ in range(many):
+            assert not line.is_full(ME)
+            now_waiting = len(line._waiting) + 1
+            pool.submit(line.acquire, ME)
+            eventually(lambda so_many=now_waiting: len(line._waiting) == so_many)
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            line.acquire(ME)
+        come(6)
+        for _ in range(4):
+            assert line.is_full(ME)
+            line.release(ME)
+        come(1)  # its share of four, who may wait now
+        assert line.is_full(ME)
+        for _ in range(3):
+            line.release(ME)
+        come(6)
+        assert line.is_full(ME)
+        line.close()
+
+
+def test_who_is_about_to_wait_counts_for_a_moment() -> None:
+    clock = [0.0]
+    line = AdmissionQueue(1, 2, 10, now=lambda: clock[0])
+    line.acquire(ME)
+    line.expect(7, ME)
+    assert not line.is_full(YOU)
+    line.expect(8, YOU)
+    assert line.is_full(SHE)
+    line.forget(8)
+    assert not line.is_full(SHE)
+    line.expect(9, SHE)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(line.acquire, ME, 7)  # no longer about to
+        eventually(lambda: len(line._waiting) == 1)
+        assert line.is_full(YOU)
+        clock[0] += 1  # that upload is a slow one, and holds no place in the line
+        assert not line.is_full(YOU)
+        line.close()
+
+
+def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on() -> None:
+    line = AdmissionQueue(1, 5, 20)
+    line.acquire(ME)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(line.acquire, ME) for _ in range(2)]
+        eventually(lambda: len(line._waiting) == 2)
+        line.close()
+        assert {type(each.exception()) for each in waiting} == {Stopping}
+    with pytest.raises(Stopping):
+        line.acquire(ME)
+    line.release(ME)
+
+
+def test_the_door_counts_uploads_and_the_bytes_that_came() -> None:
+    door = UploadSlots(uploads=4, held_bytes=100)
+    door.enter(ME, 500)  # larger than all that is allowed, but alone
+    door.hold(ME, 60, already=0)
+    door.hold(ME, 60, already=60)
+    with pytest.raises(Overloaded):
+        door.enter(YOU, 1)
+    door.forget(ME, 80)
+    with pytest.raises(Overloaded):
+        door.enter(YOU, 70)
+    door.enter(YOU, 0)  # does not say how much will come
+    door.hold(YOU, 40, already=0)
+    with pytest.raises(Overloaded):
+        door.hold(YOU, 30, already=40)
+    door.forget(YOU, 40)
+    door.forget(ME, 40)
+    door.received(ME)
+    for _ in range(2):
+        door.enter(YOU, 100)  # of which nothing has come
+    with pytest.raises(Overloaded):
+        door.enter(YOU, 0)  # three of four are under way
+    door.enter(ME, 0)
