@@ -109,6 +109,8 @@ def values(port: int, source: str) -> Callable[[], None]:
 
 
 KINDS: Final = {each.__name__: each for each in (heads, silence, bodies, unread, values)}
+# All but the one that has the app compute as many answers as its buffers hold.
+CHEAP: Final = [kind for kind in KINDS if kind != "unread"]
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -32,7 +33,6 @@ def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if not NGINX:
         pytest.skip("no nginx here: `apt-get install nginx-light`")
     folder = tmp_path_factory.mktemp("nginx")
-    folder.chmod(0o777)
     (port,) = free_ports(1)
     config = (ROOT / "proxy" / "nginx.conf").read_text()
     for theirs, ours in (
@@ -42,9 +42,11 @@ def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ):
         assert theirs in config
         config = config.replace(theirs, ours)
+    if os.geteuid() == 0:  # or nginx becomes another user, which the folder of the tests is closed to
+        config = f"user root;\n{config}"
     (folder / "nginx.conf").write_text(config)
     command = [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"]
-    with subprocess.Popen(command, stderr=(folder / "log").open("wb")) as process:
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             end = time.monotonic() + 20
             while time.monotonic() < end:
@@ -80,7 +82,7 @@ def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> N
 
 def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> None:
     head = (
-        b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\n"
+        b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nConnection: close\r\n"
         b"Content-Length: 2000000\r\n\r\n"
     )
     with one_client.connect(proxy.port, "127.0.0.7") as connection:
@@ -88,7 +90,8 @@ def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> Non
         time.sleep(0.5)
         assert web.measured("web_photos_in_flight").get("upload", 0) == 0
         connection.sendall(b"x" * 500_000)
-        assert b'"not_a_picture"' in connection.recv(65_536) + connection.recv(65_536)
+        reply = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert b'"request_id"' in reply  # from the app, which has no Triton
 
 
 def test_one_address_has_some_large_uploads_and_not_all(proxy: Any) -> None:
