@@ -165,13 +165,14 @@ class UploadSlots:
         self._most_bytes = held_bytes
         self._bytes = Shares(held_bytes)
 
-    def enter(self, client: str, nbytes: int) -> None:
-        """Begin an upload that is said to have `nbytes`; they are not held yet, but could be."""
+    def enter(self, client: str, said: int, floor: int = 0) -> None:
+        """Begin an upload that is said to have so many bytes, which could be held; `floor` of them are."""
         with self._lock:
             if not self._uploads.allows(client):
                 raise Overloaded("uploads")
-            self._check(client, nbytes, 0)
+            self._check(client, max(said, floor), 0)
             self._uploads.take(client)
+            self._bytes.take(client, floor)
 
     def hold(self, client: str, nbytes: int, already: int) -> None:
         """`nbytes` more of an upload have arrived, of which `already` so many are held."""
@@ -193,16 +194,39 @@ class UploadSlots:
             self._bytes.give_back(client, nbytes)
 
 
+class Upload:
+    """What one request has of the slots."""
+
+    def __init__(self, slots: UploadSlots, client: str, said: int, floor: int) -> None:
+        slots.enter(client, said, floor)
+        self._slots = slots
+        self._client = client
+        self._held = floor
+        self.is_coming = True
+
+    def hold(self, nbytes: int) -> None:
+        self._slots.hold(self._client, nbytes, self._held)
+        self._held += nbytes
+
+    def received(self) -> None:
+        self.is_coming = False
+        self._slots.received(self._client)
+
+    def forget(self) -> None:
+        self._slots.forget(self._client, self._held)
+
+
 class ChargedBody:
     """A request's body whose bytes are held against its client as they are read, a megabyte at most late."""
 
-    def __init__(self, body: IO[bytes], hold: Callable[[int], None]) -> None:
+    def __init__(self, body: IO[bytes], upload: Upload) -> None:
         self._body = body
-        self._hold = hold
+        self._upload = upload
 
     def read(self, size: int) -> bytes:
         data = self._body.read(size)
-        self._hold(len(data))
+        if data:
+            self._upload.hold(len(data))
         return data
 
 
@@ -239,53 +263,50 @@ class Admission:
         client = _client()
         if not self.queue.expects(_number()) and self.queue.is_full(client):
             raise Overloaded("line")
-        said = min(request.content_length or 0, self._settings.max_call_bytes)
-        self._slots.enter(client, said)
-        g.uploading, g.held_bytes = True, 0
+        most = self._settings.max_call_bytes
+        said = min(request.content_length or 0, most)
+        g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, most))
         self._uploading.inc()
-        self._hold(min(_FLOOR_BYTES, self._settings.max_call_bytes))
 
     def charged(self, body: IO[bytes]) -> IO[bytes]:
         """The request's body, for who keeps what is read of it; reading too much raises Overloaded."""
-        return cast(IO[bytes], ChargedBody(body, self._hold))
-
-    def _hold(self, nbytes: int) -> None:
-        self._slots.hold(_client(), nbytes, g.held_bytes)
-        g.held_bytes += nbytes
+        return cast(IO[bytes], ChargedBody(body, g.upload))
 
     def acquire(self) -> None:
         """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
         self._end_upload()
         self._waiting.inc()
         try:
-            g.line_ms = self.queue.acquire(_client(), _number()) * 1000
+            client = _client()
+            g.line_ms = self.queue.acquire(client, _number()) * 1000
         finally:
             self._waiting.dec()
-        g.has_turn = True
+        g.turn_of = client
         self._working.inc()
 
     def leave(self, _: BaseException | None = None) -> None:
         """However the request ended."""
-        if "held_bytes" in g:  # it was admitted
+        if "upload" in g:  # it was admitted
             self._end_upload()
             self.queue.forget(_number())
-            self._slots.forget(_client(), g.pop("held_bytes"))
+            g.pop("upload").forget()
         self.keep_turn()()
 
     def keep_turn(self) -> Callable[[], None]:
         """Have the turn outlast the request, as of an answer in pieces; what is returned ends it, once."""
-        has_turn, client = g.pop("has_turn", False), _client()
+        client: str | None = g.pop("turn_of", None)
 
         def end() -> None:
-            if has_turn:
+            if client is not None:
                 self.queue.release(client)
                 self._working.dec()
 
         return end
 
     def _end_upload(self) -> None:
-        if g.pop("uploading", False):
-            self._slots.received(_client())
+        upload: Upload | None = g.get("upload")
+        if upload and upload.is_coming:
+            upload.received()
             self._uploading.dec()
 
 
