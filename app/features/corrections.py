@@ -20,8 +20,9 @@ from app.api.photo_calls import one_of, unstored
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.core.errors import BadRequest, CorrectionsFull
-from app.core.http import marked
+from app.core.http import client_waits, marked
 from app.features.feature import NavigationEntry, Services
+from app.triton.client import Deadline
 from gourmet.contracts import Classification
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside
@@ -61,7 +62,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
         if sent[0].fault:
             raise sent[0].fault
-        keep(folder / system.name, label, system.pixels(sent[0].data))
+        deadline = Deadline(settings.request_deadline_s, client_waits())
+        pixels = services.classifier.pixels(system, sent[0].data, deadline)
+        keep(folder / system.name, label, pixels)
         return unstored(Kept(label=label))
 
     return ()

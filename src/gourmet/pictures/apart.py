@@ -210,12 +210,14 @@ class Decoders:
         return answer
 
     def _take(self) -> _Process:
-        while self._idle:
-            process = self._idle.pop()
+        while True:
+            try:
+                process = self._idle.pop()
+            except IndexError:  # other threads take from it too
+                return _Process()
             if process.is_alive:
                 return process
             process.end()
-        return _Process()
 
     def close(self) -> None:
         """End the processes that are idle."""
