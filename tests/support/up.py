@@ -42,6 +42,8 @@ class Up:
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp), **(env or {})},
             start_new_session=True,
+            # A closing terminal ends it, also where these tests run under nohup, which a child inherits.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -6,6 +6,7 @@ import http.client
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,12 @@ def planted_web(start: StartWeb, planted_triton: RunningTriton, faults: dict[str
 
 
 def decoding(*parents: int) -> list[psutil.Process]:
-    found = [child for pid in parents for child in psutil.Process(pid).children(recursive=True)]
-    return [child for child in found if "gourmet.pictures.decoding_process" in child.cmdline()]
+    found = []
+    for child in (child for pid in parents for child in psutil.Process(pid).children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it may have ended since it was listed
+            if "gourmet.pictures.decoding_process" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def eventually(holds: Callable[[], bool], seconds: float) -> bool:

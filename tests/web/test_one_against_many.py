@@ -7,16 +7,15 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support import one_client
 from support.accounting import ANSWERED, Account, Load, Photo, learn
 from support.one_client import THEM, attacked
+from support.stack import SAMPLES
 
 AWAY = "127.0.0.1:9"
-SAMPLES = Path(__file__).parents[2] / "app" / "static" / "samples"
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +123,7 @@ def answered_p95_s(url: str, photos: list[Photo], seconds: float) -> float:
 
 def test_photos_of_others_take_at_most_twice_as_long(start: Callable[..., Any], triton: Any) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx", MAX_AT_WORK="8")
-    photos = learn(web.url, [path.read_bytes() for path in sorted(SAMPLES.glob("*.jpg"))])
+    photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
     answered_p95_s(web.url, photos, 2)
     usual_s = answered_p95_s(web.url, photos, 8)
     with attacked(web.port, *one_client.CHEAP):
