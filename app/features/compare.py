@@ -15,7 +15,7 @@ from app.admission.uploads import photo
 from app.api.photo_calls import count, one_of, phases_ms, told
 from app.api.schemas import Classified
 from app.classifier import Classifier, ServedModel
-from app.core.errors import ModelNotReady, ServingError, as_dict, for_visitor
+from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
 from app.core.health import LINK_DEADLINE_S
 from app.core.http import client_waits, marked, render, request_id
 from app.core.messages import starting_with, t
@@ -80,13 +80,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def _ask(
     classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline
 ) -> dict[str, Any] | ServingError:
-    """The model's second answer: its first also pays for what is loaded and connected only once."""
+    """The model's answer after one to the sample, which pays for what is loaded and connected only once."""
     system = model.system.name
     try:
-        classifier.classify(data, deadline, request_id(), model.info.name, system=system)
+        classifier.classify(model.system.sample(), deadline, request_id(), model.info.name, system=system)
         started = time.perf_counter()
         prediction = classifier.classify(data, deadline, request_id(), model.info.name, system=system)
         ms = (time.perf_counter() - started) * 1000
+    except BadPicture:
+        raise  # the photo's own fault: no other model would answer it
     except ServingError as error:
         return error
     timings = phases_ms(prediction.timings_ms)

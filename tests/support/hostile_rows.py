@@ -65,13 +65,18 @@ class Asker:
         return "answered" if fine else "WRONG answer to the photo among hostile rows"
 
 
-def stubs(http_url: str) -> set[int]:
-    """The processes of the Python models of the Triton at that address."""
+def server(http_url: str) -> psutil.Process:
+    """The Triton at that address."""
     port = f"--http-port={http_url.rpartition(':')[2]}"
     for process in psutil.process_iter(["cmdline"]):
         if port in (process.info["cmdline"] or ()) and "tritonserver" in process.info["cmdline"][0]:
-            return {child.pid for child in process.children()}  # and not their decoding processes
+            return process
     raise AssertionError(f"no Triton with {port}")
+
+
+def stubs(http_url: str) -> set[int]:
+    """The processes of its Python models."""
+    return {child.pid for child in server(http_url).children()}  # and not their decoding processes
 
 
 def attack(triton: Any, numbers: range) -> Counter[str]:

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gourmet.serving.preflight import free_ports
@@ -26,7 +27,7 @@ class Up:
     ) -> None:
         """`within`: a command that becomes the one that it is given, such as `unshare`."""
         # Its own folder for what it puts together, so that what it leaves can be told from others'.
-        self._tmp = tmp
+        self.tmp = tmp
         self.folders: set[str] = set()
         self.port, self.http, self.grpc, self.metrics = free_ports(4)
         ports = (
@@ -62,10 +63,10 @@ class Up:
         """Files and shared memory of a process that is gone."""
         assert self.folders, "the process never made its folder, so this would find nothing"
         memory = [path for name in self.folders for path in Path("/dev/shm").glob(f"{name}*")]
-        return [*memory, *self._tmp.iterdir()]
+        return [*memory, *self.tmp.iterdir()]
 
     def ended(self) -> bool:
-        self.folders |= {path.name for path in self._tmp.glob("gourmet-triton-*")}
+        self.folders |= {path.name for path in self.tmp.glob("gourmet-triton-*")}
         return self.process.poll() is not None
 
     def said(self, text: str) -> bool:
@@ -85,6 +86,17 @@ class Up:
         took_s = time.monotonic() - started
         self.close()
         return took_s
+
+    def kill(self) -> None:
+        """As a machine that runs short of memory might: every process at once, and none in order."""
+        launcher = psutil.Process(self.process.pid)
+        dying = [launcher, *launcher.children(recursive=True)]
+        for process in dying:
+            process.suspend()  # none ends in order while the others are killed
+        for process in dying:
+            process.kill()
+        self.process.wait(10)
+        self.close()
 
     def close(self) -> None:
         self._reader.join(5)

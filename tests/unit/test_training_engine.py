@@ -197,6 +197,18 @@ def test_a_file_that_holds_no_tensors_is_named(content: bytes, tmp_path: Path) -
         load_tensors(path)
 
 
+def test_weights_that_would_run_code_are_refused_and_run_none(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    path = tmp_path / "weights.pth"
+    torch.save({"a": Harmful()}, path)
+    with pytest.raises(GourmetError, match="would run code out of it"):
+        load_tensors(path)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_truncated_file_of_weights_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_tensors(path, {"a": torch.ones(1000)}, {"system": "x"})

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from support.triton import MODELS, some_models
 from support.up import GOURMET, Up
@@ -135,14 +134,7 @@ def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(u
     of_running = there()
     dies = started()
     of_killed = there() - of_running
-    launcher = psutil.Process(dies.process.pid)
-    dying = [launcher, *launcher.children(recursive=True)]
-    for process in dying:
-        process.suspend()  # none ends in order while the others are killed
-    for process in dying:
-        process.kill()
-    dies.process.wait(10)
-    dies.close()
+    dies.kill()
     left = {path.name for path in of_killed & there()}
     own = (f"triton-{dies.http}.json", "web-metrics-*", "gourmet-triton-????????????", "gourmet-triton-*-*")
     for kind in own:

@@ -1,0 +1,181 @@
+"""What one request may cost at most, of any format on any route, and which costs most for each byte sent."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from support import dear, hostile, hostile_rows
+from support.cost import Cost, Stack
+from support.table import Row
+from support.web_app import WebApp, form
+
+from gourmet.systems.digits.contract import SYSTEM as DIGITS
+
+# The budget of a request, whoever computes for it: of one photo, and of what asks for more on purpose, which
+# is every served model, sixteen photos, or a model 246 times.
+CPU_S: Final = 4.0
+MB: Final = 400.0
+HEAT_MAP: Final = "/api/v1/explain"
+MORE: Final = ("/compare", HEAT_MAP)
+MORE_CPU_S: Final = 8.0
+MORE_MB: Final = 1000.0
+WALL_S: Final = 11.0
+SEARCH_S: Final = float(os.environ.get("FUZZ_DEAR_S", "60")) / 4
+JPEG: Final = {"Content-Type": "image/jpeg"}
+JSON: Final = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+    def send(self, web: WebApp) -> int:
+        headers = {"Accept": "application/json", **self.headers}
+        return web.request("POST", self.path, self.body, **headers).status
+
+
+def as_form(path: str, photo: bytes) -> Request:
+    return Request(path, *form(photo))
+
+
+def as_json(photo: bytes, count: int) -> Request:
+    images = [base64.b64encode(photo).decode()] * count
+    return Request("/api/v1/classify", json.dumps({"images": images}).encode(), JSON)
+
+
+def of_photo(photo: bytes) -> Iterator[Request]:
+    """Every way that a photo can take."""
+    for path in ("/predict", "/compare", "/digits"):
+        yield as_form(path, photo)
+    for path in ("/api/v1/classify", "/api/v1/digits", HEAT_MAP):
+        yield Request(path, photo, JPEG)
+    sixteen = as_json(photo, 16)
+    yield sixteen if len(sixteen.body) < 30_000_000 else as_json(photo, 1)
+
+
+def others() -> Iterator[tuple[str, Request]]:
+    """Bodies that cost something before any photo is found in them."""
+    tiny = b'{"images": ["a"' + b',"a"' * 7_500_000 + b"]}"
+    yield "json of tiny strings", Request("/api/v1/classify", tiny, JSON)
+    yield "json, deep", Request("/api/v1/classify", b"[" * 10_000_000, JSON)
+    escaped = b'{"images": ["' + b"\\u0041" * 5_000_000 + b'"]}'
+    yield "json, one string", Request("/api/v1/classify", escaped, JSON)
+    yield "json, a number", Request("/api/v1/classify", b'{"images": [' + b"9" * 20_000_000 + b"]}", JSON)
+    parts = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx\r\n" * 200_000 + b"--b--\r\n"
+    multipart = "multipart/form-data; boundary="
+    yield "form of many parts", Request("/predict", parts, {"Content-Type": f"{multipart}b"})
+    dashes = b"--b\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n" + b"\r\n--b" * 2_500_000
+    yield "form of ends", Request("/predict", dashes, {"Content-Type": f"{multipart}bb"})
+    fields = {"Content-Type": "application/x-www-form-urlencoded"}
+    yield "urlencoded", Request("/predict", b"a=%41&" * 2_500_000, fields)
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    request: Request
+    status: int
+    cost: Cost
+
+    @property
+    def ms_per_kb(self) -> float:
+        return self.cost.cpu_s * 1e6 / (len(self.request.body) + 500)
+
+    @property
+    def is_more(self) -> bool:
+        return self.request.path in MORE or self.request.headers == JSON
+
+    @property
+    def is_dear(self) -> bool:
+        cpu_s, mb = (MORE_CPU_S, MORE_MB) if self.is_more else (CPU_S, MB)
+        return self.cost.cpu_s > cpu_s or self.cost.peak_mb > mb or self.cost.wall_s > WALL_S
+
+    def __str__(self) -> str:
+        return f"{self.name} to {self.request.path} ({len(self.request.body):,} bytes, {self.status})"
+
+
+class Meter:
+    def __init__(self, web: WebApp, stack: Stack) -> None:
+        self._web = web
+        self._stack = stack
+        self.found: list[Found] = []
+
+    def measure(self, name: str, request: Request) -> Found:
+        statuses: list[int] = []
+        cost = self._stack.cost(lambda: statuses.append(request.send(self._web)))
+        self.found.append(Found(name, request, statuses[0], cost))
+        return self.found[-1]
+
+    def search(self, build: Callable[[dear.Recipe], bytes]) -> bytes:
+        """The dearest of a kind that a short search finds, asked for by a form."""
+        end = time.monotonic() + SEARCH_S
+        in_time = itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
+
+        def cost(photo: bytes) -> float:
+            return self.measure(f"{build.__name__} by search", as_form("/predict", photo)).cost.cpu_s
+
+        return dear.dearest(build, cost, in_time, seed=int(time.time())).data
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
+def test_the_dearest_requests(
+    start: Callable[..., Any], triton: Any, table: Callable[[Row], Row], model: str
+) -> None:
+    web = start(triton.http_url, FOOD11_MODEL_NAME=model, WEB_CONCURRENCY="1", UPLOAD_DEADLINE_S="30")
+    meter = Meter(web, Stack(web.process.pid, hostile_rows.server(triton.http_url).pid))
+    for request in of_photo(DIGITS.sample()):
+        request.send(web)  # what is started when it is first needed is there from here on
+    photos = {**hostile.bombs(), "arithmetic jpeg": hostile.arithmetic_jpeg()}
+    photos["tiff of an arithmetic jpeg"] = hostile.tiff_of(hostile.arithmetic_jpeg())
+    photos |= {f"{build.__name__} by search": meter.search(build) for build in dear.BUILDERS}
+    for name, photo in photos.items():
+        for request in of_photo(photo):
+            meter.measure(name, request)
+    for name, request in others():
+        meter.measure(name, request)
+
+    found = meter.found
+    of_one = [each for each in found if not each.is_more]
+    of_more = [each for each in found if each.is_more]
+    dearest, dearest_of_more = (max(each, key=lambda one: one.cost.cpu_s) for each in (of_one, of_more))
+    per_byte = max(of_one, key=lambda one: one.ms_per_kb)
+    statuses = Counter(str(one.status) for one in found)
+    broken = {status: count for status, count in statuses.items() if status in ("500", "502")}
+    too_dear = [one for one in found if one.is_dear]
+    table(
+        Row(
+            tried=f"the dearest requests on every route, each alone, to {model}",
+            times=1,
+            requests=len(found),
+            answered=statuses["200"],
+            refused={status: n for status, n in statuses.items() if status != "200" and status not in broken},
+            wrong=broken | ({"too dear": len(too_dear)} if too_dear else {}),
+            silent={},
+            recovery_s=None,
+            seen=f"an answer or the reason; of one photo dearest was {dearest}, for its bytes {per_byte}; "
+            f"of what asks for more {dearest_of_more}",
+            survived=not (broken or too_dear),
+            figures={
+                "processor seconds of one photo at most": round(dearest.cost.cpu_s, 2),
+                "of what asks for more": round(dearest_of_more.cost.cpu_s, 2),
+                "processor milliseconds per KB of one photo at most": round(per_byte.ms_per_kb),
+                "megabytes of one photo at most": round(max(one.cost.peak_mb for one in of_one)),
+                "of all": round(max(one.cost.peak_mb for one in found)),
+                "seconds until the answer at most": round(max(one.cost.wall_s for one in found), 1),
+            },
+        )
+    )
+    assert not broken, [str(one) for one in found if str(one.status) in broken]
+    assert not too_dear, [f"{one}: {one.cost}" for one in too_dear]

@@ -1,0 +1,70 @@
+"""Decoders that never return, crash or take a gigabyte: each costs its own request, and nobody else's."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.accounting import ANSWERED, Load, learn
+from support.planted import gif, plant
+from support.stack import SAMPLES
+from support.table import Row
+from support.triton import RunningTriton, run_triton, some_models
+
+SECONDS = 60
+FAULTS = ("never returns", "sleeps", "crashes", "takes a gigabyte")
+
+
+@pytest.fixture
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return plant(tmp_path_factory.mktemp("fault"))
+
+
+@pytest.fixture
+def planted(faults: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in faults.items():
+            patch.setenv(name, value)
+        yield from run_triton(some_models(tmp_path_factory.mktemp("planted") / "models", "food_classifier"))
+
+
+@pytest.mark.timeout(600)
+def test_stuck_decoders(
+    start: Callable[..., Any], planted: RunningTriton, faults: dict[str, str], table: Callable[[Row], Row]
+) -> None:
+    web = start(planted.http_url, **faults)
+    photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
+    said: Counter[str] = Counter()
+    over = threading.Event()
+
+    def send(fault: str) -> None:
+        while not over.is_set():
+            answer = web.predict(gif(fault))
+            said[f"{answer.status} {answer.json['error']['code']}"] += 1
+
+    senders = [threading.Thread(target=send, args=(fault,)) for fault in FAULTS]
+    with Load(web.url, photos, per_s=5) as load:
+        load.run_for(5)
+        for sender in senders:
+            sender.start()
+        load.run_for(SECONDS)
+        over.set()
+        for sender in senders:
+            sender.join()
+        load.run_for(5)
+    account = load.account()
+    held = not account.lost and account.count(ANSWERED) == len(account.attempts)
+    table(
+        account.row(
+            f"pictures whose decoder never returns, crashes or takes a gigabyte, for {SECONDS} s",
+            seen="whoever sent one gets its refusal; the photos of all others are answered",
+            survived=held,
+            planned="",
+            figures={f"stuck ones answered {what}": count for what, count in said.items()},
+        )
+    )
+    assert held, (account.lost, said)
+    assert said.total() > len(FAULTS)
