@@ -7,10 +7,13 @@ WEB_CONCURRENCY.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from gunicorn.glogging import Logger
@@ -72,6 +75,8 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
     accesslog = None
 
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
+# Of each kind, several times what a worker counts with all that is served here.
+_METRICS_BYTES = 1 << 20
 
 
 def on_starting(server: Any) -> None:
@@ -89,6 +94,22 @@ def on_starting(server: Any) -> None:
 
 def post_fork(server: Any, worker: Any) -> None:
     malloc.use(malloc.WEB)
+    if folder := os.environ.get(_METRICS):
+        _reserve(Path(folder))
+
+
+def _reserve(folder: Path) -> None:
+    """Wait until there is room for what this worker counts: it is written through maps of these files, and
+    whoever writes where the disk has no room for it is ended by the kernel."""
+    while True:
+        try:
+            for kind in ("counter", "gauge_livesum", "histogram"):
+                with (folder / f"{kind}_{os.getpid()}.db").open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, _METRICS_BYTES)
+            return
+        except OSError as exc:
+            logging.getLogger("gunicorn.error").error("no room for metrics in %s (%s): waiting", folder, exc)
+            time.sleep(1)
 
 
 def child_exit(server: Any, worker: Any) -> None:

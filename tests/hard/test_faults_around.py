@@ -6,6 +6,8 @@ import contextlib
 import shutil
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -124,6 +126,12 @@ def test_full(apart: Product, table: Keep, what: str) -> None:
         fill(filler)
         try:
             assert filler.stat().st_size > 1 << 20
+            for number in range(60):  # what is counted for the first time wants room too
+                path = ("lab", "compare", "digits", "test", "healthz", "api/docs", f"static/{number}")[
+                    number % 7
+                ]
+                with contextlib.suppress(urllib.error.HTTPError):
+                    urllib.request.urlopen(f"{apart.url}/{path}", timeout=10).close()
             yield
         finally:
             filler.unlink()

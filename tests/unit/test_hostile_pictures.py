@@ -156,6 +156,15 @@ def cost_s(data: bytes) -> float:
     return time.process_time() - began
 
 
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "tiff"])
+def test_a_header_that_ends_anywhere_is_read_or_refused(kind: str) -> None:
+    """Found: eleven bytes, of which the last begin a frame, were an error of the server."""
+    data = hostile.seeds()[kind]
+    for end in range(min(len(data), 2000)):
+        with contextlib.suppress(PictureError):
+            header.read(data[:end])
+
+
 # Found: four kilobytes took a minute.
 @pytest.mark.parametrize("frame", sorted(set(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}))
 def test_a_jpeg_of_a_coding_that_hardly_anything_writes_is_refused_by_its_header(frame: int) -> None:
