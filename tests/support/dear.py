@@ -209,4 +209,23 @@ def avif(recipe: Recipe) -> bytes:
     return bytes(data)
 
 
+def json_call(recipe: Recipe) -> bytes:
+    """A call of the API, whose values are many, deep, long, or written in the longest way."""
+    kinds = (
+        b'"a",',
+        b"[",
+        b'{"images":',
+        b'"\\u00e9\\ud83d\\ude00",',
+        b"1e308,",
+        b"0.1234567890123456789,",
+        b" \t\n",
+        b'"QUJD",',
+        b'{"a":{},"b":[]},',
+        b"9",
+    )
+    inner = b"".join(recipe.one(kinds) * recipe.between(1, 2_000_000) for _ in range(recipe.between(1, 4)))
+    begin = recipe.one((b'{"images": [', b"[", b'{"model": "x", "images": [', b'{"images": "'))
+    return (begin + inner)[:30_000_000] + recipe.one((b"", b'""]}', b"]" * 1000))
+
+
 BUILDERS: Final = (jpeg, png, tiff, webp, avif)
