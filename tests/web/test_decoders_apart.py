@@ -75,7 +75,6 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
         body, content = form(data)
         return planted_web.request("POST", path, body, Accept="application/json", **content)
 
-    usual = min(ask(sample).seconds for _ in range(5))
     with ThreadPoolExecutor() as pool:
         stuck = pool.submit(ask, gif(fault))
         time.sleep(0.5)
@@ -83,7 +82,8 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
         assert not stuck.done()
         answer = stuck.result()
     assert [each.status for each in honest] == [200] * 10
-    assert sorted(each.seconds for each in honest)[8] < 4 * usual + 0.1
+    # None waits for the decoder; what that costs them is in tests/hard's row.
+    assert max(each.seconds for each in honest) < apart.WALL_S / 4
     assert answer.status == 504
     assert answer.json["error"]["code"] == "too_slow"
     assert answer.seconds < apart.WALL_S + 1.5
