@@ -46,6 +46,8 @@ _JPEG_METADATA: Final = frozenset((*range(0xE1, 0xF0), 0xFE)) - {0xEE}
 _BETWEEN_SCANS: Final = frozenset((0xC4, *range(0xDA, 0xDE), *range(0xE0, 0xF0), 0xFE))
 _MARKER: Final = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)
 _BLOCK_BYTES: Final = 1 << 20
+# Where less is left than this, looking for markers one by one takes less time than setting numpy to work.
+_FEW_BYTES: Final = 65_536
 _EXIF: Final = b"Exif\0\0"
 _ORIENTATION: Final = 0x0112
 
@@ -146,7 +148,10 @@ def _scans(data: bytes, at: int) -> tuple[int, bool]:
 
 
 def _marker_places(data: bytes, at: int) -> Iterator[int]:
-    """Where in the scans something stands that looks like a marker: numpy finds it in a fifth of the time."""
+    """Where in the scans something stands that looks like a marker: of megabytes numpy finds it soonest."""
+    if len(data) - at < _FEW_BYTES:
+        yield from (found.start() for found in _MARKER.finditer(data, at))
+        return
     for begin in range(at, len(data) - 1, _BLOCK_BYTES):
         block = np.frombuffer(data, np.uint8, min(_BLOCK_BYTES + 1, len(data) - begin), begin)
         # 0xFF with anything behind it but 0, 0xFF and restarts. Not by operators, each of whose results the
