@@ -186,7 +186,7 @@ def test_a_shape_the_config_allows_and_the_file_does_not_is_refused_with_both_si
 
 def test_bytes_that_are_no_text_are_refused_by_name(onnx_lab: Any) -> None:
     onnx_lab.serve("text", "(string[batch, 1] words) => (string[batch, 1] same) { same = Identity(words) }")
-    with pytest.raises(InferenceServerException, match=r"input 'words' .* no UTF-8 text"):
+    with pytest.raises(InferenceServerException, match=r"input 'words' .* not UTF-8 text"):
         onnx_lab.ask("text", {"words": np.array([[b"\xff\xd8\xff"]], np.object_)})
 
 

@@ -30,7 +30,7 @@ class OnnxLab:
         the bytes of a file that is perhaps no model at all.
         """
         path = self.repository / name / "1" / file
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)  # a test that is asked once more
         path.write_bytes(model if isinstance(model, bytes) else _compiled(model))
         if config is not None:
             text = f'backend: "onnxruntime"\n{config}'

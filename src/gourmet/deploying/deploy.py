@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -25,22 +25,26 @@ _LOADS_WITHIN_S: Final = 180.0
 
 
 def deploy(
-    deployment: Deployment, form: str, repository: Path, number: int | None = None
+    deployment: Deployment,
+    form: str,
+    repository: Path,
+    number: int | None = None,
+    served: Callable[[Path], None] = lambda _version: None,
 ) -> tuple[Path, Sequence[Check]]:
     """Put a model of the format `form` into `repository`, or raise and leave everything as it was.
 
-    Returns the new version's folder and the checks that it passed.
+    Returns the new version's folder and the checks that it passed. `served` is called with it in place, and
+    may still refuse it.
     """
     target = deployment.targets[form]
     model = repository / target.model
     with contextlib.ExitStack() as undo:
-        if target.new_folder and not model.exists():
-            model.mkdir(parents=True)
-            undo.callback(shutil.rmtree, model)
-            for name, text in target.new_folder.items():
-                (model / name).write_text(text, encoding="utf-8")
+        new = target.new_folder and not model.exists()
+        if new:
+            _make_folder(model, undo)
+            _write_files(model, target.new_folder, undo)
         read_config(model)  # a model that Triton could not load is better refused before the work
-        with staged(model, target.file, number) as (aside, final):
+        with staged(model, target.file, number, alone=target.replaces, served=served) as (aside, final):
             file = aside / target.file
             form_facts = target.build(file)
             checks = target.verify(file)
@@ -60,36 +64,72 @@ def deploy(
                 },
                 **deployment.facts,
                 "calibration": dict(deployment.calibration),
+                "dims": {name: list(dims) for name, dims in target.dims.items()},
                 "gate": [vars(check) for check in checks],
             }
             (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             file.chmod(0o644)
-        write_calibration(model, int(final.name))
+            if target.replaces and not new:
+                # Not before: a server that polls would serve the version before with this config.
+                _write_files(model, target.new_folder, undo)
+        write_config(model, int(final.name))
         undo.pop_all()
     return final, checks
 
 
+def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
+    for folder in reversed([model, *(each for each in model.parents if not each.exists())]):
+        folder.mkdir()
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _write_files(model: Path, files: Mapping[str, str], undo: contextlib.ExitStack) -> None:
+    """Write each, and have `undo` put back what was there."""
+    for name, text in files.items():
+        path = model / name
+        if path.exists():
+            undo.callback(write_whole, path, path.read_text(encoding="utf-8"))
+        else:
+            undo.callback(path.unlink, missing_ok=True)
+        write_whole(path, text)
+
+
 @contextlib.contextmanager
-def staged(model: Path, exported: str, number: int | None = None) -> Iterator[tuple[Path, Path]]:
+def staged(
+    model: Path,
+    exported: str,
+    number: int | None = None,
+    *,
+    alone: bool = False,
+    served: Callable[[Path], None] = lambda _version: None,
+) -> Iterator[tuple[Path, Path]]:
     """Yield a folder to build a version of `model` in and the place that it takes if nothing failed.
 
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
-    that it takes its place by a rename; Triton looks only at folders that are numbers. All files of
-    the latest version but the `exported` one are taken over: a Python model's code belongs to no
-    export.
+    that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
+    stand `alone`, all files of the latest version but the `exported` one are taken over: a Python model's
+    code belongs to no export. Where `served` raises, the version that it took the place of is back.
     """
     before = versions(model)
     final = model / str(number or (before[-1] + 1 if before else 1))
     aside, replaced = model / f".next.{os.getpid()}", model / f".old.{os.getpid()}"
     aside.mkdir()
     try:
-        if before:
+        if before and not alone:
             skipped = shutil.ignore_patterns(exported, MANIFEST, "__pycache__")
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
         if final.exists():
             final.rename(replaced)
-        aside.rename(final)
+        try:
+            aside.rename(final)
+            served(final)
+        except BaseException:
+            if final.exists():
+                final.rename(aside)
+            if replaced.exists():
+                replaced.rename(final)
+            raise
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -107,17 +147,30 @@ def rollback(model: Path) -> tuple[int, int]:
     withdrawn = model / f".withdrawn-{latest}"
     shutil.rmtree(withdrawn, ignore_errors=True)
     (model / str(latest)).rename(withdrawn)
-    write_calibration(model, before)
+    write_config(model, before)
     return latest, before
 
 
-def write_calibration(model: Path, number: int) -> None:
-    """Put the calibration that the manifest of version `number` has, if any, into the model's config."""
+def write_config(model: Path, number: int) -> None:
+    """Put what the manifest of version `number` has for the model's config, if anything, into it."""
     manifest = model / str(number) / MANIFEST
     if manifest.exists():
-        numbers = json.loads(manifest.read_text(encoding="utf-8")).get("calibration") or {}
-        if numbers:
-            set_parameters(model / "config.pbtxt", {name: f"{value:.4f}" for name, value in numbers.items()})
+        about, config = json.loads(manifest.read_text(encoding="utf-8")), model / "config.pbtxt"
+        if numbers := about.get("calibration"):
+            set_parameters(config, {name: f"{value:.4f}" for name, value in numbers.items()})
+        if dims := about.get("dims"):
+            set_dims(config, dims)
+
+
+def set_dims(config: Path, dims: Mapping[str, Sequence[int]]) -> None:
+    """Write the shapes of these inputs and outputs into the file `config`; its comments stay."""
+    text = config.read_text(encoding="utf-8")
+    for name, shape in dims.items():
+        entry = rf'(name:\s*"{re.escape(name)}"[^}}]*?dims:\s*)\[[^\]]*\]'
+        text, found = re.subn(entry, rf"\g<1>[ {', '.join(map(str, shape))} ]", text)
+        if found != 1:
+            raise RepositoryError(f"{config} has no input or output {name!r} whose dims could be set")
+    write_whole(config, text)
 
 
 def set_parameters(config: Path, values: Mapping[str, str]) -> None:

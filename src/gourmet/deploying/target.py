@@ -38,6 +38,10 @@ class Target:
     verify: Callable[[Path], Sequence[Check]]  # compares what was built with what it was made of
     # The files of a model that the repository does not have yet; none where it has to be there.
     new_folder: Mapping[str, str] = field(default_factory=dict)
+    # Those files take the place of the ones that are there, and a version takes nothing over from another.
+    replaces: bool = False
+    # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
+    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,11 @@ class Export(Protocol):
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         """Read `weights`, of `architecture` where they do not say it, and the examples to verify with."""
+
+
+@runtime_checkable
+class TakesCheckpoints(Protocol):
+    """What an EXPORT is besides, where it knows the checkpoints that others publish."""
+
+    def find(self, checkpoint: str) -> Path:
+        """The weights of a folder, or of a public name; raises GourmetError."""

@@ -18,6 +18,7 @@ from gourmet.errors import GourmetError
 
 # The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
+_SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,16 @@ def integer_parameter(model_config: Mapping[str, Any], name: str) -> int:
             "it must be a whole number, 0 for the default"
         )
     return int(text)
+
+
+def switch(model_config: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """A parameter of the config that is on or off."""
+    text = parameter(model_config, name).lower()
+    if not text:
+        return default
+    if text not in _SWITCHES:
+        raise GourmetError(f'parameter "{name}" is {text!r}; it must be one of {", ".join(_SWITCHES)}')
+    return _SWITCHES[text]
 
 
 def instance_count(model_config: Mapping[str, Any]) -> int:

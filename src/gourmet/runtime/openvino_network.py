@@ -37,6 +37,18 @@ def engine(config: Mapping[str, Any]) -> str:
     return name
 
 
+def new_core() -> Any:
+    """openvino.Core(), without the tools for converting models that openvino imports.
+
+    They report that over the network; without them it imports in two thirds of the time, and says nothing to
+    anybody.
+    """
+    sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino.Core()
+
+
 class OpenVinoNetwork:
     """The file, compiled for so many threads.
 
@@ -46,12 +58,7 @@ class OpenVinoNetwork:
     """
 
     def __init__(self, path: Path, threads: int, *, batched: bool) -> None:
-        # openvino imports its tools for converting models, and they report that over the network; without
-        # them it imports in two thirds of the time, and says nothing to anybody.
-        sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]
-        import openvino
-
-        core = openvino.Core()
+        core = new_core()
         options = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,

@@ -9,14 +9,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import onnx_batches as batches
 import onnx_engine as engines
 import onnx_session as sessions
 import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
+from gourmet.runtime import batches
 from gourmet.runtime.instances import cpu_threads, wanted_device
 
 _LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
@@ -57,7 +56,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._read(request) for request in requests]
         batches.answer_all(jobs, self._run, self._stack, batched=self._batched)
-        return [_response(job) for job in jobs]
+        return [batches.response(pb_utils, job, (sessions.InvalidArgument,)) for job in jobs]
 
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
         job = batches.Job({}, list(request.requested_output_names()))
@@ -76,14 +75,3 @@ class TritonPythonModel:
                 f"input {name!r} has shape {list(array.shape)}, the ONNX file takes {list(takes)}"
             )
         return batches.text(name, array) if name in self._strings else array
-
-
-def _response(job: batches.Job) -> pb_utils.InferenceResponse:
-    if job.error is None:
-        # Triton has no scalars; at least one dimension is what the config promises.
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
-        )
-    invalid = isinstance(job.error, (batches.BadRequest, sessions.InvalidArgument))
-    code = pb_utils.TritonError.INVALID_ARG if invalid else pb_utils.TritonError.INTERNAL
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))

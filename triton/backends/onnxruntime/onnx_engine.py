@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx_batches as batches
 import onnx_session as sessions
 import onnx_signature as signatures
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import openvino_network
+from gourmet.runtime import batches, openvino_network
 from gourmet.runtime.instances import Device, cpu_threads
 
 

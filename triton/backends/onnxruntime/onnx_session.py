@@ -18,6 +18,7 @@ from gourmet.runtime.instances import (
     instance_count,
     integer_parameter,
     parameter,
+    switch,
 )
 from gourmet.runtime.openvino_network import ENGINE_PARAMETER
 
@@ -43,7 +44,6 @@ _GRAPH_LEVELS: Final = {
     1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-_SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
 class SessionError(Exception):
@@ -146,16 +146,6 @@ def run_options(config: Mapping[str, Any]) -> ort.RunOptions:
     if shrinkage:
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
     return options
-
-
-def switch(config: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """A parameter of the config that is on or off."""
-    text = parameter(config, name).lower()
-    if not text:
-        return default
-    if text not in _SWITCHES:
-        raise SessionError(f'parameter "{name}" is {text!r}; it must be one of {", ".join(_SWITCHES)}')
-    return _SWITCHES[text]
 
 
 def _graph_level(config: Mapping[str, Any]) -> Any:

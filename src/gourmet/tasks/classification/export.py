@@ -41,7 +41,7 @@ _FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown 
 )
 _FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
 # Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
-_no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
+no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
 Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
 
@@ -113,10 +113,7 @@ class TorchScript:
 
     def __call__(self, source: Source) -> Target:
         def opened(path: Path) -> Answers:
-            with _no_advice():
-                network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
-                served = torch.jit.optimize_for_inference(torch.jit.freeze(network))
-                return eager(served, source.system.normalise)
+            return open_torchscript(path, source.system.normalise)
 
         verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
         return Target(self.model, "model.pt", partial(self._write, source), verify)
@@ -124,7 +121,7 @@ class TorchScript:
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         """Freezing and fusing are the server's: what they make cannot be saved."""
         example = source.example(2)
-        with torch.no_grad(), _no_advice():
+        with torch.no_grad(), no_advice():
             traced = torch.jit.trace(source.network, example)  # type: ignore[no-untyped-call]
         traced.save(str(path))
         return {
@@ -141,7 +138,7 @@ def export_onnx(
     A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
     """
     # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
-    with _no_advice():
+    with no_advice():
         torch.onnx.export(
             network,
             (example,),
@@ -154,7 +151,12 @@ def export_onnx(
         )
 
 
-def eager(network: nn.Module, normalise: Normalise) -> Answers:
+def as_it_is(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Nothing to normalise: what is asked is the network's own input."""
+    return values
+
+
+def eager(network: nn.Module, normalise: Normalise = as_it_is) -> Answers:
     """A network asked with pixels."""
 
     def answers(pixels: Pixels) -> Scores:
@@ -164,11 +166,18 @@ def eager(network: nn.Module, normalise: Normalise) -> Answers:
     return answers
 
 
+def open_torchscript(path: Path, normalise: Normalise = as_it_is) -> Answers:
+    """`path` opened as it is served: frozen, and fused for this machine."""
+    with no_advice():
+        network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
+        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)), normalise)
+
+
 def open_onnx(
     path: Path,
     name: str,
     output: str,
-    normalise: Normalise = lambda pixels: pixels,
+    normalise: Normalise = as_it_is,
     *,
     batched: bool = True,
 ) -> Answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +85,26 @@ def close_answers(
         )
     )
     return checks
+
+
+def near_answers(
+    network: Answers, model: Answers, rows: Pixels, batches: Sequence[int], allowed: float
+) -> Iterator[Check]:
+    """For models of any precision: scores within `allowed`, and a best class that the network scores so too.
+
+    A class that it scores as high as its own but for that difference is not another answer.
+    """
+    agreeing, asked = 0, 0
+    for size in batches:
+        mine, right = _asked(model, rows[:size]), _asked(network, rows[:size])
+        difference = float(np.abs(mine - right).max())
+        yield Check(
+            f"largest difference, batch {size}", f"{difference:.1e}", f"{allowed:.1e}", difference <= allowed
+        )
+        chosen = np.take_along_axis(right, mine.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0]
+        agreeing += int((chosen >= right.max(axis=1) - allowed).sum())
+        asked += size
+    yield Check("top-1 agreement", f"{agreeing} of {asked}", f"{asked}", agreeing == asked)
 
 
 def _batches(photos: Pixels) -> Sequence[int]:

@@ -49,7 +49,7 @@ class MoreTask:
 
     def __init__(self, task: PictureTask) -> None:
         self.task = task
-        self.network, self.about = task.network, task.about
+        self.network, self.about, self.files = task.network, task.about, task.files
         self.begun = copy.deepcopy(task.network).eval().requires_grad_(False)
         self._weights = list(zip(task.network.parameters(), self.begun.parameters(), strict=True))
 

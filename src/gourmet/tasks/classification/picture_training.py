@@ -113,6 +113,7 @@ class PictureTask:
     ) -> None:
         self.system = system
         self.about: dict[str, Any] = {**about, "examples": len(train.photos)}
+        self.files: dict[str, bytes] = {}
         self.network: nn.Module = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.device = device
         self.images = torch.from_numpy(train.images).to(device)

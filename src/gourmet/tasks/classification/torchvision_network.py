@@ -12,21 +12,14 @@ from torch import nn
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.training.files import check_about, load_tensors, put_tensors
+from gourmet.training.torchvision_import import torchvision
 
 PREFIX: Final = "torchvision:"
 
 
 def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
     """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
-    try:
-        from torchvision import models
-    except RuntimeError:
-        # torchvision built for CUDA refuses to be imported beside a CPU-only torch for want of these two. Not
-        # before: a torchvision that has operators of its own ends the process if they are declared already.
-        for operator in ("nms", "qnms"):
-            schema = "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
-            torch.library.define(f"torchvision::{operator}", schema)
-        from torchvision import models
+    models = torchvision().models
     name = architecture.removeprefix(PREFIX)
     known: list[str] = models.list_models(module=models)
     if not architecture.startswith(PREFIX) or name not in known:

@@ -1,7 +1,7 @@
 """Requests into runs and back: which requests can share a run, stacking their rows, splitting them.
 
-numpy only; what a run does is the caller's. A single request is passed through without a copy, and
-every answer is a view of its run's output.
+numpy only: the backends import it inside Triton, and what a run does is theirs. A single request is passed
+through without a copy, and every answer is a view of its run's output.
 """
 
 from __future__ import annotations
@@ -60,11 +60,23 @@ def text(name: str, array: Array) -> Array:
         strings = [item.decode() for item in array.ravel()]
     except UnicodeDecodeError as exc:
         raise BadRequest(
-            f"input {name!r} holds bytes that are no UTF-8 text, which ONNX strings are: {exc}"
+            f"input {name!r} holds bytes that are not UTF-8 text, which ONNX strings are: {exc}"
         ) from exc
     decoded = np.empty(len(strings), dtype=np.object_)
     decoded[:] = strings
     return decoded.reshape(array.shape)
+
+
+def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ()) -> Any:
+    """What Triton is handed of an answered job; `invalid` errors are the client's, as a BadRequest is."""
+    if job.error is None:
+        # Triton has no scalars; at least one dimension is what the config promises.
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
+        )
+    theirs = isinstance(job.error, (BadRequest, *invalid))
+    code = pb_utils.TritonError.INVALID_ARG if theirs else pb_utils.TritonError.INTERNAL
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
 
 
 def answer_all(jobs: Iterable[Job], run: Run, stack: Stack, *, batched: bool) -> None:

@@ -1,0 +1,199 @@
+"""`gourmet deployer`: a network of anybody's in the format that Triton serves, with NVIDIA's flags."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from gourmet.commands.labels import labels_of
+from gourmet.commands.options import serving_url
+from gourmet.commands.progress import bar
+from gourmet.commands.values import FILE, FOLDER, POSITIVE
+from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.signals import handled
+
+_FORMATS: Final = {
+    "ts_script": "TorchScript, by torch.jit.script.",
+    "ts_trace": "TorchScript, by torch.jit.trace.",
+    "onnx": "ONNX, by torch.onnx.export.",
+    "trt": "A TensorRT engine.",
+}
+
+
+_WORKSPACE: Final = 512 << 20
+# Triton looks every 15 seconds, unless it is told otherwise.
+_POLLED_WITHIN_S: Final = 60.0
+
+
+class _BothSides(click.Command):
+    """Takes the network's own arguments after a --, as NVIDIA's deployer does, or before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [word for word in args if word != "--"])
+
+
+def _formats(command: Any) -> Any:
+    for name, words in reversed(_FORMATS.items()):
+        command = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=words)(command)
+    return command
+
+
+@click.command(cls=_BothSides)
+@_formats
+@click.option("--triton-no-cuda", is_flag=True, help="Export on the CPU and serve there, GPU or not.")
+@click.option("--triton-model-name", "model", default="model", help="The model's folder, and its name.")
+@click.option("--triton-model-version", "version", type=POSITIVE, default=1, help="Replaced if it is there.")
+@click.option(
+    "--triton-server-url",
+    "url",
+    help="A Triton, HTTP or gRPC, to load the model and ask it once.  "
+    "[default: the running stack, if it serves --save-dir]",
+)
+@click.option("--triton-max-batch-size", "max_batch_size", type=click.IntRange(0), default=8)
+@click.option(
+    "--triton-dyn-batching-delay",
+    "delay_ms",
+    type=float,
+    default=0.0,
+    help="Milliseconds that a request may wait for others; 0 and -1 are static batching.",
+)
+@click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Instances.")
+@click.option("--save-dir", type=FOLDER, default="./triton_models", help="Model repository.")
+@click.option(
+    "--max_workspace_size", type=POSITIVE, default=_WORKSPACE, help="Of TensorRT's builder, in bytes."
+)
+@click.option("--trt-fp16", is_flag=True, help="Have TensorRT compute in half precision.")
+@click.option(
+    "--capture-cuda-graph", type=click.IntRange(0, 1), default=1, help="Have a TensorRT engine use one."
+)
+@click.option("--labels", help="What the outputs mean, in their order: a,b,c, or a file with one a line.")
+@click.option(
+    "--config",
+    required=True,
+    help="resnet50, resnext101-32x4d, se-resnext101-32x4d, resnet50-v1, torchvision:NAME or timm:NAME.",
+)
+@click.option("--checkpoint", type=FILE, help="Weights.  [default: at random from --seed]")
+@click.option("--batch_size", type=POSITIVE, default=16, help="Rows that it is traced and compared with.")
+@click.option("--fp16", "half", is_flag=True, help="Half precision, weights and tensors.")
+@click.option("--seed", default=0, help="Of weights at random, and of what is compared.")
+def deployer(
+    model: str,
+    version: int,
+    url: str | None,
+    max_batch_size: int,
+    delay_ms: float,
+    engines: int,
+    triton_no_cuda: bool,
+    save_dir: Path,
+    max_workspace_size: int,
+    trt_fp16: bool,
+    capture_cuda_graph: int,
+    labels: str | None,
+    config: str,
+    checkpoint: Path | None,
+    batch_size: int,
+    half: bool,
+    seed: int,
+    **formats: bool,
+) -> None:
+    """Write a network for Triton, unless what was written answers differently.
+
+    The flags are those of the deployer of NVIDIA's ResNeXt101 example; those from --config on may stand
+    after a --, as they do there. A checkpoint is a state dict, bare or in a dictionary with other things,
+    as .pth, .pth.tar or safetensors; of the first three networks also one with NVIDIA's names.
+
+    \b
+    gourmet deployer --onnx --triton-model-name rnxt-onnx --triton-max-batch-size 64 --save-dir repository \\
+        -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
+    """
+    form = _chosen(formats)
+    url = url or serving_url(save_dir)
+    if "/" in model or model.startswith("."):
+        raise UsageError(
+            f"--triton-model-name {model!r} is not a valid name of a folder: leave out / and a first ."
+        )
+    from gourmet.deploying.deploy import deploy
+    from gourmet.deploying.target import table
+    from gourmet.serving.either import triton_at
+    from gourmet.tasks.classification.deployer.config import Serving
+    from gourmet.tasks.classification.deployer.deployment import Wanted, made
+
+    serving = Serving(max_batch_size, delay_ms, engines, triton_no_cuda, bool(capture_cuda_graph))
+    listed = labels_of(labels) if labels else ()
+    wanted = Wanted(
+        model,
+        version,
+        form,
+        config,
+        checkpoint,
+        batch_size,
+        half,
+        serving,
+        listed,
+        seed,
+        max_workspace_size,
+        engine_half=form == "trt" and trt_fp16,
+    )
+
+    def serve(_version: Path) -> None:
+        if url:
+            with triton_at(url) as server:
+                loaded = server.load(model)
+                click.echo(ready.ask(server, model, 0.0 if loaded else _POLLED_WITHIN_S))
+
+    if form != "trt" and (trt_fp16 or max_workspace_size != _WORKSPACE):
+        click.echo("--trt-fp16 and --max_workspace_size are settings of --trt: not used", err=True)
+    was_there = (save_dir / model).exists()
+    with _whole_or_not_at_all(save_dir):
+        if url:
+            with triton_at(url):  # before the work
+                pass
+        with bar(f"{config} as {form}") as tick:
+            ready = made(wanted, save_dir, tick)
+            click.echo(f"weights of {config}: {ready.weights}", err=True)
+            try:
+                folder, checks = deploy(ready.deployment, form, save_dir, version, serve)
+            except GourmetError:
+                if url:
+                    _as_before(url, model, was_there)
+                raise
+    click.echo(table(checks))
+    click.echo(f"deployed {model} version {version}, {form} of {config}: {folder}")
+
+
+def _chosen(formats: dict[str, bool]) -> str:
+    chosen = [name.replace("_", "-") for name, given in formats.items() if given]
+    if len(chosen) != 1:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FORMATS)
+        raise UsageError(f"give one of {flags}: {len(chosen)} are given")
+    return chosen[0]
+
+
+@contextmanager
+def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
+    """Whatever ends it early ends it in order, and is told in a sentence."""
+    try:
+        with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
+            yield
+    except OSError as exc:
+        raise GourmetError(
+            f"{repository} cannot be written ({exc.strerror or exc}), and nothing was: make room there, or "
+            "name another --save-dir"
+        ) from exc
+    except GourmetError:
+        click.echo("nothing was written", err=True)
+        raise
+
+
+def _as_before(url: str, model: str, was_there: bool) -> None:
+    """Have the server forget what it was given, and serve what it did."""
+    from gourmet.serving.either import triton_at
+
+    with suppress(GourmetError), triton_at(url) as server:
+        server.load(model) if was_there else server.unload(model)

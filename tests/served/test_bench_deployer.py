@@ -1,0 +1,91 @@
+"""`gourmet bench deployer`: deploys, measures, goes on where it was stopped, and says what to take."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from gourmet.cli import main
+from gourmet.tasks.classification.deployer import networks
+
+SMALL = "torchvision:shufflenet_v2_x0_5"
+LOADS = "--batches 4 --concurrency 4 --engines 1"
+# Nothing is said of how fast it is, so that any machine will do.
+QUICK = "--window 0.3 --windows 3 --warm-up 0.2 --steady 90 --rows 4"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+def bench(folder: Path, *more: str) -> Result:
+    there = [str(folder / "repository"), str(folder / "logs"), SMALL, str(folder / "checkpoint.pth")]
+    return CliRunner().invoke(main, ["bench", "deployer", *there, *LOADS.split(), *QUICK.split(), *more])
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path) -> Result:
+    network = networks.build(SMALL, 1000, seed=3).module
+    networks.settle(network, torch.zeros(1, 3, 224, 224))
+    torch.save(network.state_dict(), folder / "checkpoint.pth")
+    return bench(folder)
+
+
+def points(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "logs" / "points").iterdir()}
+
+
+@pytest.mark.slow
+def test_every_format_is_measured_and_told_in_the_example_s_tables(folder: Path, measured: Result) -> None:
+    assert measured.exit_code == 0, measured.output
+    # Of six, a few may be too noisy here, and are named.
+    missing = measured.output.count("Rejected")
+    found = json.loads((folder / "logs" / "bench.json").read_text())
+    assert len(found["points"]) + missing == 6
+    assert len(found["points"]) >= 3
+    arms = {point["arm"] for point in found["points"]}
+    assert arms <= {
+        f"{way} {how}"
+        for way in ("ts-script", "onnx", "onnx by OpenVINO")
+        for how in ("static", "dynamic, 1 engine")
+    }
+    for name in ("tables.md", "index.html"):
+        text = (folder / "logs" / name).read_text()
+        assert "99% Latency (ms)" in text
+        assert "95 % of requests within" in text
+    with (folder / "logs" / "bench.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    extracted = {"Inferences/Second", "Avg latency", "p90 latency", "p95 latency", "p99 latency"}
+    assert all(float(row[column]) > 0 for row in rows for column in extracted)
+    assert all(row["Protocol"] == "grpc" for row in rows)
+
+
+@pytest.mark.slow
+def test_the_checkpoint_that_is_named_is_the_one_that_is_measured(folder: Path, measured: Result) -> None:
+    for model in ("model_ts_script", "model_onnx"):
+        manifest = json.loads((folder / "repository" / model / "1" / "manifest.json").read_text())
+        assert manifest["training"]["weights"] == "checkpoint.pth"
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_not_measured_twice(folder: Path, measured: Result) -> None:
+    before = points(folder)
+    lost = sorted(before)[0]
+    (folder / "logs" / "points" / lost).unlink()
+    again = bench(folder)
+    assert again.exit_code == 0, again.output
+    after = points(folder)
+    assert {name: at for name, at in after.items() if name in before and name != lost} == {
+        name: at for name, at in before.items() if name != lost
+    }
+
+
+def test_formats_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--formats", "onnx,trt")
+    assert done.exit_code == 2

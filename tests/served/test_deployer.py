@@ -1,0 +1,203 @@
+"""What `gourmet deployer` writes is loaded by a running Triton and asked; and `gourmet client` asks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from support.triton import RunningTriton, run_triton
+
+from gourmet.cli import main
+from gourmet.pictures.drawn import made_up
+from gourmet.serving.preflight import free_ports
+from gourmet.tasks.classification.deployer import networks
+
+SMALL = "torchvision:squeezenet1_1"
+Ask = Callable[..., Result]
+
+
+def gourmet(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def deploy(triton: RunningTriton, name: str, *flags: object, url: str = "", to: Path | None = None) -> Result:
+    there = ("--triton-server-url", url or triton.http_url, "--save-dir", to or triton.repository)
+    network = ("--", "--config", SMALL, "--batch_size", 2)
+    return gourmet("deployer", *flags, "--triton-model-name", name, *there, *network)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("theirs") / "checkpoint.pth"
+    tensors = networks.build(SMALL, 3, seed=1).module.state_dict()
+    tensors["classifier.1.weight"] *= 100  # scores of a trained network are not as near to each other
+    torch.save(tensors, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def served(lab_triton: RunningTriton, checkpoint: Path) -> RunningTriton:
+    """A Triton with a network of three classes, as ONNX and in half precision as TorchScript."""
+    labels = ("--labels", "ant,bee,cat")
+    for name, *flags in (("three", "--onnx"), ("three_half", "--ts-trace", "--fp16")):
+        done = deploy(lab_triton, name, *flags, *labels, "--checkpoint", checkpoint)
+        assert done.exit_code == 0, done.output
+    return lab_triton
+
+
+@pytest.mark.parametrize(
+    ("flag", "protocol"), [("--onnx", "grpc"), ("--ts-script", "http"), ("--ts-trace", "grpc")]
+)
+def test_the_server_that_is_named_loads_it_and_answers_as_the_network(
+    lab_triton: RunningTriton, flag: str, protocol: str
+) -> None:
+    url = lab_triton.grpc_url if protocol == "grpc" else lab_triton.http_url
+    done = deploy(lab_triton, f"asked{flag}", flag, url=url)
+    assert done.exit_code == 0, done.output
+    assert f"asked{flag} answers over {protocol}: within " in done.output
+
+
+def test_a_server_of_another_repository_is_told_and_nothing_stays(
+    lab_triton: RunningTriton, tmp_path: Path
+) -> None:
+    done = deploy(lab_triton, "nowhere", "--onnx", to=tmp_path / "models")
+    assert done.exit_code == 1
+    assert "nothing was written" in done.output
+    assert not (tmp_path / "models").exists()
+
+
+def test_what_was_served_is_served_again_where_the_new_one_is_refused(
+    lab_triton: RunningTriton, tmp_path: Path
+) -> None:
+    """The model of another folder answers otherwise: what was written there before is there again."""
+    assert deploy(lab_triton, "kept", "--onnx").exit_code == 0
+    elsewhere = tmp_path / "models"
+    first = gourmet(
+        *("deployer", "--onnx", "--triton-model-name", "kept", "--save-dir", elsewhere),
+        *("--config", SMALL, "--batch_size", 2),
+    )
+    assert first.exit_code == 0, first.output
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    done = deploy(lab_triton, "kept", "--onnx", "--seed", 5, "--triton-engine-count", 2, to=elsewhere)
+    assert done.exit_code == 1
+    assert "answers otherwise than the network" in done.output
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.slow
+def test_a_server_that_polls_is_waited_for(tmp_path: Path) -> None:
+    for triton in run_triton(tmp_path, model_control="poll"):
+        done = deploy(triton, "polled", "--onnx")
+        assert done.exit_code == 0, done.output
+        assert "polled answers over http" in done.output
+        again = deploy(triton, "polled", "--onnx", "--seed", 1)
+        assert again.exit_code == 0, again.output
+
+
+@pytest.fixture
+def ask(served: RunningTriton) -> Ask:
+    def run(*flags: object, model: str = "three", url: str = served.grpc_url) -> Result:
+        return gourmet("client", "--triton-server-url", url, "--triton-model-name", model, *flags)
+
+    return run
+
+
+@pytest.mark.parametrize(("model", "flags"), [("three", ()), ("three_half", ("--fp16",))])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_client_compares_with_the_checkpoint(
+    ask: Ask, served: RunningTriton, checkpoint: Path, model: str, flags: tuple[str, ...], protocol: str
+) -> None:
+    url = served.grpc_url if protocol == "grpc" else served.http_url
+    more = (
+        "--batch_size",
+        4,
+        "--rows",
+        10,
+        "--config",
+        SMALL,
+        "--reference",
+        checkpoint,
+        "--min-agreement",
+        1,
+    )
+    done = ask(*flags, *more, "--json", "-", model=model, url=url)
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["protocol"] == protocol
+    assert report["rows"] == 10
+    assert report["agreement"] == 1.0
+    assert report["largest_difference"] <= report["allowed_difference"]
+    assert len(report["worst"]) == 5
+
+
+def test_one_changed_weight_of_the_checkpoint_is_found(ask: Ask, checkpoint: Path, tmp_path: Path) -> None:
+    tensors = torch.load(checkpoint, weights_only=True)
+    tensors["classifier.1.bias"][1] += 5.0
+    torch.save(tensors, tmp_path / "changed.pth")
+    compared = ("--rows", 6, "--config", SMALL, "--reference", tmp_path / "changed.pth")
+    done = ask(*compared, "--out", tmp_path / "page.html")
+    assert done.exit_code == 1
+    assert "answers differ from the network's by" in done.output
+    assert "Where it differs most from the network" in (tmp_path / "page.html").read_text()
+    assert ask(*compared, "--max-difference", 100).exit_code == 0
+
+
+def test_labelled_pictures_tell_how_many_answers_are_right(ask: Ask, tmp_path: Path) -> None:
+    for number, label in enumerate(("ant", "bee", "cat")):
+        for layout in ("plain", "imagenet/val-jpeg"):
+            folder = tmp_path / layout / label
+            folder.mkdir(parents=True)
+            for each in range(2):
+                (folder / f"{each}.jpg").write_bytes(made_up(10 * number + each))
+    reports = []
+    for folder in ("plain", "imagenet"):
+        done = ask("--inference_data", tmp_path / folder, "--batch_size", 4, "--json", tmp_path / "out.json")
+        assert done.exit_code == 0, done.output
+        reports.append(json.loads((tmp_path / "out.json").read_text()))
+    assert [report["rows"] for report in reports] == [6, 6]
+    assert 0.0 <= reports[0]["top1"] == reports[1]["top1"] <= 1.0
+    failed = ask("--inference_data", tmp_path / "plain", "--min-top1", 1)
+    assert (failed.exit_code == 0) == (reports[0]["top1"] == 1)
+
+
+def test_rows_of_a_file_are_asked_as_they_are(ask: Ask, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((3, 3, 224, 224)).astype(np.float32)
+    rows.tofile(tmp_path / "input__0.bin")
+    done = ask("--inference_data", tmp_path / "input__0.bin", "--batch_size", 2, "-v")
+    assert done.exit_code == 0, done.output
+    assert "3 rows of input__0.bin" in done.output
+    assert "rows 2 to 2: classes" in done.output
+    (tmp_path / "short.bin").write_bytes(b"1234")
+    short = ask("--inference_data", tmp_path / "short.bin")
+    assert short.exit_code == 2
+    assert "has 4 bytes, which are not whole rows of float32 [3, 224, 224]" in short.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "model", "says"),
+    [
+        (("--fp16",), "three", "takes FP32: drop --fp16"),
+        ((), "three_half", "takes FP16: add --fp16"),
+        (("--batch_size", 9), "three", "is above the 8 rows that three takes"),
+        ((), "absent", "absent"),
+        (("--min-agreement", "1"), "three", "need a --reference"),
+        (("--min-top1", "0.5"), "three", "carry no labels"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(ask: Ask, flags: tuple[object, ...], model: str, says: str) -> None:
+    done = ask(*flags, model=model)
+    assert done.exit_code
+    assert says in done.output
+
+
+def test_no_server_is_told_in_a_sentence() -> None:
+    (port,) = free_ports(1)
+    url = f"localhost:{port}"
+    done = gourmet("client", "--triton-server-url", url, "--triton-model-name", "three")
+    assert done.exit_code == 1
+    assert f"no Triton answers at {url}" in done.output

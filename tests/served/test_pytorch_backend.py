@@ -1,0 +1,222 @@
+"""The PyTorch backend answers as NVIDIA's does: names, types, batches, parameters, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tritonclient.utils import InferenceServerException
+
+TYPES = {
+    "BOOL": np.array([[True], [False]]),
+    "UINT8": np.array([[0], [255]], np.uint8),
+    "INT8": np.array([[-128], [127]], np.int8),
+    "INT16": np.array([[-(2**15)], [2**15 - 1]], np.int16),
+    "INT32": np.array([[-(2**31)], [2**31 - 1]], np.int32),
+    "INT64": np.array([[-(2**63)], [2**63 - 1]], np.int64),
+    "FP16": np.array([[-65504.0], [6e-8]], np.float16),
+    "FP32": np.array([[-3.4e38], [1.5]], np.float32),
+    "FP64": np.array([[-1.7e308], [5e-324]], np.float64),
+}
+
+
+class Doubler(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+
+class Same(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+
+class Minus(torch.nn.Module):
+    """Two inputs and two outputs that cannot be mixed up unseen."""
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return left - right, (left > right).sum(dim=1, keepdim=True)
+
+
+class Named(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"second": x + 2, "first": x + 1}
+
+
+class Row(torch.nn.Module):
+    """Fails for a row of minus ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x == -1).any()):
+            raise ValueError("a row is -1")
+        return x * 2
+
+
+class Dictionary(torch.nn.Module):
+    def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+        return x["a"]
+
+
+Serve = Callable[..., None]
+
+
+def scripted(module: torch.nn.Module) -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        torch.jit.save(torch.jit.script(module.eval()), buffer)
+    return buffer.getvalue()
+
+
+def tensors(role: str, *named: str, kind: str = "FP32", dims: str = "[ 2 ]") -> str:
+    each = ", ".join(f'{{ name: "{name}" data_type: TYPE_{kind} dims: {dims} }}' for name in named)
+    return f"{role} [ {each} ]"
+
+
+@pytest.fixture
+def serve(onnx_lab: Any) -> Serve:
+    """Puts a TorchScript file into the running Triton's repository, and loads it."""
+
+    def put(name: str, file: bytes, config: str, filename: str = "model.pt", **beside: str) -> None:
+        folder = onnx_lab.repository / name / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / filename).write_bytes(file)
+        for other, text in beside.items():
+            (folder / f"{other}.json").write_text(text)
+        (folder.parent / "config.pbtxt").write_text(
+            f'backend: "pytorch" platform: "pytorch_libtorch"\n{config}'
+        )
+        onnx_lab.client.load_model(name)
+
+    return put
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_passes_through_unchanged(onnx_lab: Any, serve: Serve, kind: str) -> None:
+    dims = "[ 1 ]"
+    config = f"{tensors('input', 'x', kind=kind, dims=dims)} {tensors('output', 'y', kind=kind, dims=dims)}"
+    serve(f"type_{kind}", scripted(Same()), f"max_batch_size: 4 {config}")
+    answer = onnx_lab.ask(f"type_{kind}", {"x": TYPES[kind]})["y"]
+    assert answer.dtype == TYPES[kind].dtype
+    np.testing.assert_array_equal(answer, TYPES[kind])
+
+
+@pytest.mark.parametrize(
+    ("case", "inputs", "outputs"),
+    [
+        ("numbered", ("INPUT__1", "INPUT__0"), ("OUTPUT__1", "OUTPUT__0")),
+        ("arguments", ("right", "left"), ("count__1", "difference__0")),
+        ("in_order", ("b", "a"), ("z", "y")),
+    ],
+)
+def test_inputs_and_outputs_are_found_by_number_by_argument_or_in_order(
+    onnx_lab: Any, serve: Serve, case: str, inputs: tuple[str, str], outputs: tuple[str, str]
+) -> None:
+    """The config names the second argument first, but where nothing but the order counts."""
+    swapped = case != "in_order"
+    first, second = inputs[::-1] if swapped else inputs
+    difference, count = outputs[::-1] if swapped else outputs
+    named = {difference: ("FP32", "[ 2 ]"), count: ("INT64", "[ 1 ]")}
+    said = ", ".join(
+        f'{{ name: "{name}" data_type: TYPE_{named[name][0]} dims: {named[name][1]} }}' for name in outputs
+    )
+    serve(case, scripted(Minus()), f"max_batch_size: 4 {tensors('input', *inputs)} output [ {said} ]")
+    left, right = np.array([[1, 5], [2, 9]], np.float32), np.array([[3, 1], [1, 1]], np.float32)
+    answer = onnx_lab.ask(case, {first: left, second: right})
+    np.testing.assert_array_equal(answer[difference], left - right)
+    np.testing.assert_array_equal(answer[count], [[1], [2]])
+    alone = onnx_lab.ask(case, {first: left, second: right}, outputs=[count])
+    assert set(alone) == {count}
+
+
+def test_outputs_of_a_dictionary_have_its_names(onnx_lab: Any, serve: Serve) -> None:
+    serve("two_outputs", scripted(Named()), f"{tensors('input', 'x')} {tensors('output', 'first', 'second')}")
+    answer = onnx_lab.ask("two_outputs", {"x": np.array([1, 2], np.float32)})
+    assert {name: list(values) for name, values in answer.items()} == {"first": [2, 3], "second": [3, 4]}
+
+
+def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Serve) -> None:
+    batching = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
+    count = "instance_group [ { kind: KIND_CPU count: 1 } ]"
+    serve("rows", scripted(Row()), f"{batching} {count} {tensors('input', 'x')} {tensors('output', 'y')}")
+    asked = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 3), (2, -1), (3, 4), (1, 5))]
+    answers = onnx_lab.ask_together("rows", [{"x": each} for each in asked])
+    assert isinstance(answers[1], InferenceServerException)
+    for given, answer in zip(asked, answers, strict=True):
+        if (given != -1).all():
+            assert isinstance(answer, dict)
+            np.testing.assert_array_equal(answer["y"], 2 * given)
+
+
+def parameters(**named: str) -> str:
+    each = [f'parameters {{ key: "{k}" value: {{ string_value: "{v}" }} }}' for k, v in named.items()]
+    return " ".join(each)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("plain_execution", {"DISABLE_OPTIMIZED_EXECUTION": "true"}),
+        ("no_inference_mode", {"INFERENCE_MODE": "false"}),
+        ("no_jit", {"ENABLE_JIT_EXECUTOR": "false", "ENABLE_JIT_PROFILING": "false"}),
+        ("threads", {"INTRA_OP_THREAD_COUNT": "1", "INTER_OP_THREAD_COUNT": "1"}),
+        ("gpu_switches", {"DISABLE_CUDNN": "true", "ENABLE_CACHE_CLEANING": "true"}),
+    ],
+)
+def test_nvidia_s_parameters_are_taken(onnx_lab: Any, serve: Serve, name: str, more: dict[str, str]) -> None:
+    whole = f"max_batch_size: 2 {tensors('input', 'x')} {tensors('output', 'y')} {parameters(**more)}"
+    serve(name, scripted(Doubler()), whole)
+    given = np.array([[1, 2]], np.float32)
+    np.testing.assert_array_equal(onnx_lab.ask(name, {"x": given})["y"], 2 * given)
+
+
+def test_weights_that_others_name_and_share_are_served(onnx_lab: Any, serve: Serve) -> None:
+    config = f'default_model_filename: "net.pt" {tensors("input", "x")} {tensors("output", "y")}'
+    group = "instance_group [ { kind: KIND_MODEL } ]"
+    more = f"{group} {parameters(ENABLE_WEIGHT_SHARING='true')}"
+    serve("elsewhere", scripted(Doubler()), f"{config} {more}", "net.pt")
+    assert list(onnx_lab.ask("elsewhere", {"x": np.array([1, 2], np.float32)})["y"]) == [2, 4]
+    assert any("ENABLE_WEIGHT_SHARING has no effect here" in line for line in onnx_lab.log)
+
+
+X = tensors("input", "x")
+ONE = f"{X} {tensors('output', 'y')}"
+INTEGERS = f"{tensors('input', 'x', kind='INT64')} {tensors('output', 'y')}"
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "config", "says"),
+    [
+        ("strings", Doubler(), ONE.replace("FP32", "STRING"), "is TYPE_STRING; this backend carries"),
+        ("two_given", Doubler(), f"{tensors('input', 'x', 'y')} {tensors('output', 'z')}", "takes x: Tensor"),
+        ("two_named", Doubler(), f"{X} {tensors('output', 'y', 'z')}", "answers with 1 value"),
+        ("dictionary", Dictionary(), ONE, r"takes x: Dict\[str, Tensor\]"),
+        ("other_type", Doubler(), INTEGERS, "came back as int64, and the config says float32"),
+        ("gap", Minus(), f"{tensors('input', 'x__0', 'x__2')} {tensors('output', 'y')}", "0 to 1, each"),
+        ("nothing", Doubler(), "max_batch_size: 1", "the config names no inputs"),
+        ("perhaps", Doubler(), f"{ONE} {parameters(INFERENCE_MODE='perhaps')}", "it must be one of 1, true"),
+        ("sequences", Doubler(), f"max_batch_size: 1 sequence_batching {{ }} {ONE}", "sequence_batching"),
+        ("no_gpu", Doubler(), f"{ONE} instance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]", "GPU"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_its_reason(
+    serve: Serve, name: str, module: torch.nn.Module, config: str, says: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=says):
+        serve(f"bad_{name}", scripted(module), config)
+
+
+def test_a_file_that_is_no_torchscript_or_not_the_deployed_one_is_refused(serve: Serve) -> None:
+    with pytest.raises(InferenceServerException, match="cannot be opened as TorchScript"):
+        serve("bad_bytes", b"not a network", ONE)
+    with pytest.raises(InferenceServerException, match=r"no model.pt found in"):
+        serve("bad_name", b"", ONE, "other.pt")
+    file = scripted(Doubler())
+    manifest = json.dumps({"file": "model.pt", "sha256": sha256(file[:-1]).hexdigest()})
+    with pytest.raises(InferenceServerException, match="this is not the file that was deployed"):
+        serve("bad_hash", file, ONE, manifest=manifest)

@@ -1,0 +1,435 @@
+"""`gourmet deployer`: what each flag does, and that a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import save_file
+
+from gourmet.cli import main
+from gourmet.contracts import ModelInfo, TensorSpec
+from gourmet.errors import GourmetError
+from gourmet.pictures.decode import square_pixels
+from gourmet.pictures.drawn import made_up
+from gourmet.repository import read_config
+from gourmet.serving.preflight import free_ports
+from gourmet.tasks.classification.deployer import checkpoints, client, networks
+from gourmet.tasks.classification.deployer.config import Serving, folder_files
+from gourmet.tasks.classification.deployer.deployment import Wanted, made
+from gourmet.tasks.classification.deployer.formats import FORMATS
+
+# Written in a few seconds; and one with batch norms, for what is said of checkpoints.
+SMALL = "torchvision:squeezenet1_1"
+NORMED = "torchvision:shufflenet_v2_x0_5"
+Deployer = Callable[..., Result]
+
+
+@pytest.fixture
+def deployer(tmp_path: Path) -> Deployer:
+    """Runs `gourmet deployer`, with a repository of its own and a small network."""
+
+    def run(*flags: object, network: tuple[object, ...] = ("--config", SMALL, "--batch_size", 2)) -> Result:
+        command = ["deployer", *flags, "--save-dir", tmp_path / "models", "--", *network]
+        return CliRunner().invoke(main, [str(word) for word in command])
+
+    return run
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def weights(seed: int = 1) -> dict[str, torch.Tensor]:
+    return dict(networks.build(NORMED, 1000, seed).module.state_dict())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("theirs") / "checkpoint.pth"
+    torch.save(weights(), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flag", "half", "file", "backend"),
+    [
+        ("--ts-script", False, "model.pt", "pytorch"),
+        ("--ts-trace", True, "model.pt", "pytorch"),
+        ("--onnx", False, "model.onnx", "onnxruntime"),
+        ("--onnx", True, "model.onnx", "onnxruntime"),
+    ],
+)
+def test_a_network_becomes_a_model_that_answers_as_it_does(
+    deployer: Deployer, tmp_path: Path, flag: str, half: bool, file: str, backend: str
+) -> None:
+    network = ("--config", SMALL, "--batch_size", 3, *(["--fp16"] if half else []))
+    done = deployer(flag, "--triton-model-name", "small", network=network)
+    assert done.exit_code == 0, done.output
+    model = tmp_path / "models" / "small"
+    assert done.output.splitlines()[-1].endswith(f"{flag[2:]} of {SMALL}: {model / '1'}")
+    assert set(files(model)) == {"config.pbtxt", f"1/{file}", "1/manifest.json"}
+    config = read_config(model)
+    assert config.backend == backend
+    assert config.platform == {"pytorch": "pytorch_libtorch", "onnxruntime": "onnxruntime_onnx"}[backend]
+    kind = "TYPE_FP16" if half else "TYPE_FP32"
+    (given,), (answer,) = config.input, config.output
+    kinds = config.DESCRIPTOR.fields_by_name["input"].message_type.fields_by_name["data_type"].enum_type
+    assert (given.name, list(given.dims)) == ("input__0", [3, 224, 224])
+    assert (answer.name, list(answer.dims)) == ("output__0", [1000])
+    assert {given.data_type, answer.data_type} == {kinds.values_by_name[kind].number}
+    assert given.format == given.FORMAT_NCHW
+    manifest = json.loads((model / "1" / "manifest.json").read_text())
+    assert manifest["training"] == {"weights": "none: initialised at random from seed 0"}
+    assert "initialised at random from seed 0" in done.output
+    measured = {check["what"]: check for check in manifest["gate"]}
+    assert set(measured) == {*(f"largest difference, batch {n}" for n in (1, 2, 3)), "top-1 agreement"}
+    assert measured["top-1 agreement"]["measured"] == "6 of 6"
+    assert manifest["input"] == f"{'float16' if half else 'float32'} [N, 3, 224, 224]"
+
+
+def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path: Path) -> None:
+    flags = "--triton-no-cuda --triton-max-batch-size 64 --triton-dyn-batching-delay 1.5"
+    name = "--triton-engine-count 3 --triton-model-name other --triton-model-version 7 --labels"
+    labels = tmp_path / "labels.txt"
+    labels.write_text("".join(f"kind {number}\n" for number in range(1000)))
+    done = deployer("--ts-trace", *flags.split(), *name.split(), labels)
+    assert done.exit_code == 0, done.output
+    model = tmp_path / "models" / "other"
+    config = read_config(model)
+    assert (model / "7" / "model.pt").exists()
+    assert config.name == "other"
+    assert config.max_batch_size == 64
+    assert config.dynamic_batching.max_queue_delay_microseconds == 1500
+    assert list(config.dynamic_batching.preferred_batch_size) == [32, 64]
+    (group,) = config.instance_group
+    assert (group.count, group.kind) == (3, group.KIND_CPU)
+    assert config.output[0].label_filename == "labels.txt"
+    assert (model / "labels.txt").read_text() == labels.read_text()
+    assert json.loads(config.parameters["labels"].string_value)[999] == "kind 999"
+
+
+@pytest.mark.parametrize(("delay", "batching"), [(0, False), (-1, False), (0.1, True)])
+def test_a_delay_of_nothing_is_static_batching(delay: float, batching: bool) -> None:
+    text = described(Serving(delay_ms=delay))
+    assert ("dynamic_batching" in text) == batching
+
+
+def described(serving: Serving, platform: str = "onnxruntime_onnx") -> str:
+    backend = platform.split("_")[0]
+    return folder_files("m", backend, platform, serving, half=False, side=224, outputs=5)["config.pbtxt"]
+
+
+def test_without_a_batch_the_rows_are_a_dimension() -> None:
+    text = described(Serving(max_batch_size=0))
+    assert "dims: -1" in text
+    assert "format" not in text
+    with pytest.raises(GourmetError, match="delay 2 needs a --triton-max-batch-size of at least 1"):
+        Serving(max_batch_size=0, delay_ms=2)
+
+
+def test_a_cuda_graph_is_an_engine_s_alone() -> None:
+    assert "graphs: true" in described(Serving(), "tensorrt_plan")
+    assert "graphs: true" not in described(Serving(cuda_graphs=False), "tensorrt_plan")
+    assert "graphs" not in described(Serving())
+
+
+def test_the_network_s_arguments_stand_before_or_after_the_dashes(tmp_path: Path) -> None:
+    there = tmp_path / "models"
+    flags = ["--onnx", "--save-dir", str(there), "--config", SMALL, "--batch_size", "2"]
+    done = CliRunner().invoke(main, ["deployer", *flags])
+    assert done.exit_code == 0, done.output
+    assert (there / "model" / "1" / "model.onnx").exists()
+
+
+def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path) -> None:
+    flags = "--trt --trt-fp16 --max_workspace_size 2147483648 --capture-cuda-graph 0"
+    done = deployer(*flags.split())
+    assert done.exit_code == 1
+    assert "built on the GPU that runs it" in done.output.splitlines()[-1]
+    assert not (tmp_path / "models").exists()
+
+
+def test_an_engine_on_the_cpu_alone_is_refused(deployer: Deployer) -> None:
+    done = deployer("--trt", "--triton-no-cuda")
+    assert done.exit_code == 2
+    assert "an engine runs on a GPU alone" in done.output
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("flags", [(), ("--fp16",), ("--trt-fp16",)])
+def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
+    deployer: Deployer, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    tensorrt = pytest.importorskip("tensorrt", reason="no package tensorrt here")
+    if flags == ("--trt-fp16",) and not hasattr(tensorrt.BuilderFlag, "FP16"):
+        pytest.skip(f"TensorRT {tensorrt.__version__} has no --trt-fp16")
+    done = deployer("--trt", "--capture-cuda-graph", "0", *flags)
+    assert done.exit_code == 0, done.output
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    file = f"model_{capability}.plan"
+    assert (tmp_path / "models" / "model" / "1" / file).is_file()
+    config = read_config(tmp_path / "models" / "model")
+    assert dict(config.cc_model_filenames) == {capability: file}
+    assert not config.optimization.cuda.graphs
+
+
+def test_flags_of_another_format_are_accepted_and_said(deployer: Deployer) -> None:
+    done = deployer("--onnx", "--trt-fp16")
+    assert done.exit_code == 0, done.output
+    assert "settings of --trt: not used" in done.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), "give one of --ts-script, --ts-trace, --onnx, --trt: 0 are given"),
+        (("--onnx", "--trt"), "2 are given"),
+        (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
+        (
+            ("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"),
+            "has 1000 classes, and --labels names 3",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    deployer: Deployer, saved: Path, tmp_path: Path, flags: tuple[str, ...], says: str
+) -> None:
+    done = deployer(*flags, network=("--config", NORMED, "--checkpoint", saved))
+    assert done.exit_code == 2
+    assert says in done.output
+    assert not (tmp_path / "models").exists()
+
+
+def wrapped(path: Path) -> None:
+    tensors = {f"module.{name}": tensor for name, tensor in weights().items()}
+    torch.save({"epoch": 90, "arch": "small", "state_dict": tensors}, path)
+
+
+def without_counters(path: Path) -> None:
+    save_file({name: v.clone() for name, v in weights().items() if "num_batches" not in name}, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("model_checkpoint", lambda path: torch.save(weights(), path)),
+        ("wrapped.pth.tar", wrapped),
+        ("plain.safetensors", without_counters),
+    ],
+)
+def test_checkpoints_of_every_kind_are_the_network(
+    tmp_path: Path, name: str, save: Callable[[Path], None]
+) -> None:
+    save(tmp_path / name)
+    network = networks.build(NORMED, 1000, seed=2).module
+    checkpoints.fill(network, checkpoints.read(tmp_path / name), tmp_path / name, NORMED)
+    for key, tensor in weights().items():
+        assert torch.equal(network.state_dict()[key], tensor)
+
+
+def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
+    """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
+    config = "se-resnext101-32x4d"
+    right = networks.build(config, 1000, seed=1).module.state_dict()
+    for later in (True, False):
+        theirs = {}
+        for name, tensor in right.items():
+            if later and name.startswith("layer"):
+                name = f"layers.{int(name[5]) - 1}{name[6:]}"
+            theirs[name] = (
+                tensor[:, :, 0, 0] if "squeeze" in name and tensor.ndim == 4 and not later else tensor
+            )
+        torch.save(theirs, tmp_path / "nvidia.pth")
+        network = networks.build(config, 1000, seed=2).module
+        checkpoints.fill(network, checkpoints.read(tmp_path / "nvidia.pth"), tmp_path / "nvidia.pth", config)
+        for name, tensor in network.state_dict().items():
+            assert torch.equal(tensor, right[name]), name
+
+
+@pytest.mark.parametrize(
+    ("config", "millions"), [("resnet50", 25.56), ("resnext101-32x4d", 44.18), ("se-resnext101-32x4d", 45.25)]
+)
+def test_nvidia_s_networks_have_their_sizes(config: str, millions: float) -> None:
+    network = networks.build(config, 1000, seed=0).module
+    assert sum(each.numel() for each in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
+
+
+def test_the_checkpoint_says_how_many_classes_there_are(deployer: Deployer, tmp_path: Path) -> None:
+    torch.save(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.pth")
+    network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.pth")
+    done = deployer("--ts-trace", "--labels", "a,b,c,d,e", network=network)
+    assert done.exit_code == 0, done.output
+    assert list(read_config(tmp_path / "models" / "model").output[0].dims) == [5]
+    manifest = json.loads((tmp_path / "models" / "model" / "1" / "manifest.json").read_text())
+    assert manifest["training"]["weights"] == "five.pth"
+    assert len(manifest["training"]["weights_sha256"]) == 64
+
+
+class Code:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("code of a checkpoint ran",)
+
+
+def cut_short(path: Path, whole: Path) -> None:
+    path.write_bytes(whole.read_bytes()[:100_000])
+
+
+def with_code(path: Path, whole: Path) -> None:
+    torch.save({"state_dict": Code()}, path)
+
+
+def of_another(path: Path, whole: Path) -> None:
+    torch.save(networks.build(SMALL, 1000, 0).module.state_dict(), path)
+
+
+def wider(path: Path, whole: Path) -> None:
+    torch.save({**weights(), "conv1.0.weight": torch.zeros(48, 3, 3, 3)}, path)
+
+
+def not_a_number(path: Path, whole: Path) -> None:
+    torch.save({**weights(), "conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}, path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (cut_short, "cannot be read as a file of weights|is not a file of weights"),
+        (with_code, "holds more than tensors"),
+        (of_another, r"it lacks conv1.0.weight, .* and \d+ more; it has beside those features.0.weight, "),
+        (wider, r"it has other shapes: conv1.0.weight \[48, 3, 3, 3\] instead of \[24, 3, 3, 3\]"),
+        (not_a_number, "not finite, in conv1.0.weight"),
+        (lambda path, whole: None, "does not exist"),
+    ],
+)
+def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
+    deployer: Deployer, saved: Path, tmp_path: Path, spoil: Callable[[Path, Path], None], says: str
+) -> None:
+    spoil(tmp_path / "bad.pth", saved)
+    there = tmp_path / "models" / "model" / "1"
+    there.mkdir(parents=True)
+    (there / "manifest.json").write_text('{"deployer": "onnx", "file": "model.onnx"}')
+    before = files(tmp_path / "models")
+    done = deployer("--onnx", network=("--config", NORMED, "--checkpoint", tmp_path / "bad.pth"))
+    assert done.exit_code == 1
+    assert "nothing was written" in done.output
+    assert "code of a checkpoint ran" not in done.output
+    assert re.search(says, done.output), done.output
+    assert files(tmp_path / "models") == before
+
+
+def test_a_file_with_one_changed_weight_does_not_pass_the_gate(tmp_path: Path) -> None:
+    wanted = Wanted("m", 1, "onnx", SMALL, None, 2, half=False, serving=Serving())
+    target = made(wanted, tmp_path, lambda _share, _words="": None).deployment.targets["onnx"]
+    target.build(path := tmp_path / "model.onnx")
+    assert all(check.passed for check in target.verify(path))
+    model = onnx.load(path)
+    weight = next(each for each in model.graph.initializer if list(each.dims)[:2] == [1000, 512])
+    values = np.array(onnx.numpy_helper.to_array(weight))
+    values[3, 7] += 1.0  # of half a million
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    onnx.save(model, path)
+    failed = [check for check in target.verify(path) if not check.passed]
+    assert failed
+    assert "largest difference" in failed[0].what
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Files of this process end after a mebibyte."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("flag", ["--onnx", "--ts-script", "--ts-trace"])
+def test_a_disk_without_room_is_told_and_nothing_is_left(
+    deployer: Deployer, tmp_path: Path, small_disk: None, flag: str
+) -> None:
+    done = deployer(flag)
+    assert done.exit_code == 1
+    assert "cannot be written" in done.output.splitlines()[-1]
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_server_that_is_not_there_is_refused_before_the_work(deployer: Deployer, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    done = deployer("--onnx", "--triton-server-url", f"127.0.0.1:{port}")
+    assert done.exit_code == 1
+    assert f"no Triton answers at 127.0.0.1:{port}" in done.output
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
+    deployer: Deployer, tmp_path: Path
+) -> None:
+    assert deployer("--ts-trace").exit_code == 0
+    model = tmp_path / "models" / "model"
+    before = files(model)
+    other = deployer("--onnx", "--triton-model-version", 2)
+    assert other.exit_code == 2
+    assert "version 1 of" in other.output
+    assert "all versions of a model have one format" in other.output
+    assert files(model) == before
+
+    replaced = deployer("--onnx", "--triton-max-batch-size", 4)
+    assert replaced.exit_code == 0, replaced.output
+    assert set(files(model)) == {"config.pbtxt", "1/model.onnx", "1/manifest.json"}
+    assert read_config(model).max_batch_size == 4
+
+    (model / "1" / "manifest.json").unlink()
+    foreign = deployer("--onnx")
+    assert foreign.exit_code == 2
+    assert "holds a model that the deployer did not make" in foreign.output
+
+
+def test_networks_that_are_not_known_or_not_installed_are_told(tmp_path: Path) -> None:
+    with pytest.raises(GourmetError, match="use resnet50, resnext101-32x4d, se-resnext101-32x4d"):
+        networks.build("resnet", 10, 0)
+    try:
+        import timm
+    except ImportError:
+        with pytest.raises(GourmetError, match="needs the package timm"):
+            networks.build("timm:resnet18", 10, 0)
+    else:
+        assert (
+            networks.build("timm:resnet18", 10, 0).side
+            == timm.create_model("resnet18").default_cfg["input_size"][1]
+        )
+
+
+def test_the_formats_are_those_of_the_flags() -> None:
+    assert {*FORMATS, "trt"} == {"ts-script", "ts-trace", "onnx", "trt"}
+
+
+def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) -> None:
+    for label in ("ant", "bee"):
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "1.jpg").write_bytes(made_up(len(label)))
+    info = ModelInfo("m", (TensorSpec("input__0", "FP32", (-1, 3, 64, 64)),), ())
+    for network in (
+        None,
+        networks.Network("other", torch.nn.Identity(), 64, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)),
+    ):
+        asked = client._of_pictures(info, tmp_path, 64, network)
+        assert list(asked.names) == ["ant/1.jpg", "bee/1.jpg"]
+        assert asked.classes is not None
+        assert list(asked.classes) == [0, 1]
+        mean = np.array(network.mean if network else (0.485, 0.456, 0.406))
+        std = np.array(network.std if network else (0.229, 0.224, 0.225))
+        pixels = square_pixels((tmp_path / "bee" / "1.jpg").read_bytes(), 64) / 255
+        right = np.moveaxis((pixels - mean) / std, -1, 0)
+        np.testing.assert_allclose(asked.read(1, 2)[0], right, atol=1e-5)

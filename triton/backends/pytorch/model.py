@@ -1,0 +1,68 @@
+"""TorchScript behind Triton's Python backend: serves any model whose config says "pytorch".
+
+One folder up, README.md tells what it honours and what it does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch_names
+import triton_python_backend_utils as pb_utils
+
+from gourmet.errors import GourmetError
+from gourmet.runtime import batches, manifest
+from gourmet.runtime.instances import wanted_device
+
+
+class TritonPythonModel:
+    """One instance of a model; Triton calls these methods, all from one thread."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        # OpenMP's threads would spin for milliseconds after a run, on the CPUs that Triton needs to bring the
+        # next request. It reads this as torch is loaded; the pause between two operations is shorter.
+        os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+        # Triton also starts a stub just to ask for a model's config, which need not wait for torch.
+        from torch_network import TorchNetwork
+
+        config = json.loads(args["model_config"])
+        try:
+            torch_names.check(config)
+            path = model_path(Path(args["model_repository"], args["model_version"]), config)
+            self._network = TorchNetwork(
+                path,
+                config,
+                None if args["model_instance_kind"].endswith("MODEL") else wanted_device(args),
+                warn=pb_utils.Logger.log_warn,
+            )
+        except GourmetError as exc:
+            raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
+        self._batched = config["max_batch_size"] > 0
+        self._stack = batches.Stack()
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        jobs = [
+            batches.Job(
+                {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
+                list(request.requested_output_names()),
+            )
+            for request in requests
+        ]
+        batches.answer_all(jobs, self._network.run, self._stack, batched=self._batched)
+        return [batches.response(pb_utils, job) for job in jobs]
+
+
+def model_path(version_folder: Path, config: torch_names.Config) -> Path:
+    """The file of a version, after a look that it is the one its manifest speaks of."""
+    path = version_folder / (config.get("default_model_filename") or "model.pt")
+    if not path.is_file():
+        raise GourmetError(
+            f"no {path.name} found in {path.parent}; put the TorchScript file there, or name it in "
+            "default_model_filename"
+        )
+    manifest.check(path, config, version_folder)
+    return path
