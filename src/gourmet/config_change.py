@@ -18,9 +18,6 @@ from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
 
 Config = dict[str, Any]
 
-# As in triton/models/digits, whose config says why it has no time limit.
-QUEUE_POLICY: Final[Config] = {"max_queue_size": 256}
-
 
 @dataclass(frozen=True)
 class Change:
@@ -91,6 +88,10 @@ def _change_instances(config: Config, change: Change) -> None:
     if change.gpus:
         group.update(kind="KIND_GPU", gpus=list(change.gpus))
     config["instance_group"] = [group]
+    if group["count"] == 1:
+        # With any queue policy Triton takes a request from the queue only when an instance is free, and its
+        # batcher may sleep through that moment for half a second (docs/tuning.md).
+        config.get("dynamic_batching", {}).pop("default_queue_policy", None)
     # Where nothing but instance_group differs, Triton keeps the running instances as they are and starts
     # new ones with the old config, so that all hold the wrong share of the CPU's threads.
     layout = " ".join(str(part) for part in (group["count"], group["kind"], *group["gpus"]))
@@ -109,7 +110,7 @@ def _change_batching(config: Config, change: Change) -> None:
             f"{config['name']} has max_batch_size {largest}: its network takes one input at "
             "a time and there is nothing to batch; export it with a batch dimension first"
         )
-    batching = config.setdefault("dynamic_batching", {"default_queue_policy": dict(QUEUE_POLICY)})
+    batching = config.setdefault("dynamic_batching", {})
     if change.delay_us is not None:
         batching["max_queue_delay_microseconds"] = change.delay_us
     if change.preferred_batches is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gourmet.tasks.generation_check import TextAnswer, TextReport
+from gourmet.tasks.generation.check import TextAnswer, TextReport
 
 
 def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:

@@ -13,18 +13,19 @@ import click
 
 from gourmet.commands import values
 from gourmet.commands.bench_options import command_line, finish, measuring, table
-from gourmet.commands.options import json_option
+from gourmet.commands.options import json_option, serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.doctor import machine
 from gourmet.errors import UsageError
-from gourmet.measure import claims, scenarios, storage, sweep, tables
+from gourmet.measure import claims, results, scenarios, storage, sweep, tables, validity
+from gourmet.measure import deployer as deploying
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.task import Addresses, MeasureOptions
 
-PEERS: Final = Path(__file__).resolve().parents[3] / "benchmarks" / "peers"
+PROGRAMS: Final = Path(__file__).resolve().parents[3] / "benchmarks"
 # What another program, or another command, reads for itself.
 _PASSED_ON: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -105,7 +106,7 @@ def run(
     ]
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
-        workload = sweep.prepare(model, target, DataSource(**data), through_app=through == "app")
+        workload = sweep.prepare(model, target, DataSource(**data), through=through)
         points, refused = sweep.run(workload, demands, target, effort, on_step=tick)
     loads = str(demands[0]) if len(demands) == 1 else f"{demands[0]} to {demands[-1]}"
     title = f"{model}: {loads}"
@@ -123,6 +124,11 @@ def run(
     type=FOUND_FOLDER,
     help="Folder with labs.md, whose part of this scenario is rewritten, such as docs.",
 )
+@click.option(
+    "--resume",
+    type=FOLDER,
+    help="Keep each config's points in this folder, and go on from those that are there.",
+)
 @measuring
 def scenario(
     name: str,
@@ -131,6 +137,7 @@ def scenario(
     count: int,
     data: Path | None,
     write: Path | None,
+    resume: Path | None,
     target: Addresses,
     effort: MeasureOptions,
     **output: Any,
@@ -143,6 +150,7 @@ def scenario(
     queue-delay  how long a request may wait for company
     gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
     foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
+    translator   a loop of words in the client, in BLS and in process (on a server of its own)
 
     Configs change through Triton's load API; what served before is put back at the end.
     """
@@ -157,11 +165,87 @@ def scenario(
         )
     with bar(chosen.title) as tick:
         rows = DataSource(count, folder=data)
-        result = running.run(chosen, target, effort, rows, turns=turns, command=command_line(), on_step=tick)
+        result = running.run(
+            chosen,
+            target,
+            effort,
+            rows,
+            turns=turns,
+            command=command_line(),
+            resume=resume,
+            on_step=tick,
+        )
     if write and result.points:
         for path in storage.write_docs(result, name, write, chosen.page):
             click.echo(f"wrote {path}", err=True)
     finish(result, **output)
+
+
+@bench.command()
+@click.argument("repository", metavar="MODEL_REPOSITORY", type=FOLDER)
+@click.argument("log", metavar="LOG_DIRECTORY", type=FOLDER)
+@click.argument("architecture", metavar="ARCHITECTURE")
+@click.argument("checkpoint", metavar="[CHECKPOINT]", type=FOUND_FILE, required=False)
+@click.option("--formats", default="ts-script,onnx", help=f"Of {', '.join(deploying.FORMATS)}.")
+@click.option("--fp16", "half", is_flag=True, help="Half precision, which few CPUs are faster with.")
+@click.option("--batches", type=values.counts, default="1,2,4,8,16,32,64", help="Pictures a request.")
+@click.option("--concurrency", "levels", type=values.counts, default="1,2,4,8,16,32,64,128,256")
+@click.option("--engines", type=values.counts, default="1,2", help="Instances.")
+@click.option("--delays", "delays_us", type=values.durations, default="0", help="Of dynamic batching.")
+@click.option("--rows", type=click.IntRange(2), default=16, help="How many different pictures are sent.")
+@click.option("--write", type=FOUND_FOLDER, help="Folder for its page in Markdown, such as docs.")
+@measuring
+def deployer(
+    repository: Path,
+    log: Path,
+    formats: str,
+    write: Path | None,
+    target: Addresses,
+    effort: MeasureOptions,
+    save: Path | None,
+    as_json: bool,
+    **plan: Any,
+) -> None:
+    """Deploy ARCHITECTURE in every format and measure each, as NVIDIA's benchmark.sh does.
+
+    Static batching with several pictures a request, dynamic batching with single pictures and many requests
+    at a time. What was measured is kept in LOG_DIRECTORY: the same command goes on where it was stopped.
+    It asks the running stack if that serves MODEL_REPOSITORY, else a Triton of its own.
+
+    \b
+    gourmet bench deployer repository logs resnext101-32x4d model_checkpoint
+    gourmet bench deployer repository logs torchvision:resnet18 --batches 1,8 --concurrency 1,8 --engines 1
+    """
+    chosen = tuple(formats.split(","))
+    if unknown := [form for form in chosen if form not in deploying.FORMATS]:
+        raise UsageError(f"--formats has {unknown[0]!r}; there are {', '.join(deploying.FORMATS)}")
+    named = click.get_current_context().get_parameter_source("url") != click.core.ParameterSource.DEFAULT
+    running = target if named or serving_url(repository) else None
+    with bar(f"bench {plan['architecture']}") as tick:
+        result = deploying.run(
+            deploying.Plan(repository=repository, log=log, formats=chosen, **plan),
+            running,
+            effort,
+            command=command_line(),
+            on_step=tick,
+        )
+    if not result.points:
+        raise validity.Untrusted("; ".join(map(str, result.refused)))
+    deploying.save(result, save or log)
+    if write:
+        page = write / f"deployer-{plan['architecture'].replace(':', '-')}.md"
+        deploying.write_markdown(result, page)
+        click.echo(f"wrote {page}", err=True)
+    if as_json:
+        click.echo(results.as_json(result), nl=False)
+    else:
+        for title, found in deploying.tables(result.points):
+            click.echo(title)
+            table(*found)
+        table(*deploying.choices(result.points))
+        click.echo(f"saved in {save or log}: open {save or log}/index.html")
+    for refused in result.refused:
+        click.echo(str(refused), err=True)
 
 
 @bench.command(context_settings=_PASSED_ON)
@@ -185,9 +269,23 @@ def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 @click.pass_context
 def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Ours, FastAPI, LitServe, BentoML and no server at all, on the same photos (benchmarks/peers)."""
-    if not PEERS.is_dir():
-        raise UsageError(f"no {PEERS} found: run this in a checkout")
-    ctx.exit(subprocess.run([sys.executable, "-P", str(PEERS), *arguments], check=False).returncode)
+    _run_beside(ctx, "peers", arguments)
+
+
+@bench.command(context_settings=_PASSED_ON)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def generation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """A translator's loop: its engines, and what others would do instead (benchmarks/generation)."""
+    _run_beside(ctx, "generation", arguments)
+
+
+def _run_beside(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> None:
+    """A program beside the package, which only a checkout has."""
+    program = PROGRAMS / name
+    if not program.is_dir():
+        raise UsageError(f"no {program} found: run this in a checkout")
+    ctx.exit(subprocess.run([sys.executable, "-P", str(program), *arguments], check=False).returncode)
 
 
 @bench.command()

@@ -15,9 +15,14 @@ from gourmet.systems import registry
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
-@click.option("--format", "form", required=True, help="Which of the system's models; `all` for every one.")
+@click.option("--format", "form", default="all", show_default=True, help="Which of the system's models.")
 @to_option
 @trained_options
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER-OR-NAME",
+    help="Weights in the form that others publish them in, in a folder or by their public name.",
+)
 @click.option("--version", "number", type=POSITIVE, help="Replace this one.  [default: a new one]")
 @url_option(
     "Triton to switch over without a pause.  [default: the running stack, if it serves --to]", required=False
@@ -27,6 +32,7 @@ def deploy(
     form: str,
     models: Path,
     weights: Path | None,
+    checkpoint: str | None,
     data: Path | None,
     number: int | None,
     architecture: str,
@@ -39,7 +45,7 @@ def deploy(
     """
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.deploy import load_or_roll_back
-    from gourmet.deploying.target import table
+    from gourmet.deploying.target import TakesCheckpoints, table
     from gourmet.tasks import furniture
     from gourmet.training.run import data_of
 
@@ -47,9 +53,15 @@ def deploy(
     formats = (*export.formats, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
+    if checkpoint and weights:
+        raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
+    if checkpoint and not isinstance(export, TakesCheckpoints):
+        raise UsageError(f"{system} knows no published checkpoints: give --weights, a file")
     chosen = weights or Path("runs") / system / "last.safetensors"
+    if checkpoint and isinstance(export, TakesCheckpoints):
+        chosen = export.find(checkpoint)
     # Weights that others trained lie beside no data of theirs.
-    data = data or (None if architecture else data_of(chosen))
+    data = data or (None if architecture or checkpoint else data_of(chosen))
     with bar("reading") as tick:
         deployment = export.open(chosen, data, tick, architecture=architecture)
     for name in export.formats if form == "all" else (form,):

@@ -14,6 +14,7 @@ import click
 import psutil
 
 from gourmet import repository
+from gourmet.commands.labels import labels_of
 from gourmet.commands.options import serving_url, to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH
@@ -74,7 +75,7 @@ def new(
         title=title or name.replace("_", " ").capitalize(),
         model_variable=f"{name.upper()}_MODEL_NAME",
         default_model=model.name,
-        labels=_labels(labels),
+        labels=labels_of(labels),
         sample_file=aside / "sample.jpg",
         datatypes=("FP32",),
         **_prepared_like(like),
@@ -114,25 +115,6 @@ def new(
         undo.pop_all()
     click.echo(f"{folder}: its contract, its model card and what trains it\n{test}: its test\n\nNext:")
     click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models)))
-
-
-def _labels(text: str) -> tuple[str, ...]:
-    path = Path(text)
-    if "," not in text and not path.is_file():
-        raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")
-    try:
-        listed = "\n".join(text.split(",")) if "," in text else path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as exc:
-        raise UsageError(f"--labels {text} is not a text file, with a label a line: {exc}") from exc
-    # A label is a line, as in the labels.txt that Triton reads.
-    labels = tuple(label.strip() for label in listed.splitlines() if label.strip())
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise UsageError(
-            f"--labels names {', '.join(twice)} twice: each label once, in the order of the outputs"
-        )
-    if len(labels) < 2:
-        raise UsageError(f"--labels names {len(labels)} label: a classifier has at least two")
-    return labels
 
 
 def _prepared_like(like: str | None) -> dict[str, Any]:

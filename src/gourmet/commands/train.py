@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,9 +14,12 @@ from gourmet.commands.values import PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
+_MLFLOW: Final = "mlflow_run"
+
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
+@click.argument("overrides", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option(
     "--data",
     type=PATH,
@@ -40,10 +44,14 @@ from gourmet.systems import registry
     help="Begin with these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
 )
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
+@click.option(
+    "--mlflow", "tell_mlflow", is_flag=True, help="Tell MLflow too, in runs/mlruns of this machine."
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
 @click.option("--threads", type=POSITIVE, help="CPU threads. [default: torch's own choice]")
 def train(
     system: str,
+    overrides: tuple[str, ...],
     data: Path | None,
     out: Path | None,
     epochs: int | None,
@@ -54,17 +62,23 @@ def train(
     checkpoint_every: float,
     init: Path | None,
     pretrained: bool,
+    tell_mlflow: bool,
     device: str,
     threads: int | None,
 ) -> None:
-    """Train SYSTEM's network; weights, checkpoint and log lie in --out."""
+    """Train SYSTEM's network; weights, checkpoint and log lie in --out.
+
+    NAME=VALUE changes the configuration of systems that have one, as in `gourmet train translator width=512`.
+    """
     import torch
 
+    from gourmet.runtime.files import written_aside
     from gourmet.tasks import furniture
+    from gourmet.training import mlflow_log
     from gourmet.training.files import load_tensors, put_tensors
     from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.run import read_run, write_run
-    from gourmet.training.task import Recipe
+    from gourmet.training.task import Configurable, Recipe
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
@@ -77,6 +91,11 @@ def train(
         torch.set_num_threads(threads)
     training = furniture.training(system)
     begun: dict[str, Any] = read_run(out) if resume else {"init": init and str(init)}
+    if overrides := (*begun.get("overrides", ()), *overrides):
+        if not isinstance(training, Configurable):
+            raise UsageError(f"{system} has no configuration to change: leave out {' '.join(overrides)}")
+        training = training.configured(overrides)
+        begun["overrides"] = overrides
     if resume:
         recipe = Recipe.from_dict(begun["recipe"], epochs=epochs, peak_rate=rate)
         seed = recipe.seed
@@ -94,11 +113,28 @@ def train(
         task = training.prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
     if init:
         put_tensors(task.network, load_tensors(init)[0], init)
-    write_run(
-        out, {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
-    )
-    with bar("training") as tick:
-        log = fit(task, recipe, out, resume=resume, tick=tick, checkpoint_every_s=checkpoint_every)
+    for name, content in task.files.items():
+        with written_aside(out / name) as aside:
+            aside.write_bytes(content)
+    facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
+    parameters = {**task.about, **facts["recipe"], "data": data.name}
+    with contextlib.ExitStack() as telling:
+        told: dict[str, Any] = {}
+        if tell_mlflow:
+            facts[_MLFLOW], told["on_epoch"] = telling.enter_context(
+                mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
+            )
+        write_run(out, facts)
+        with bar("training") as tick:
+            log = fit(
+                task,
+                recipe,
+                out,
+                resume=resume,
+                tick=tick,
+                checkpoint_every_s=checkpoint_every,
+                **told,
+            )
     last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")

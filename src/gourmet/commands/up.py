@@ -107,10 +107,12 @@ def up(
         web = WebOptions(host, port, workers, threads, url, memory_key)
         preflight.check_ports(host, {"--port": port})
     models: dict[str, str] = {}
+    early: list[str] = []
     server: TritonServer | None = None
     if not web_only:
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
+        early = preflight.loaded_early(options.repositories, models.values())
         preflight.check_ports(triton_host, as_options(ports))
 
     def announce() -> None:
@@ -136,7 +138,7 @@ def up(
             )
             content = {"stack": asdict(stack)} | (asdict(options.keys) if options.keys else {})
             kept.enter_context(run_file.kept((options.http_port, options.grpc_port), content))
-        Supervisor(log, models, server, web).run(announce)
+        Supervisor(log, models, server, web, early).run(announce)
     log.say("gourmet", "stopped")
 
 

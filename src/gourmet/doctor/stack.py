@@ -14,6 +14,8 @@ from gourmet.config_change import as_json
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime import manifest
+from gourmet.runtime.decoding import package
+from gourmet.runtime.instances import instance_count
 from gourmet.serving import preflight
 from gourmet.serving.client import TritonUnreachable, ask_sample, model_index, triton
 from gourmet.serving.triton_server import reachable
@@ -29,9 +31,15 @@ def configs(subject: Examined) -> Iterator[Finding]:
     yield ok(f"{len(names)} models: {', '.join(names)}")
     for model in _models(subject):
         try:
-            repository.read_config(model)
+            config = as_json(repository.read_config(model))
         except repository.RepositoryError as exc:
             yield refused(exc)
+            continue
+        if "default_queue_policy" in config.get("dynamic_batching", {}) and instance_count(config) < 2:
+            yield warn(
+                f"{model.name} has a queue policy and one instance, so some requests wait half a second",
+                "take the policy out of its config, or give it two instances (docs/tuning.md)",
+            )
 
 
 def manifests(subject: Examined) -> Iterator[Finding]:
@@ -54,8 +62,10 @@ def manifests(subject: Examined) -> Iterator[Finding]:
 
 
 def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
-    """The file that the version's backend hands to the manifest."""
-    usual = "model.pt" if config.get("backend") == "python" else "model.onnx"
+    """The file that the version's backend hands to the manifest; a Python model's is any of its own."""
+    usual = "model.onnx"
+    if config.get("backend") == "python":
+        usual = next((name for name in ("model.pt", package.FILE) if (version / name).is_file()), "model.pt")
     file = version / (config.get("default_model_filename") or usual)
     return file / "model.onnx" if file.is_dir() else file
 

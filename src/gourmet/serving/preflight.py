@@ -6,9 +6,9 @@ import contextlib
 import ipaddress
 import resource
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet import config_change, repository
 from gourmet.contracts import SYSTEM_PARAMETER
@@ -18,6 +18,9 @@ from gourmet.systems import registry
 
 # With every model and a hundred clients Triton has 82 files and connections open, and a web process 101.
 _OPEN_FILES: Final = 256
+# The parameter of a model's config by which it is not waited for.
+_LOAD: Final = "load"
+_LATE: Final = "late"
 
 
 class NotReadyToStart(GourmetError):
@@ -85,6 +88,27 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
                 config = config_change.as_json(repository.read_config(path / name))
                 served[name] = parameter(config, SYSTEM_PARAMETER)
     return dict(sorted(served.items()))
+
+
+def loaded_early(repositories: Iterable[Path], configured: Collection[str]) -> list[str]:
+    """The models to start Triton with; none if that is all of them.
+
+    A model whose config says so is loaded when the others answer, since each takes its time, and starting
+    is what one waits for: parameters { key: "load" value: { string_value: "late" } }.
+    """
+    early, late = list(configured), False
+    for path in repositories:
+        for name in repository.model_names(path):
+            if name in configured:
+                continue
+            config: dict[str, Any] = {}
+            with contextlib.suppress(repository.RepositoryError):
+                config = config_change.as_json(repository.read_config(path / name))
+            if parameter(config, _LOAD) == _LATE:
+                late = True
+            else:
+                early.append(name)
+    return sorted(early) if late else []
 
 
 def configured_models(env: Mapping[str, str], served: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Keeps Triton and the web app running until asked to stop, and stops them in order.
 
 The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
-when starting. A process that dies is started again, later each time it dies soon after its start, Triton
-then with the models that the app needs before the others; a model one of whose processes dies is reloaded.
+when starting. Triton starts without the models that are loaded late, which follow once all answer. A process
+that dies is started again, later each time it dies soon after its start, Triton then with the models that
+the app needs before all others; a model one of whose processes dies is reloaded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -84,7 +85,10 @@ class Kept:
 
 
 class Supervisor:
-    """Runs what it is given: a Triton, a web app, or both; `models` are those that answer, by system."""
+    """Runs what it is given: a Triton, a web app, or both.
+
+    `models` are those that answer, by system; `early`, if any, those to start with, before the others.
+    """
 
     def __init__(
         self,
@@ -92,9 +96,11 @@ class Supervisor:
         models: Mapping[str, str],
         server: TritonServer | None,
         web: WebOptions | None,
+        early: Sequence[str] = (),
     ) -> None:
         self._log = log
         self._models = models
+        self._early = early
         self._server = server
         self._web_options = web
         self._web: Child | None = None
@@ -115,6 +121,8 @@ class Supervisor:
                     kept.append(web)
                 if not self._stopping.is_set():
                     on_ready()
+                    if self._early and self._server:
+                        self._begin_with_the_others(self._server)
                 while not self._stopping.wait(_POLL_S):
                     for process in kept:
                         process.look(self._say)
@@ -129,17 +137,22 @@ class Supervisor:
             self._stopping.wait(_POLL_S)
 
     def _start_triton(self, server: TritonServer) -> Child:
-        """With all models the first time, and after a death with those that the app needs before the others.
+        """The first time without those that are loaded late, after a death with those that the app needs.
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
         again = server.pid is not None
         server.stop()  # the stubs and the shared memory of a server that died
-        if not (again and self._models and server.options.model_control == "explicit"):
+        if server.options.model_control != "explicit":
             return server.start()
+        if not (again and self._models):
+            return server.start(first=self._early)
         child = server.start(first=list(self._models.values()))
-        threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
+        self._begin_with_the_others(server)
         return child
+
+    def _begin_with_the_others(self, server: TritonServer) -> None:
+        threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
 
     def _load_the_others(self, server: TritonServer) -> None:
         """What cannot be loaded Triton says itself, and if it dies again, its next start loads them."""
@@ -152,6 +165,8 @@ class Supervisor:
                 if server.pid == pid:
                     with contextlib.suppress(GourmetError), triton(url, _LOAD_TIMEOUT_S) as client:
                         client.load_model(name)
+            if server.pid == pid:
+                self._say("all models are loaded")
 
     def _wait_for_models(self, server: TritonServer) -> None:
         """Until the configured models answered a picture; raise if one of them cannot."""

@@ -150,7 +150,8 @@ class TritonServer:
         options = self.options
         command = [
             str(self._wheel.server / "bin" / "tritonserver"),
-            *(f"--model-repository={path}" for path in options.repositories),
+            # Triton runs in a folder of its own.
+            *(f"--model-repository={path.absolute()}" for path in options.repositories),
             f"--backend-directory={self._backends}",
             *(
                 f"--backend-config={backend.name},shm-region-prefix-name={self._memory.path.name}-"

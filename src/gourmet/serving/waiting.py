@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
+from http.client import HTTPException
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
@@ -44,5 +45,5 @@ def http_ok(url: str, timeout_s: float = 2.0) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, HTTPException):  # nobody, or one who does not speak HTTP
         return False

@@ -18,7 +18,7 @@ from gourmet.tasks.furniture import Stage
 
 if TYPE_CHECKING:
     from gourmet.tasks.classification.checking.report import Report
-    from gourmet.tasks.generation_check import TextReport
+    from gourmet.tasks.generation.check import TextReport
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -54,7 +54,7 @@ def check(wanted: Wanted, stage: Stage) -> Report | TextReport:
             f"one of {', '.join(registry.names())}"
         )
     if registry.load(info.system).task == "generation":
-        from gourmet.tasks.generation_check import check_texts
+        from gourmet.tasks.generation.check import check_texts
 
         return check_texts(wanted, stage)
     from gourmet.tasks.classification.checking.check import check_pictures

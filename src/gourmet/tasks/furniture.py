@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -21,8 +22,6 @@ from gourmet.training.task import Tick, Training
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from gourmet.tasks.classification.evaluation import Evaluated
 
 Stage = Callable[[str], AbstractContextManager[Tick]]
 
@@ -44,6 +43,23 @@ class Labelled(Protocol):
 
     @property
     def class_id(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A text and its right answer; `source` says where they are from."""
+
+    source: str
+    text: str
+    answer: str
+
+
+@runtime_checkable
+class TextData(Protocol):
+    """Texts with their right answers, wherever they lie."""
+
+    def references(self, data: Path, part: str, limit: int | None = None) -> Sequence[Reference]:
+        """Those of one part of `data`; with a `limit`, evenly from the whole of it."""
 
 
 Example = TypeVar("Example", bound=Labelled)
@@ -68,6 +84,17 @@ class Data(Protocol):
 Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 
 
+class Evaluated(Protocol):
+    """What an evaluation found."""
+
+    def lines(self) -> Sequence[str]: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+    def write(self, weights: Path, title: str, /) -> Path:
+        """The report, and what deploying needs to know, beside `weights`; the path of the report."""
+
+
 @runtime_checkable
 class Evaluation(Protocol):
     """A network asked about the examples of its system."""
@@ -89,6 +116,10 @@ class Evaluation(Protocol):
 
 def data(system: str) -> Data:
     return registry.piece(system, "data", "DATA", Data)  # type: ignore[type-abstract]
+
+
+def text_data(system: str) -> TextData:
+    return registry.piece(system, "data", "DATA", TextData)  # type: ignore[type-abstract]
 
 
 def training(system: str) -> Training:

@@ -26,8 +26,9 @@ _STATISTICS: Final = re.compile(r"running_(mean|var)$|num_batches_tracked$")
 
 
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
-    """Write `tensors` with `about` (anything JSON can say) in the header."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write `tensors` with `about` (anything JSON can say) in the header; what parts share, once."""
+    once = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
+    plain = {name: tensors[name].detach().cpu().contiguous() for name in reversed(once.values())}
     with written_aside(path) as aside:
         save_file(plain, aside, metadata={"about": json.dumps(about)})
 
@@ -89,6 +90,9 @@ def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any])
 
 def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
     """Load `tensors`, read from `path`, into `module`, or say how they do not fit."""
+    own = module.state_dict().items()
+    shared = {each.data_ptr(): tensors[name] for name, each in own if name in tensors}
+    tensors = tensors | {name: shared[each.data_ptr()] for name, each in own if each.data_ptr() in shared}
     fixed = {name: want.clone() for name, want in module.named_buffers() if not _STATISTICS.search(name)}
     try:
         module.load_state_dict(tensors)

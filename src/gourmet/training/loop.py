@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,10 +45,11 @@ def fit(
     resume: bool = False,
     tick: Tick = lambda share, words="": None,
     checkpoint_every_s: float = 60.0,
+    on_epoch: Callable[[Mapping[str, Any]], None] = lambda epoch: None,
 ) -> list[dict[str, Any]]:
     """Run `recipe` into the folder `out`, from its beginning or from where the last run was stopped.
 
-    Returns the log, a dictionary an epoch.
+    Returns the log, a dictionary an epoch; `on_epoch` is told each as it ends.
     """
     run = _Run(task, recipe, out, tick)
     if resume:
@@ -66,6 +68,7 @@ def fit(
                     run.save()
                     saved_at = time.monotonic()
             run.close_epoch(len(order))
+            on_epoch(run.log[-1])
     return run.log
 
 

@@ -24,14 +24,17 @@ _ADAM_SHARE: Final = 0.2
 
 
 def optimizers(network: nn.Module, momentum: float, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """One for the pointwise convolutions of `network`, if it has any, and one for its other weights.
+    """One for the matrices between the layers of `network`, if it has any, and one for its other weights.
 
-    The rate of each group is the run's times the group's "share".
+    Those are its pointwise convolutions and linear layers, without the last linear one, which answers. The
+    rate of each group is the run's times the group's "share".
     """
+    linear = [part for part in network.modules() if isinstance(part, nn.Linear)]
     matrices = [
         part.weight
         for part in network.modules()
-        if isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1
+        if (isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1)
+        or (isinstance(part, nn.Linear) and part is not linear[-1])
     ]
     known = set(map(id, matrices))
     others = [weights for weights in network.parameters() if id(weights) not in known]
@@ -68,11 +71,15 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
     """`matrix` with its singular values brought near 1, by five steps of Newton and Schulz."""
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     wide = wide / (wide.norm() + 1e-7)
-    half_is_fast = matrix.is_cuda or torch.cpu._is_avx512_bf16_supported()
-    if min(wide.shape) >= _HALF_FROM and half_is_fast:
+    if min(wide.shape) >= _HALF_FROM and half_is_fast(matrix.device):
         wide = wide.bfloat16().contiguous()
     for _ in range(_ITERATIONS):
         square = wide @ wide.T
         wide = torch.addmm(wide, torch.addmm(square, square, square, beta=_B, alpha=_C), wide, beta=_A)
     wide = wide.to(matrix.dtype)
     return wide.T if matrix.shape[0] > matrix.shape[1] else wide
+
+
+def half_is_fast(device: torch.device) -> bool:
+    """Whether `device` multiplies matrices of bfloat16 faster than of float32."""
+    return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()

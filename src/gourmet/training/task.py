@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -76,6 +77,7 @@ class TrainingTask(Protocol):
 
     network: nn.Module
     about: dict[str, Any]  # says which network this is; written into every file of weights
+    files: dict[str, bytes]  # what else lies beside its weights, by name
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """The numbers of one epoch's examples, in the order in which they are shown."""
@@ -91,6 +93,14 @@ class TrainingTask(Protocol):
 
         May adapt the statistics (not the weights) of `network` to the conditions of serving.
         """
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """A TRAINING some of whose choices can be changed by name."""
+
+    def configured(self, overrides: Sequence[str]) -> Training:
+        """With these `name=value`; raise UsageError for what there is not."""
 
 
 @runtime_checkable

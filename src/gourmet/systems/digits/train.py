@@ -68,6 +68,7 @@ class DigitsTask:
     def __init__(self, train: tuple[Digit, ...], held: tuple[Digit, ...], device: torch.device) -> None:
         network = DigitsNetwork().to(device)
         self.about: dict[str, Any] = {**network.about, "examples": len(train)}
+        self.files: dict[str, bytes] = {}
         self.network: nn.Module = network
         self.device = device
         self.images, self.classes = (tensor.to(device) for tensor in _tensors(train))

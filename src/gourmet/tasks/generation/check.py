@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
 from gourmet.contracts import Generation, ModelInfo
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.reports.page import render
 from gourmet.runtime.generate import stream
 from gourmet.serving.client import ModelUnavailable, describe_model, infer, triton
 from gourmet.systems import registry
 from gourmet.tasks.checking import Wanted, as_words, in_threads, percentiles
-from gourmet.tasks.furniture import Stage
+from gourmet.tasks.furniture import Reference, Stage, evaluation, text_data
+from gourmet.tasks.generation.evaluation import TextEvaluation
+from gourmet.tasks.generation.scoring import Scores, score
 
 _EXAMPLES: Final = 64
 _NAMED: Final = 5
@@ -48,6 +50,9 @@ class TextReport:
     compared_with: str  # the model that answers whole what this one streams; empty if there is none
     wanted: int
     asked: Sequence[TextAnswer]
+    # How near the answers are to people's, and the share of them that are the eager network's, where known.
+    scores: Scores | None = None
+    agreement: float | None = None
 
     @property
     def stopped(self) -> bool:
@@ -90,6 +95,8 @@ class TextReport:
             "total_ms": percentiles([each.total_ms for each in self._answered]),
             "first_piece_ms": percentiles([each.first_piece_ms for each in self._answered]),
             "pieces": sum(len(each.pieces) for each in self._answered),
+            "scores": self.scores and asdict(self.scores),
+            "agreement": self.agreement,
         }
 
     def summary(self) -> str:
@@ -100,12 +107,20 @@ class TextReport:
         for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
             if told[key] and (self.decoupled or key == "total_ms"):
                 lines.append(f"{name:<12}{as_words(told[key])}")
+        if self.scores:
+            found = self.scores
+            lines.append(
+                f"BLEU        {found.all.bleu:.1f} ± {found.margin:.1f}, chrF {found.all.chrf:.1f} "
+                f"({found.signatures[0]})"
+            )
+        if self.agreement is not None:
+            lines.append(f"as eager    {100 * self.agreement:.1f} % of the answers are the network's own")
         return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self._answered[:_NAMED]])
 
     def page(self) -> str:
         rows = [(each.text, each.joined or each.failure) for each in self.asked]
         title, summary = f"gourmet check: {self.model}", self.summary()
-        return render("tasks/generation_check.html", title=title, summary=summary, rows=rows)
+        return render("tasks/generation/check.html", title=title, summary=summary, rows=rows)
 
 
 def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
@@ -118,7 +133,8 @@ def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
             with suppress(ModelUnavailable):
                 usual = describe_model(client, system.default_model)
                 beside = None if usual.decoupled else usual
-    texts = _texts(wanted, system)
+    references = _references(wanted, system)
+    texts = [each.text for each in references]
     asked: list[TextAnswer] = []
     ask = partial(_ask, wanted, system, info, beside)
     with suppress(KeyboardInterrupt), stage("asking") as tick:
@@ -126,14 +142,42 @@ def check_texts(wanted: Wanted, stage: Stage) -> TextReport:
             asked.append(each)
             tick(len(asked) / len(texts), f"{len(asked)}/{len(texts)}")
     name = beside.name if beside else ""
-    return TextReport(info.name, info.version, info.decoupled, name, len(texts), asked)
+    known = references[: len(asked)]
+    answers = [each.joined for each in asked]
+    return TextReport(
+        info.name,
+        info.version,
+        info.decoupled,
+        name,
+        len(texts),
+        asked,
+        score(known, answers) if asked and known[0].answer else None,
+        _agreement(wanted, system, known, answers, stage) if asked and wanted.weights else None,
+    )
 
 
-def _texts(wanted: Wanted, system: Generation) -> list[str]:
+def _references(wanted: Wanted, system: Generation) -> Sequence[Reference]:
+    """What to ask; the right answers are empty where nobody gave them."""
     if wanted.data is None:
-        return [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, seed=0)]
+        texts = [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, seed=0)]
+        return [Reference("", text, "") for text in texts]
+    if wanted.data.is_dir() or "\t" in wanted.data.read_text(encoding="utf-8").partition("\n")[0]:
+        return text_data(system.name).references(wanted.data, wanted.part or "test", wanted.limit)
     lines = [line.strip() for line in wanted.data.read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line][: wanted.limit]
+    return [Reference("", line, "") for line in lines if line][: wanted.limit]
+
+
+def _agreement(
+    wanted: Wanted, system: Generation, asked: Sequence[Reference], answers: Sequence[str], stage: Stage
+) -> float:
+    """The share of answers that the network of these weights gives too."""
+    assert wanted.weights
+    eager = evaluation(system.name)
+    if not isinstance(eager, TextEvaluation):
+        raise UsageError(f"{system.name} has no evaluation of texts to compare with: leave out --eager")
+    with stage("the eager network") as tick:
+        own = eager.answer(wanted.weights, [each.text for each in asked], "cpu", tick)
+    return sum(a == b for a, b in zip(own, answers, strict=True)) / len(answers)
 
 
 def _ask(

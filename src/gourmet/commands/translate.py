@@ -1,0 +1,86 @@
+"""`gourmet translate`: Russian texts through the running stack, as arguments or a line each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from gourmet.commands.options import url_option
+from gourmet.commands.progress import bar
+from gourmet.contracts import Generation, Tensors
+from gourmet.errors import UsageError
+from gourmet.systems import registry
+
+# Texts of a request, and requests at a time: enough for the served loop to be full.
+_TEXTS = 16
+_REQUESTS = 2
+
+
+@click.command()
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--model", help="[default: the system's own]")
+@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Beginnings to follow at a time.")
+@url_option()
+def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -> None:
+    """Say each Russian TEXT in English, a line for each; without one, every line of stdin.
+
+    \b
+    gourmet translate "предоставляются полотенца ."
+    gourmet translate < russian.txt > english.txt
+    """
+    import numpy as np
+
+    from gourmet.serving.client import describe_model, infer, triton
+    from gourmet.tasks.checking import in_threads
+
+    if not texts and sys.stdin.isatty():
+        raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
+    lines = list(texts) or [_decoded(*each) for each in enumerate(sys.stdin.buffer, 1)]
+    system = _system()
+    with triton(url) as client:
+        info = describe_model(client, model or system.default_model)
+    options = {"beams": beams} if beams > 1 else {}
+
+    def inputs(place: int) -> Tensors:
+        try:
+            return system.text_inputs(lines[place], info, options)
+        except ValueError as exc:
+            raise UsageError(f"{'text' if texts else 'line'} {place + 1}: {exc}") from exc
+
+    def ask(places: Sequence[int]) -> list[str]:
+        rows = [inputs(place) for place in places]
+        together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        with triton(url, 600.0) as client:
+            outputs = infer(client, info.name, together)
+        split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(places))]
+        return [system.generated(each, info).text for each in split]
+
+    def batches() -> Iterator[Sequence[int]]:
+        there = [place for place, line in enumerate(lines) if line]
+        size = _TEXTS if info.max_batch_size else 1
+        return (there[first : first + size] for first in range(0, len(there), size))
+
+    answers: dict[int, str] = {}
+    with bar("translating") as tick:
+        for places, found in zip(batches(), in_threads(ask, batches(), _REQUESTS), strict=True):
+            answers.update(zip(places, found, strict=True))
+            tick(len(answers) / len(lines), f"{len(answers)}/{len(lines)}")
+    for place in range(len(lines)):
+        click.echo(answers.get(place, ""))
+
+
+def _decoded(number: int, line: bytes) -> str:
+    try:
+        return line.decode().strip()
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"line {number} is not UTF-8 from byte {exc.start} on: convert it first") from exc
+
+
+def _system() -> Generation:
+    """The only one whose models answer a text with a text."""
+    found = [each for each in registry.load_all().values() if isinstance(each, Generation)]
+    if len(found) != 1:
+        raise UsageError(f"there are {len(found)} systems that answer texts; one is needed")
+    return found[0]

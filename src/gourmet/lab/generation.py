@@ -1,0 +1,96 @@
+"""A running Triton that generates text, as the notebook asks it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+
+from gourmet.contracts import GeneratedText, ModelInfo
+from gourmet.measure import sweep
+from gourmet.measure.inputs import DataSource
+from gourmet.measure.results import LoadSpec, Point, Through
+from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.runtime import generate
+from gourmet.serving.client import describe_model, infer, triton
+from gourmet.systems import registry
+
+_TIMEOUT_S: Final = 60.0
+_EXAMPLES: Final = 24
+_SEED: Final = 5
+
+
+def ask(url: str, model: str, text: str) -> GeneratedText:
+    return ask_together(url, model, [text])[0]
+
+
+def ask_together(url: str, model: str, texts: Sequence[str]) -> list[GeneratedText]:
+    """The answers to several texts in one request."""
+    with triton(url, _TIMEOUT_S) as client:
+        info = describe_model(client, model)
+        system = registry.generation(info.system)
+        inputs = [system.text_inputs(text, info, {}) for text in texts]
+        outputs = infer(
+            client, model, {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
+        )
+    return [
+        system.generated({name: values[row : row + 1] for name, values in outputs.items()}, info)
+        for row in range(len(texts))
+    ]
+
+
+def pieces(url: str, model: str, text: str) -> list[tuple[float, str]]:
+    """Each piece of a streamed answer, and how many milliseconds after the request it came."""
+    info = _described(url, model)
+    system = registry.generation(info.system)
+    began = time.perf_counter()
+    return [
+        (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
+        for outputs in generate.stream(url, info, system.text_inputs(text, info, {}), _TIMEOUT_S)
+    ]
+
+
+def measured(
+    url: str, model: str, through: Through, system: str = "", *, levels: Sequence[int], seconds: float
+) -> list[Point]:
+    """A point for each number of clients, every answer checked; `system` where the model names none."""
+    target, effort = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5, client="gourmet")
+    data = DataSource(_EXAMPLES, _SEED)
+
+    def measure() -> list[Point]:
+        workload = sweep.prepare(model, target, data, through=through, stepped=system)
+        loads = [LoadSpec(model, level, through=through) for level in levels]
+        return [sweep.measure(workload, load, target, effort) for load in loads]
+
+    # In a thread, since a notebook's own has a loop of events already.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(measure).result()
+
+
+@contextmanager
+def keeping_busy(url: str, model: str, text: str, *, clients: int) -> Iterator[None]:
+    """So many clients that ask for `text` again and again until the block ends."""
+    enough = threading.Event()
+
+    def ask_again() -> None:
+        while not enough.is_set():
+            ask(url, model, text)
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask_again) for _ in range(clients)]
+        try:
+            yield
+        finally:
+            enough.set()
+            for each in asking:
+                each.result()
+
+
+def _described(url: str, model: str) -> ModelInfo:
+    with triton(url, _TIMEOUT_S) as client:
+        return describe_model(client, model)

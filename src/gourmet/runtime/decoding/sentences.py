@@ -1,0 +1,68 @@
+"""A text as sentences, which networks know, and what lies between them; joined again, all of it is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+_CLOSERS: Final = "\"'»”’)\\]"
+# A sentence ends at its sign, and what closes with it, where a space and something that may begin one follow.
+_END: Final = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s+[\"'«“„(\[—–-]*\s?[A-ZА-ЯЁ0-9])|\n")
+# Not after these, nor after a letter alone, which is somebody's initial.
+_SHORT: Final = re.compile(
+    r"(?:^|[\s(«\"])(?:[A-ZА-ЯЁа-яё]|т\. ?[едпк]|др|пр|см|ср|стр|рис|тыс|млн|млрд|руб|коп|ул|пл|кв|им|проф"
+    r"|акад|гг?|вв?|Mr|Mrs|Ms|Dr|St|etc|e\. ?g|i\. ?e)\.$"
+)
+_LONGEST_SHORT: Final = 7
+_PAUSE: Final = re.compile(r"(?<=[,;:])\s+|\s+[—–-]\s+")
+_SPACE: Final = re.compile(r"\s+")
+
+
+class Part(NamedTuple):
+    """A sentence, or what is between two of them, to be kept as it is."""
+
+    text: str
+    is_sentence: bool
+
+
+def parts(text: str, size: Callable[[str], int], most: int) -> list[Part]:
+    """Sentences of at most `most` by their `size`: a longer one is cut at a pause, or else at a space."""
+    found: list[Part] = []
+    for sentence in _sentences(text):
+        bare = sentence.strip()
+        before, _, after = sentence.partition(bare) if bare else (sentence, "", "")
+        found += [Part(before, False)] if before else []
+        found += [Part(piece, is_sentence) for piece, is_sentence in _cut(bare, size, most)] if bare else []
+        found += [Part(after, False)] if after else []
+    return found
+
+
+def _sentences(text: str) -> Iterator[str]:
+    begin = 0
+    for end in _END.finditer(text):
+        if end[0] == "\n" or not _SHORT.search(text, max(begin, end.end() - _LONGEST_SHORT), end.end()):
+            yield text[begin : end.end()]
+            begin = end.end()
+    if begin < len(text):
+        yield text[begin:]
+
+
+def _cut(sentence: str, size: Callable[[str], int], most: int) -> Iterator[tuple[str, bool]]:
+    """In halves until each is short enough; the space at a cut is no sentence."""
+    if size(sentence) <= most or len(sentence) < 2:
+        yield sentence, True
+        return
+    middle = len(sentence) // 2
+    for pattern in (_PAUSE, _SPACE):
+        if places := list(pattern.finditer(sentence)):
+            nearest = min(places, key=lambda place: abs(place.start() - middle))
+            before, between, after = sentence[: nearest.start()], nearest[0], sentence[nearest.end() :]
+            if before and after:
+                break
+    else:
+        before, between, after = sentence[:middle], "", sentence[middle:]
+    yield from _cut(before, size, most)
+    if between:
+        yield between, False
+    yield from _cut(after, size, most)

@@ -1,0 +1,114 @@
+"""A text as numbers and back, as Marian's checkpoints have it: source.spm, target.spm and vocab.json.
+
+SentencePiece only: the served models need this, and no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+from gourmet.errors import GourmetError
+
+SOURCE: Final = "source.spm"
+TARGET: Final = "target.spm"
+VOCABULARY: Final = "vocab.json"
+FILES: Final = (SOURCE, TARGET, VOCABULARY)
+END: Final = "</s>"
+PAD: Final = "<pad>"
+UNKNOWN: Final = "<unk>"
+# SentencePiece's sign for the space before a word.
+_SPACE: Final = "▁"
+
+
+class BadTokenizer(GourmetError):
+    """A folder without the three files, or whose files do not belong together."""
+
+
+class Tokenizer:
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """`files`: the content of each of FILES."""
+        self._source, self._target = (
+            SentencePieceProcessor(model_proto=files[name]) for name in (SOURCE, TARGET)
+        )
+        self._ids: dict[str, int] = json.loads(files[VOCABULARY])
+        if lacking := [sign for sign in (END, PAD, UNKNOWN) if sign not in self._ids]:
+            raise BadTokenizer(f"{VOCABULARY} has no {', '.join(lacking)}")
+        self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}
+        self.end: int = self._ids[END]
+        self.pad: int = self._ids[PAD]
+        self.unknown: int = self._ids[UNKNOWN]
+
+    @classmethod
+    def read(cls, folder: Path) -> Tokenizer:
+        if lacking := [name for name in FILES if not (folder / name).is_file()]:
+            raise BadTokenizer(f"{folder} lacks {', '.join(lacking)}, which belong to a Marian checkpoint")
+        return cls({name: (folder / name).read_bytes() for name in FILES})
+
+    @property
+    def size(self) -> int:
+        return len(self._ids)
+
+    def encode(self, text: str, *, sampling: float = 0.0) -> list[int]:
+        """The numbers of a Russian text, an end behind them; with `sampling`, cut into pieces by chance."""
+        return self._numbers(self._source, text, sampling)
+
+    def encode_target(self, text: str, *, sampling: float = 0.0) -> list[int]:
+        """The same for an English one, to learn from."""
+        return self._numbers(self._target, text, sampling)
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        """The English text that `numbers` say; what is no piece of a word says nothing."""
+        signs = (self.end, self.pad)
+        pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in signs]
+        return str(self._target.decode_pieces(pieces))
+
+    def begins_word(self, number: int) -> bool:
+        """Whether the words before this piece are whole."""
+        return number == self.end or self._pieces.get(number, "").startswith(_SPACE)
+
+    def _numbers(self, processor: SentencePieceProcessor, text: str, sampling: float) -> list[int]:
+        pieces = processor.encode(
+            text, out_type=str, enable_sampling=sampling > 0, alpha=sampling, nbest_size=-1
+        )
+        return [*(self._ids.get(piece, self.unknown) for piece in pieces), self.end]
+
+
+def learn(texts: Sequence[str], size: int) -> dict[str, bytes]:
+    """The files of a vocabulary that both languages of `texts` share."""
+    model = io.BytesIO()
+    try:
+        _train(texts, size, model)
+    except RuntimeError as exc:
+        raise BadTokenizer(
+            f"no vocabulary of {size:,} pieces can be made of {len(texts):,} texts: {exc}"
+        ) from exc
+    processor = SentencePieceProcessor(model_proto=model.getvalue())
+    ids = {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
+    vocabulary = json.dumps(ids, ensure_ascii=False, indent=0) + "\n"
+    return {SOURCE: model.getvalue(), TARGET: model.getvalue(), VOCABULARY: vocabulary.encode()}
+
+
+def _train(texts: Sequence[str], size: int, model: io.BytesIO) -> None:
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=size,
+        model_type="unigram",
+        character_coverage=0.9998,
+        # `onnx-model` pads with 1, as its first users' clients do.
+        eos_id=0,
+        pad_id=1,
+        unk_id=2,
+        bos_id=-1,
+        eos_piece=END,
+        pad_piece=PAD,
+        unk_piece=UNKNOWN,
+        num_threads=1,  # with more, the same texts do not always give the same pieces
+        minloglevel=2,
+    )

@@ -1,0 +1,1 @@
+"""Russian to English, a sentence at a time."""

@@ -1,0 +1,60 @@
+"""The translator's loop as a client turns it over a model of whole steps, with nothing kept between two.
+
+Every request carries all words so far and is answered with numbers for every word of the vocabulary at every
+place, of which the client looks at one row.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from gourmet import repository
+from gourmet.measure.client_loop import Asking, ClientLoop
+from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.tokenizer import Tokenizer
+from gourmet.systems.translator.contract import SCORE, TOKENS, TRANSLATION
+
+# Places of a source and a target, and what stands in those that are free, as the first clients have it.
+PLACES: Final = 50
+EMPTY: Final = 1
+
+
+class TranslatorLoop:
+    """Fulfils gourmet.measure.client_loop.ClientLoop."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of the model which has nothing else."""
+        folder = repository.DEFAULT / "translator_bls"
+        return Tokenizer(package.read(folder / str(repository.versions(folder)[-1]) / package.FILE))
+
+    def ask(self, example: bytes) -> Asking:
+        tokenizer = self.tokenizer
+        source = np.full((1, PLACES), EMPTY, np.int32)
+        ids = tokenizer.encode(example.decode())[:PLACES]
+        source[0, : len(ids)] = ids
+        target = np.full((1, PLACES), EMPTY, np.int32)
+        target[0, 0] = tokenizer.pad
+        found: list[int] = []
+        score = 0.0
+        for place in range(PLACES):
+            outputs = yield {"source": source, "target": target.copy()}
+            scores = outputs["output"][0, place].copy()
+            scores[tokenizer.pad] = -np.inf
+            token = int(scores.argmax())
+            score -= float(np.log(np.exp(scores - scores[token]).sum()))
+            if token == tokenizer.end:
+                break
+            found.append(token)
+            target[0, place + 1 : place + 2] = token
+        return {
+            TRANSLATION: np.array([[tokenizer.decode(found).encode()]], np.object_),
+            TOKENS: np.array([[len(found)]], np.int32),
+            SCORE: np.array([[score]], np.float32),
+        }
+
+
+CLIENT_LOOP: Final[ClientLoop] = TranslatorLoop()

@@ -1,0 +1,139 @@
+"""What everybody who touches the translator agrees on: Russian in, English out.
+
+`translator` answers whole, `translator_stream` piece by piece, `translator_bls` as the first does; their
+inputs and outputs have the same names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gourmet.contracts import Array, BadAnswer, BadModel, GeneratedText, ModelInfo, Task, Tensors
+
+TEXT: Final = "TEXT"
+MAX_TOKENS: Final = "MAX_TOKENS"
+BEAMS: Final = "BEAMS"
+TRANSLATION: Final = "TRANSLATION"
+TOKENS: Final = "TOKENS"
+SCORE: Final = "SCORE"
+
+# Answers piece by piece what the default model answers whole.
+STREAMING_MODEL: Final = "translator_stream"
+MOST_CHARACTERS: Final = 2000
+# For each sentence; and what an option may be, and is unless it is given.
+OPTIONS: Final = {"max_tokens": (1, 256, 256), "beams": (1, 4, 1)}
+_SAMPLE: Final = "Я люблю чай."
+_EXAMPLES: Final = Path(__file__).with_name("examples.txt")
+_LETTERS: Final = re.compile(r"[^\W\d_]")
+_RUSSIAN: Final = re.compile(r"[а-яё]", re.IGNORECASE)
+
+
+def looks_russian(text: str) -> bool:
+    """Whether most of its letters are; a text without letters might be anything."""
+    letters = len(_LETTERS.findall(text))
+    return not letters or 2 * len(_RUSSIAN.findall(text)) >= letters
+
+
+def problem(text: str) -> str:
+    """Why a text cannot be translated; empty if it can."""
+    if not text.strip():
+        return "the text is empty: send a Russian sentence"
+    if len(text) > MOST_CHARACTERS:
+        return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        return "the text has half a character in it (a surrogate alone), which is no text: send whole ones"
+    return ""
+
+
+def text_of(value: object) -> str:
+    """A row of TEXT as a served model gets it; raises ValueError, with what is wrong with it."""
+    try:
+        text = value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"{TEXT} is not UTF-8 from byte {exc.start} on") from exc
+    if why := problem(text):
+        raise ValueError(why)
+    return text
+
+
+def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
+    """An option for each text, as a served model gets it: given for each, or not at all."""
+    least, most, usual = OPTIONS[name.lower()]
+    if not values:
+        return [usual] * texts
+    found = [int(str(value)) for value in values]
+    if len(found) != texts:
+        raise ValueError(f"{name} has {len(found)} values for {texts} texts: give one for each")
+    if wrong := [value for value in found if not least <= value <= most]:
+        raise ValueError(f"{name} is {wrong[0]}; it has to be from {least} to {most}")
+    return found
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Fulfils gourmet.contracts.Generation."""
+
+    name: str = "translator"
+    task: Task = "generation"
+    title: str = "Translate"
+    model_variable: str = "TRANSLATOR_MODEL_NAME"
+    default_model: str = "translator"
+    metrics_prefix: str = "translator"
+
+    def sample(self) -> bytes:
+        return _SAMPLE.encode()
+
+    def examples(self, count: int, seed: int) -> Sequence[bytes]:
+        """Everyday sentences; more than there are begin again in another order."""
+        known = _EXAMPLES.read_text(encoding="utf-8").splitlines()
+        random = np.random.default_rng(seed)
+        order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
+        return [known[place].encode() for place in order[:count]]
+
+    def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
+        return self.text_inputs(example.decode(), model, {})
+
+    def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
+        answer = self.generated(outputs, model).text
+        if not _LETTERS.search(answer):
+            raise BadAnswer(f"{model.name!r} answered {_SAMPLE!r} with {answer!r}, which has no word in it")
+        return f"«{_SAMPLE}» → {answer}"
+
+    def text_inputs(self, text: str, model: ModelInfo, options: Mapping[str, int]) -> Tensors:
+        takes = {spec.name for spec in model.inputs}
+        if TEXT not in takes:
+            raise BadModel(
+                f"{model.name!r} has no input {TEXT}, as translators have: set {self.model_variable} to one"
+            )
+        if why := problem(text):
+            raise ValueError(why)
+        known = {name: bounds for name, bounds in OPTIONS.items() if name.upper() in takes}
+        rows = (1,) if model.max_batch_size else ()
+        inputs: dict[str, Array] = {TEXT: np.full((*rows, 1), text.encode(), np.object_)}
+        for name, value in options.items():
+            if name not in known:
+                there = " and ".join(known) or "none"
+                raise ValueError(f"{name!r} is not an option of {model.name}; there is {there}")
+            least, most, _ = known[name]
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}; it has to be from {least} to {most}")
+            inputs[name.upper()] = np.full((*rows, 1), value, np.int32)
+        return inputs
+
+    def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
+        try:
+            text = outputs[TRANSLATION].ravel()[0]
+            tokens, score = (outputs[name].ravel()[0] for name in (TOKENS, SCORE))
+        except (KeyError, IndexError) as exc:
+            raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
+        said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        return GeneratedText(said, int(tokens), float(score))
+
+
+SYSTEM: Final = Translator()

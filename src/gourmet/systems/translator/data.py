@@ -1,0 +1,100 @@
+"""Russian sentences and their English translations, wherever they lie.
+
+Data are one of
+    pairs.tsv      a line each: split (train, dev, test), source, English, Russian; with tabs between
+    software.tsv   beside it: package, English, Russian; more to learn from, in another register
+    a folder       that holds these
+    any file       with two columns, of which one is Russian; one line in fifty is held out for either part
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from gourmet.tasks.furniture import BadData, EmptyPart, Reference, TextData, check_part
+
+PARTS: Final = ("train", "validation", "test")
+PAIRS: Final = "pairs.tsv"
+SOFTWARE: Final = "software.tsv"
+_PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
+_RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
+_HELD_OUT: Final = 50
+
+
+class Sentences:
+    """Fulfils gourmet.tasks.furniture.TextData; texts are Russian."""
+
+    def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
+        """One part of `data`; with a `limit`, evenly from the whole of it."""
+        check_part(part, PARTS)
+        found = _read(data).get(part, ())
+        if not found:
+            raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
+        step = len(found) / min(limit or len(found), len(found))
+        return tuple(found[int(number * step)] for number in range(min(limit or len(found), len(found))))
+
+
+DATA: Final[TextData] = Sentences()
+
+
+def software(data: Path) -> tuple[Reference, ...]:
+    """Sentences of programs beside `data`, if there are any."""
+    path = (data if data.is_dir() else data.parent) / SOFTWARE
+    if not path.is_file():
+        return ()
+    rows = _rows(path)
+    _check_columns(path, rows, 3)
+    return tuple(Reference(source, russian, english) for source, english, russian in rows)
+
+
+@functools.lru_cache(maxsize=2)
+def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
+    path = data / PAIRS if data.is_dir() else data
+    rows = _rows(path)
+    found: dict[str, list[Reference]] = {part: [] for part in PARTS}
+    if len(rows[0]) == 4:
+        _check_columns(path, rows, 4)
+        for split, source, english, russian in rows:
+            if split not in _PART_OF_SPLIT:
+                raise BadData(f"{path}: the first column has {split!r}; it may be train, dev and test")
+            found[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
+        return found
+    _check_columns(path, rows, 2)
+    first = sum(bool(_RUSSIAN.search(row[0])) for row in rows)
+    second = sum(bool(_RUSSIAN.search(row[1])) for row in rows)
+    if first == second:
+        raise BadData(f"{path}: as many lines have Russian letters in either column, so which is Russian?")
+    for row in rows:
+        russian, english = row if first > second else reversed(row)
+        # By its text and not by its place, so that the parts of a file that grows stay apart.
+        lot = zlib.crc32(english.casefold().encode()) % _HELD_OUT
+        part = {0: "validation", 1: "test"}.get(lot, "train")
+        found[part].append(Reference(path.stem, russian, english))
+    return found
+
+
+def _rows(path: Path) -> list[list[str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BadData(
+            f"{path} cannot be read: {exc}. Wanted are {PAIRS}, a folder that holds it, or a file of two "
+            "columns with a tab between"
+        ) from exc
+    # Not by splitlines, which also ends lines at characters that sentences may have.
+    rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
+    if not rows:
+        raise BadData(f"{path} is empty")
+    return rows
+
+
+def _check_columns(path: Path, rows: Sequence[Sequence[str]], wanted: int) -> None:
+    for number, row in enumerate(rows, 1):
+        if len(row) != wanted or not all(cell.strip() for cell in row):
+            texts = sum(bool(cell.strip()) for cell in row)
+            raise BadData(f"{path}: line {number} has {texts} texts; {wanted} are needed, tabs between them")

@@ -1,0 +1,227 @@
+"""Teach the translator: which sentences it sees, cut into which pieces, and how it is measured on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import sentencepiece
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gourmet.errors import UsageError
+from gourmet.runtime.decoding.tokenizer import Tokenizer, learn
+from gourmet.systems.translator.data import DATA, software
+from gourmet.systems.translator.int8 import rounded
+from gourmet.systems.translator.network import CONFIG, MOST_TOKENS, build
+from gourmet.systems.translator.translating import padded, translate
+from gourmet.tasks.furniture import Reference
+from gourmet.tasks.generation.packages import needed
+from gourmet.training.muon import half_is_fast
+from gourmet.training.task import Phase, Recipe, Tick, Training
+
+# Sentences of about the same length are shown together, chosen among so many batches.
+_SORTED_BATCHES: Final = 50
+_MEASURED: Final = 500
+
+
+@dataclass(frozen=True)
+class Config:
+    """What `gourmet train translator NAME=VALUE …` may change."""
+
+    vocabulary: int = 6000
+    width: int = 256
+    heads: int = 4
+    encoder_layers: int = 4
+    decoder_layers: int = 2
+    feed_forward: int = 1024
+    dropout: float = 0.2
+    label_smoothing: float = 0.1
+    # How even the chances are between the ways to cut a word into pieces: with 0 there is one way, near 0
+    # sentences become half as long again, with 0.5 a twentieth.
+    sampling: float = 0.5
+    # Of programs' sentences, an epoch sees this many, drawn anew each time; everyday ones lead.
+    software: int = 2_500
+    longest: int = 64  # pieces of a sentence to learn from
+    batch: int = 128
+    epochs: int = 16
+    rate: float = 0.01  # of matrices; the other weights take a fifth of it
+    warmup: float = 0.02
+
+
+@dataclass(frozen=True)
+class TranslatorTraining:
+    """Fulfils `gourmet.training.task.Training`."""
+
+    config: Config = Config()
+
+    def configured(self, overrides: Sequence[str]) -> TranslatorTraining:
+        """With some of its configuration as `name=value`; raises UsageError."""
+        with needed():
+            from omegaconf import OmegaConf
+            from omegaconf.errors import OmegaConfBaseException
+        try:
+            merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(list(overrides)))
+            changed = cast(Config, OmegaConf.to_object(merged))
+        except OmegaConfBaseException as exc:
+            known = ", ".join(f"{name}={value}" for name, value in asdict(self.config).items())
+            raise UsageError(f"{next(iter(str(exc).splitlines()))}; there are {known}") from exc
+        return replace(self, config=changed)
+
+    def recipe(
+        self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
+    ) -> Recipe:
+        if pretrained:
+            raise UsageError("there are no pretrained weights for the translator: train without --pretrained")
+        config = self.config
+        return Recipe(
+            epochs or config.epochs,
+            (Phase(0.0, config.batch),),
+            rate or config.rate,
+            warmup=config.warmup,
+            ema_decay=0.999,
+            seed=seed,
+        )
+
+    def prepare(
+        self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
+    ) -> TranslatorTask:
+        train, more = DATA.references(data, "train", limit), software(data)
+        more = more[: limit and limit // 2] if self.config.software else ()
+        held = DATA.references(data, "validation", min(limit or _MEASURED, _MEASURED))
+        tick(0.2)
+        files = _vocabulary(train, more, self.config)
+        tick(0.9)
+        torch.manual_seed(seed)
+        shape = _shape(self.config, Tokenizer(files))
+        network = build(shape)
+        files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
+        return TranslatorTask(self.config, network.to(device), files, (train, more, held))
+
+    def bundled_data(self) -> None:
+        """None: name a file of sentences."""
+
+
+def _vocabulary(train: Sequence[Reference], more: Sequence[Reference], config: Config) -> dict[str, bytes]:
+    """Everyday sentences decide the pieces, and as many of programs as an epoch sees."""
+    step = max(1, len(more) // max(config.software, 1))
+    texts = [text for pair in (*train, *more[::step]) for text in (pair.text, pair.answer)]
+    return learn(texts, config.vocabulary)
+
+
+def _shape(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """As config.json of a Marian checkpoint says it."""
+    return {
+        "vocab_size": tokenizer.size,
+        "d_model": config.width,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.heads,
+        "decoder_attention_heads": config.heads,
+        "encoder_ffn_dim": config.feed_forward,
+        "decoder_ffn_dim": config.feed_forward,
+        "dropout": config.dropout,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "activation_function": "swish",
+        "max_position_embeddings": MOST_TOKENS,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad,
+        "eos_token_id": tokenizer.end,
+        "forced_eos_token_id": None,
+        "decoder_start_token_id": tokenizer.pad,
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+    }
+
+
+class TranslatorTask:
+    """The network and its sentences, as the training engine wants them."""
+
+    def __init__(
+        self,
+        config: Config,
+        network: nn.Module,
+        files: dict[str, bytes],
+        parts: tuple[Sequence[Reference], Sequence[Reference], Sequence[Reference]],
+    ) -> None:
+        everyday, more, self.held = parts
+        self.config, self.network, self.files = config, network, files
+        self.tokenizer = tokenizer = Tokenizer(files)
+        self.pairs = (*everyday, *more)
+        cut = [
+            (len(tokenizer.encode(pair.text)), len(tokenizer.encode_target(pair.answer)))
+            for pair in self.pairs
+        ]
+        self.lengths = {place: pair for place, pair in enumerate(cut) if max(pair) <= config.longest}
+        self.everyday = [place for place in self.lengths if place < len(everyday)]
+        self.more = [place for place in self.lengths if place >= len(everyday)]
+        self.about: dict[str, Any] = {
+            "system": "translator",
+            "architecture": "Marian",
+            **asdict(config),
+            "everyday": len(self.everyday),
+            "of_programs": len(self.more),
+        }
+
+    def order(self, generator: torch.Generator) -> torch.Tensor:
+        """Every everyday sentence once, and some of the others; those of a length after one another."""
+        lots = torch.randperm(len(self.more), generator=generator)[: self.config.software]
+        places = torch.tensor(self.everyday + [self.more[lot] for lot in lots.tolist()])
+        places = places[torch.randperm(len(places), generator=generator)]
+        batches: list[torch.Tensor] = []
+        for some in torch.split(places, self.config.batch * _SORTED_BATCHES):
+            alike = sorted(some.tolist(), key=lambda place: self.lengths[place])
+            batches += torch.split(torch.tensor(alike), self.config.batch)
+        # A batch that is not full stays the last, since the engine cuts the order into batches.
+        whole = [batch for batch in batches if len(batch) == self.config.batch]
+        short = [batch for batch in batches if len(batch) < self.config.batch]
+        shuffled = [whole[place] for place in torch.randperm(len(whole), generator=generator).tolist()]
+        return torch.cat([*shuffled, *short])
+
+    def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
+        shown = [self.pairs[place] for place in examples.tolist()]
+        sampling, pad, end = self.config.sampling, self.tokenizer.pad, self.config.longest
+        sentencepiece.set_random_generator_seed(generator.initial_seed() % 2**32)
+        device = next(self.network.parameters()).device
+        # Cut differently, a sentence may be longer than it was.
+        source = padded(
+            [self.tokenizer.encode(pair.text, sampling=sampling)[-2 * end :] for pair in shown], pad
+        ).to(device)
+        target = padded(
+            [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
+        ).to(device)
+        begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
+        with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):
+            logits = self.network(
+                input_ids=source,
+                attention_mask=(source != pad).long(),
+                decoder_input_ids=begun,
+                use_cache=False,
+            ).logits
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            target.flatten(),
+            ignore_index=pad,
+            label_smoothing=self.config.label_smoothing,
+        )
+
+    def kept(self, network: nn.Module) -> nn.Module:
+        return rounded(network)
+
+    def measure(self, network: nn.Module) -> dict[str, float]:
+        """BLEU of the held-out sentences, translated without a search."""
+        with needed():
+            import sacrebleu
+        answers = translate(network, self.tokenizer, [pair.text for pair in self.held])
+        bleu = sacrebleu.corpus_bleu(answers, [[pair.answer for pair in self.held]]).score
+        return {"score": bleu / 100, "bleu": bleu / 100}
+
+
+TRAINING: Final[Training] = TranslatorTraining()

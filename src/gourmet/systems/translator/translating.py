@@ -1,0 +1,72 @@
+"""Texts through the eager network: to measure it, and to compare with what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import nn
+
+from gourmet.runtime.decoding.sentences import parts
+from gourmet.runtime.decoding.texts import MOST_PIECES
+from gourmet.runtime.decoding.tokenizer import Tokenizer
+from gourmet.training.task import Tick
+
+MOST: Final = 128  # pieces of an answer
+_ROWS: Final = 64
+
+
+def translate(
+    network: nn.Module,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    beams: int = 1,
+    tick: Tick = lambda share, words="": None,
+) -> list[str]:
+    """The translation of each, cut into sentences and put together as it is when it is served."""
+    cut = [parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES) for text in texts]
+    sources = [tokenizer.encode(part.text) for text in cut for part in text if part.is_sentence]
+    answers = iter(answered(network, tokenizer, sources, beams=beams, tick=tick))
+    return [
+        "".join(tokenizer.decode(next(answers)) if part.is_sentence else part.text for part in text)
+        for text in cut
+    ]
+
+
+def answered(
+    network: nn.Module,
+    tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+    *,
+    beams: int = 1,
+    tick: Tick = lambda share, words="": None,
+) -> list[list[int]]:
+    """What transformers' own loop answers to each, without the end; those of a length go together."""
+    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+    found: list[list[int]] = [[] for _ in sources]
+    device = next(network.parameters()).device
+    for first in range(0, len(order), _ROWS):
+        places = order[first : first + _ROWS]
+        rows = padded([sources[place] for place in places], tokenizer.pad).to(device)
+        with torch.inference_mode():
+            answers = network.generate(  # type: ignore[operator]
+                input_ids=rows,
+                attention_mask=(rows != tokenizer.pad).long(),
+                num_beams=beams,
+                do_sample=False,
+                max_new_tokens=MOST,
+                bad_words_ids=[[tokenizer.pad]],
+            )
+        for place, answer in zip(places, answers.tolist(), strict=True):
+            words = answer[1:]
+            found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
+        tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
+    return found
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
+    """Rows of different lengths as one tensor."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows])

@@ -1,0 +1,1 @@
+"""Systems that answer a text with a text: how they are evaluated and checked."""

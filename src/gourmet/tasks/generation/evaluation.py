@@ -1,0 +1,97 @@
+"""A network asked for every text of a data set, and its answers beside those that people gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.reports.page import render
+from gourmet.reports.table import columns
+from gourmet.runtime.files import write_whole
+from gourmet.runtime.manifest import sha256
+from gourmet.tasks.furniture import Load, Reference, Stage, TextData
+from gourmet.tasks.generation.scoring import Scores, score
+from gourmet.training.task import Tick
+
+EVALUATION: Final = "evaluation.json"
+_READ: Final = 20
+
+# The answers of weights to some texts: on a device, and telling how far it is.
+Answer = Callable[[Path, Sequence[str], str, Tick], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the data with its answers, and how near they are."""
+
+    references: Sequence[Reference]
+    answers: Sequence[str]
+    scores: Scores
+
+    def to_read(self) -> list[tuple[str, str, str]]:
+        """Some texts, evenly from the whole: what was asked, answered, and what people said."""
+        step = max(1, len(self.answers) // _READ)
+        return [
+            (reference.text, answer, reference.answer)
+            for reference, answer in zip(self.references[::step], self.answers[::step], strict=True)
+        ][:_READ]
+
+
+@dataclass(frozen=True)
+class TextsEvaluated:
+    """Fulfils `gourmet.tasks.furniture.Evaluated`."""
+
+    parts: Mapping[str, Part]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: asdict(part.scores) for name, part in self.parts.items()}
+
+    def lines(self) -> list[str]:
+        found = []
+        for name, part in self.parts.items():
+            rows = [(name, "texts", "BLEU", "chrF")]
+            rows += [
+                (group, f"{each.texts:,}", f"{each.bleu:.1f}", f"{each.chrf:.1f}")
+                for group, each in part.scores.groups().items()
+            ]
+            found += [columns(rows), f"BLEU ± {part.scores.margin:.1f} (95 %)", *part.scores.signatures]
+        return found
+
+    def write(self, weights: Path, title: str) -> Path:
+        """The report and what was measured, beside the weights."""
+        about = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "scores": self.as_dict()}
+        write_whole(weights.parent / EVALUATION, json.dumps(about, indent=2) + "\n")
+        report = weights.parent / "evaluation.html"
+        write_whole(report, render("tasks/generation/evaluation.html", title=title, parts=self.parts))
+        return report
+
+
+@dataclass(frozen=True)
+class TextEvaluation:
+    """How a system of this task is evaluated; fulfils `gourmet.tasks.furniture.Evaluation`."""
+
+    load: Load
+    data: TextData
+    answer: Answer
+    parts: tuple[str, ...] = ("validation", "test")
+
+    def evaluate(
+        self,
+        weights: Path,
+        data: Path,
+        stage: Stage,
+        *,
+        limit: int | None,
+        device: str,
+        architecture: str = "",
+    ) -> TextsEvaluated:
+        found = {}
+        for name in self.parts:
+            references = self.data.references(data, name, limit)
+            with stage(name) as tick:
+                answers = self.answer(weights, [each.text for each in references], device, tick)
+            found[name] = Part(references, answers, score(references, answers))
+        return TextsEvaluated(found)

@@ -1,0 +1,341 @@
+"""Rows of any age through one loop: each gets the words that it would get alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.beams import search
+from gourmet.runtime.decoding.engine import Likeliest, OnnxEngine
+from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
+from gourmet.runtime.decoding.slots import Slots
+from gourmet.systems.translator.export import graphs
+from gourmet.systems.translator.int8 import rounded
+from gourmet.systems.translator.network import build
+from gourmet.systems.translator.translating import padded
+
+WORDS, PAD, END = 300, 1, 0
+MOST = 30
+Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their score
+
+
+@pytest.fixture(scope="module")
+def network() -> torch.nn.Module:
+    """Small, of weights as training keeps them, so large that answers are long and easily led astray."""
+    found = build(
+        {
+            "vocab_size": WORDS,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64,
+            "activation_function": "swish",
+            "max_position_embeddings": 128,
+            "scale_embedding": True,
+            "pad_token_id": PAD,
+            "eos_token_id": END,
+            "forced_eos_token_id": None,
+            "decoder_start_token_id": PAD,
+        }
+    )
+    torch.manual_seed(2)
+    for weights in found.parameters():
+        if weights.requires_grad and weights.dim() > 1:
+            torch.nn.init.normal_(weights, 0, 0.3)
+    with torch.no_grad():
+        found.final_logits_bias[0, END] = 4.5
+    return rounded(found).eval()
+
+
+def opened(network: torch.nn.Module, folder: Path, *, quantized: bool = False) -> OnnxEngine:
+    files = {}
+    for name, graph in graphs(network).items():
+        graph.write(network, folder / name, quantized=quantized)
+        files[name] = (folder / name).read_bytes()
+    return OnnxEngine(files, 1)
+
+
+@pytest.fixture(scope="module")
+def engine(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> OnnxEngine:
+    return opened(network, tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[list[int]]:
+    draw = random.Random(7)
+    return [[*(draw.randrange(3, WORDS) for _ in range(draw.randrange(1, 25))), END] for _ in range(40)]
+
+
+class Decoded:
+    """Rows through a loop, and a way to wait for the end of all."""
+
+    def __init__(self, engine: OnnxEngine, rows: int = 8, *, continuous: bool = True) -> None:
+        self.loop = Loop(engine, pad=PAD, end=END, rows=rows, continuous=continuous)
+        self._ended = threading.Semaphore(0)
+        self.rows: list[Row] = []
+
+    def ask(self, sources: Sequence[Sequence[int]], most: int = MOST) -> list[Row]:
+        asked = [Row(source, most, told=self._told) for source in sources]
+        self.rows += asked
+        self.loop.submit(asked)
+        return asked
+
+    def wait(self) -> list[Row]:
+        for _ in self.rows:
+            assert self._ended.acquire(timeout=60)
+        return self.rows
+
+    def _told(self, row: Row) -> None:
+        if row.ended:
+            self._ended.release()
+
+    def __enter__(self) -> Decoded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def alone(engine: OnnxEngine, sources: list[list[int]]) -> Answers:
+    """What each source is answered when nobody else is there."""
+    return answered_alone(engine, sources)
+
+
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def in_both_forms(
+    request: pytest.FixtureRequest,
+    network: torch.nn.Module,
+    sources: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[OnnxEngine, Answers]:
+    """An engine, and what it answers each source when nobody else is there."""
+    engine = opened(network, tmp_path_factory.mktemp("graphs"), quantized=request.param == "int8")
+    return engine, answered_alone(engine, sources)
+
+
+def answered_alone(engine: OnnxEngine, sources: list[list[int]]) -> Answers:
+    found: Answers = []
+    for source in sources:
+        with Decoded(engine) as decoded:
+            decoded.ask([source])
+            (row,) = decoded.wait()
+            found.append((tuple(row.tokens), row.score))
+    return found
+
+
+def test_the_words_are_those_of_transformers(
+    network: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[OnnxEngine, Answers]
+) -> None:
+    _, alone = in_both_forms
+    rows = padded(sources, PAD)
+    with torch.inference_mode():
+        wanted = network.generate(  # type: ignore[operator]
+            input_ids=rows,
+            attention_mask=(rows != PAD).long(),
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=MOST,
+            bad_words_ids=[[PAD]],
+        )
+    for (tokens, _), right in zip(alone, wanted.tolist(), strict=True):
+        until_end = right[1:].index(END) + 1 if END in right[1:] else len(right)
+        assert list(tokens) == right[1:until_end]
+    assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
+    assert len({len(tokens) for tokens, _ in alone}) > 5
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_nobody_s_words_depend_on_who_else_is_there(
+    data: st.DataObject,
+    in_both_forms: tuple[OnnxEngine, Answers],
+    sources: list[list[int]],
+) -> None:
+    """Bit for bit, however the rows are divided, and whenever they come; in eight bits too."""
+    engine, alone = in_both_forms
+    order = data.draw(st.permutations(range(len(sources))))
+    cuts = sorted(data.draw(st.lists(st.integers(1, len(sources) - 1), max_size=12)))
+    pauses = random.Random(data.draw(st.integers(0, 1000)))
+    with Decoded(engine, data.draw(st.sampled_from([5, 6, 11, 40]))) as decoded:
+        for first, last in zip([0, *cuts], [*cuts, len(sources)], strict=True):
+            decoded.ask([sources[place] for place in order[first:last]])
+            time.sleep(pauses.choice([0, 0, 0.001, 0.004]))
+        found = decoded.wait()
+    for place, row in zip(order, found, strict=True):
+        assert (tuple(row.tokens), row.score) == alone[place]
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_who_comes_later_joins_between_two_steps_unless_told_otherwise(
+    engine: OnnxEngine,
+    sources: list[list[int]],
+    alone: Answers,
+    continuous: bool,
+) -> None:
+    """A short one is done before a long one that was there."""
+    endless = next(place for place, (tokens, _) in enumerate(alone) if len(tokens) == MOST)
+    with Decoded(engine, continuous=continuous) as decoded:
+        long = Row(sources[endless], 100, told=lambda row: time.sleep(0.002))
+        decoded.loop.submit([long])
+        time.sleep(0.02)
+        decoded.ask([sources[1]], most=2)
+        decoded.wait()
+        assert (long.ended is None) == continuous
+
+
+def test_a_row_ends_at_the_next_step_when_its_time_is_over_or_nobody_wants_it(
+    engine: OnnxEngine, sources: list[list[int]]
+) -> None:
+    wanted = True
+    told: list[str | None] = []
+    with Decoded(engine) as decoded:
+        late = Row(sources[0], 10_000, until=time.monotonic() - 1, told=lambda row: told.append(row.ended))
+        gone = Row(sources[1], 10_000, wanted=lambda: wanted, told=lambda row: told.append(row.ended))
+        decoded.loop.submit([late, gone])
+        wanted = False
+        decoded.ask([sources[2]])
+        decoded.wait()
+    assert late.ended == "late"
+    assert gone.ended == "unwanted"
+    assert not late.tokens
+    assert {"late", "unwanted"} <= set(told)
+
+
+def test_more_than_may_wait_are_refused_whole(engine: OnnxEngine, sources: list[list[int]]) -> None:
+    with Decoded(engine, rows=1) as decoded:
+        begun = Row(sources[0], 5, told=lambda row: time.sleep(0.2))
+        decoded.loop.submit([begun])
+        time.sleep(0.05)
+        decoded.ask(sources[:8])
+        with pytest.raises(TooManyRows, match="8 sentences wait already"):
+            decoded.loop.submit([Row(sources[0], 5)])
+        decoded.wait()
+
+
+class Broken:
+    def __init__(self, engine: OnnxEngine) -> None:
+        self.shape, self.encode = engine.shape, engine.encode
+
+    def step(self, *_: object) -> None:
+        raise RuntimeError("no such kernel")
+
+
+def test_what_fails_is_the_answer_of_those_at_work_and_of_nobody_else(
+    engine: OnnxEngine, sources: list[list[int]]
+) -> None:
+    broken = Broken(engine)
+    with Decoded(broken) as decoded:  # type: ignore[arg-type]
+        (row,) = decoded.ask(sources[:1])
+        decoded.wait()
+        assert (row.ended, str(row.error)) == ("failed", "no such kernel")
+        broken.step = engine.step  # type: ignore[method-assign,assignment]
+        decoded.rows = []
+        (row,) = decoded.ask(sources[:1])
+        decoded.wait()
+        assert row.ended in ("whole", "cut")
+
+
+def test_who_waits_when_it_is_closed_is_told(engine: OnnxEngine, sources: list[list[int]]) -> None:
+    decoded = Decoded(engine, rows=1)
+    slow = Row(sources[0], 5, told=lambda row: time.sleep(0.05))
+    waiting = Row(sources[1], 5)
+    decoded.loop.submit([slow])
+    time.sleep(0.02)
+    decoded.loop.submit([waiting])
+    decoded.loop.close()
+    assert waiting.ended == "failed"
+
+
+def test_one_beam_is_no_search_and_more_find_nothing_worse(
+    engine: OnnxEngine, sources: list[list[int]], alone: Answers
+) -> None:
+    better = 0
+    for source, (tokens, score) in zip(sources, alone, strict=True):
+        one, four = (search(engine, source, beams=n, most=MOST, pad=PAD, end=END) for n in (1, 4))
+        assert tuple(one.tokens) == tokens
+        assert np.isclose(one.score, score, atol=1e-3)
+        worth = [found.score / (len(found.tokens) + 1) for found in (one, four)]
+        better += worth[1] > worth[0]
+    assert better > len(sources) / 10
+
+
+def test_slots_grow_and_are_taken_over(engine: OnnxEngine, sources: list[list[int]]) -> None:
+    slots = Slots(engine, 4, PAD)
+    slots.admit(sources[:3])
+    for _ in range(40):  # longer than a cache is at first
+        found = slots.step()
+        slots.choose(found.tokens[:, 0].tolist())
+    assert slots.leave(0) == 2
+    assert slots.used == 2
+    assert slots.step().tokens.shape == (2, 8)
+
+
+def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: OnnxEngine) -> None:
+    places: list[int] = []
+
+    class Watched:
+        shape, encode = engine.shape, staticmethod(engine.encode)
+
+        @staticmethod
+        def step(*given: Any) -> Likeliest:
+            places.append(given[2].shape[4] + given[3].shape[4])
+            return engine.step(*given)
+
+    slots = Slots(Watched(), 4, PAD)
+    slots.admit([[*range(5, 90), END]])
+    for _ in range(40):
+        slots.choose(slots.step().tokens[:, 0].tolist())
+    slots.leave(0)
+    slots.admit([[5, 6, END]])
+    slots.step()
+    assert places[0] == 16 + 128
+    assert places[-2] == 64 + 128
+    assert places[-1] == 16 + 16
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / package.FILE
+    package.write(path, {"b": b"2", "a": b"1"})
+    return path
+
+
+def test_a_package_is_the_same_file_for_the_same_content(packed: Path, tmp_path: Path) -> None:
+    assert package.read(packed) == {"a": b"1", "b": b"2"}
+    package.write(tmp_path / "again", {"a": b"1", "b": b"2"})
+    assert (tmp_path / "again").read_bytes() == packed.read_bytes()
+
+
+def test_eight_bits_are_near_the_network_and_smaller(network: torch.nn.Module, tmp_path: Path) -> None:
+    for name, graph in graphs(network).items():
+        plain, small = tmp_path / f"plain-{name}", tmp_path / f"small-{name}"
+        graph.write(network, plain, quantized=False)
+        graph.write(network, small, quantized=True)
+        assert small.stat().st_size < plain.stat().st_size
+        given = {
+            key: torch.randn(value.shape) if value.is_floating_point() else value
+            for key, value in graph.inputs.items()
+        }
+        wanted, found = (
+            onnxruntime.InferenceSession(path).run(None, {key: value.numpy() for key, value in given.items()})
+            for path in (plain, small)
+        )
+        for right, near in zip(wanted, found, strict=True):
+            if right.dtype == np.float32:
+                assert np.abs(right - near).max() < 0.2 * np.abs(right).max()
