@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator as Pieces
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from app.core.errors import BadRequest, InferenceFailed
 from app.triton.client import Deadline, Triton
@@ -43,18 +45,35 @@ class Generator:
         self, model: TextModel, text: str, options: Mapping[str, int], deadline: Deadline, request_id: str
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
-        try:
-            inputs = model.system.text_inputs(text, model.info, options)
-        except ValueError as exc:
-            raise BadRequest(str(exc)) from exc
-        except BadModel as exc:
-            raise InferenceFailed(str(exc)) from exc
+        inputs = self._inputs(model, text, options)
         if not model.info.decoupled:
             answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
             yield _generated(model, answer.outputs)
             return
         for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
             yield None if outputs is None else _generated(model, outputs)
+
+    def answers(
+        self,
+        model: TextModel,
+        texts: Sequence[str],
+        options: Mapping[str, int],
+        deadline: Deadline,
+        request_id: str,
+    ) -> list[GeneratedText]:
+        """As rows of one request, where the model answers whole; else one after another."""
+        if model.info.decoupled:
+            return [
+                joined([piece for piece in self.pieces(model, text, options, deadline, request_id) if piece])
+                for text in texts
+            ]
+        rows = [self._inputs(model, text, options) for text in texts]
+        together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
+        return [
+            _generated(model, {name: values[row : row + 1] for name, values in outputs.items()})
+            for row in range(len(texts))
+        ]
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """The model configured for `system`, if it answers; raise ServingError."""
@@ -63,13 +82,24 @@ class Generator:
             pass
         return model.info
 
+    @staticmethod
+    def _inputs(model: TextModel, text: str, options: Mapping[str, int]) -> Tensors:
+        try:
+            return model.system.text_inputs(text, model.info, options)
+        except ValueError as exc:
+            raise BadRequest(str(exc)) from exc
+        except BadModel as exc:
+            raise InferenceFailed(str(exc)) from exc
+
 
 def joined(pieces: list[GeneratedText]) -> GeneratedText:
     """The whole answer that `pieces` are."""
     if len(pieces) == 1:
         return pieces[0]
     tokens = [piece.tokens for piece in pieces if piece.tokens is not None]
-    return GeneratedText("".join(piece.text for piece in pieces), sum(tokens) if tokens else None)
+    # The last piece's score is that of all that was said.
+    score = pieces[-1].score if pieces else None
+    return GeneratedText("".join(piece.text for piece in pieces), sum(tokens) if tokens else None, score)
 
 
 def _generated(model: TextModel, outputs: Tensors) -> GeneratedText:

@@ -107,13 +107,13 @@ def init_app(app: Flask, settings: Settings) -> None:
         return response
 
 
-def count_photos(app: Flask, photos: int) -> None:
-    """Count the photos of a call beyond the first, which was counted when the call came."""
+def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
+    """Count the photos of a call beyond the first, which was counted when the call came; or its texts."""
     limiter: Limiter | None = app.extensions.get("limiter")
     if limiter is None or photos == 1:
         return
     if photos > limiter.rate.requests:
-        message = f"{photos} photos in one call are never allowed here: at most {_words(limiter.rate)}"
+        message = f"{photos} {called} in one call are never allowed here: at most {_words(limiter.rate)}"
         raise TooManyRequests(message)
     _take(limiter, photos - 1)
 

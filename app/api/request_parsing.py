@@ -105,7 +105,9 @@ def from_json(shape: type[S], body: bytes, expected: str) -> S:
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:_MOST_OF_A_NAME] or "the body"
-        raise BadRequest(f"{place}: {first['msg']}; expected is {expected}") from None
+        # What our own validators say comes with what kind of exception it was.
+        said = first["msg"].removeprefix("Value error, ")
+        raise BadRequest(f"{place}: {said}; expected is {expected}") from None
 
 
 def _from_text(text: str) -> Photo:

@@ -7,12 +7,13 @@ adds its blueprint, its addresses of the API and what its templates need, and te
 from typing import Final
 
 from app.api import routes as api
-from app.features import compare, corrections, digits, explain, food, generate, lab, pictures
+from app.features import compare, corrections, digits, explain, food, generate, lab, pictures, translate
 
 FEATURES: Final = (
     food.add,
     compare.add,
     digits.add,
+    translate.add,
     pictures.add,
     explain.add,
     corrections.add,
@@ -22,4 +23,4 @@ FEATURES: Final = (
 )
 # The systems that have a page of their own; any other of pictures has a generic one. The first is what the
 # app is about: it answers where a request names none.
-OWN_PAGES: Final = (food.ABOUT, digits.ABOUT)
+OWN_PAGES: Final = (food.ABOUT, digits.ABOUT, translate.ABOUT)

@@ -23,7 +23,7 @@ def bench(triton: Any, python_web: Any) -> Any:
             "--through",
             "app",
         ]
-        quick = ["--rows", "4", "--window", "0.6", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
+        quick = ["--rows", "4", "--window", "1.5", "--windows", "2", "--warm-up", "0.2", "--steady", "95"]
         return CliRunner().invoke(main, ["bench", "run", model, *to, *quick, "--attempts", "8", *arguments])
 
     return run

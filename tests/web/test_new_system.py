@@ -16,6 +16,7 @@ from support.up import GOURMET, Up
 from support.web_app import form
 
 
+@pytest.mark.slow
 def test_weights_of_others_answer_on_the_page_and_the_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[..., Page], sample: bytes
 ) -> None:

@@ -121,6 +121,7 @@ def answered_p95_s(url: str, photos: list[Photo], seconds: float) -> float:
     return account.quantile_s(ANSWERED, 0.95)
 
 
+@pytest.mark.slow
 def test_photos_of_others_take_at_most_twice_as_long(start: Callable[..., Any], triton: Any) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx", MAX_AT_WORK="8")
     photos = learn(web.url, [path.read_bytes() for path in SAMPLES])

@@ -94,7 +94,7 @@ def test_the_web_app_answers_for_it_whole_and_in_pieces(up: Up) -> None:
             told: bytes = answer.read()
         return told.decode()
 
-    assert json.loads(ask(""))["text"] == "three two one"
+    assert json.loads(ask("?model=echo"))["text"] == "three two one"
     events = re.findall(r"event: (\w+)\ndata: (.+)", ask("?model=echo_stream", stream=True))
     assert [(name, json.loads(data)["text"]) for name, data in events] == [
         *(("piece", "three"), ("piece", " two"), ("piece", " one"), ("done", "three two one"))

@@ -1,5 +1,5 @@
 // The API's documentation: buttons that copy the examples, and forms that send real requests.
-import { byId, h, ms, say, t } from "./ui.js";
+import { byId, h, ms, say, t, withScript } from "./ui.js";
 
 const COPIED_SHOWN_MS = 2000;
 
@@ -83,4 +83,4 @@ function pretty(text) {
   }
 }
 
-document.documentElement.classList.add("with-script");
+withScript();

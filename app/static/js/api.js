@@ -20,7 +20,7 @@ const PASSING = new Set([
 ]);
 
 /** The result of `work`; a connection that fails is a Failure too. */
-async function reaching(work) {
+export async function reaching(work) {
   try {
     return await work();
   } catch (error) {
@@ -64,6 +64,18 @@ function parsed(response, text) {
     throw new Failure("unreachable", t("unreachable"), { passes: true });
   }
   return body;
+}
+
+/** The Failure that a response is which is no answer, an event of a problem, or a stream that broke off. */
+export async function failed(what) {
+  if (what instanceof Response) {
+    try {
+      parsed(what, await what.text());
+    } catch (error) {
+      return error;
+    }
+  }
+  return what?.error ? failure(what.error) : new Failure("unreachable", t("unreachable"), { passes: true });
 }
 
 /** The browser's own timing of the request that began at `started`. */

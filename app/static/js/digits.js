@@ -1,7 +1,7 @@
 // A board to draw a digit on. The model reads it while it is drawn: one request at a time, always with the
 // latest drawing, and a request whose answer is no longer wanted is aborted.
 import { classify } from "./api.js";
-import { byId, h, ms, percent, say, settings, t } from "./ui.js";
+import { byId, h, ms, percent, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
 
 const BRUSH = 22; // of the board's 280: like the digits in the training data
@@ -168,7 +168,7 @@ function pens() {
   }
 }
 
-document.documentElement.classList.add("with-script");
+withScript();
 reset();
 pens();
 byId("wipe").addEventListener("click", () => {

@@ -3,7 +3,7 @@
 import { figures, fragment } from "./api.js";
 import { History } from "./lab-stats.js";
 import { show, SHOWN_S } from "./lab-view.js";
-import { byId, h, say, settings, t } from "./ui.js";
+import { byId, h, say, settings, t, withScript } from "./ui.js";
 
 const EACH_MS = 1000;
 const REPORTS_EACH_MS = 3000;
@@ -96,5 +96,5 @@ byId("pause").addEventListener("click", () => {
 document.addEventListener("visibilitychange", () => { if (!document.hidden) atOnce(); });
 addEventListener("online", atOnce);
 
-document.documentElement.classList.add("with-script");
+withScript();
 atOnce();

@@ -9,7 +9,7 @@ import { photoInput } from "./photo-input.js";
 import { samples } from "./samples.js";
 import { Semaphore } from "./semaphore.js";
 import { shrink } from "./shrink.js";
-import { byId, percent, say, settings, t } from "./ui.js";
+import { byId, percent, say, settings, t, withScript } from "./ui.js";
 
 const AT_A_TIME = 2;
 // A restart may be over before anybody notices: then a photo is simply sent again, this often.
@@ -209,8 +209,7 @@ function restore() {
   tidy();
 }
 
-document.documentElement.classList.add("with-script");
-document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
+withScript();
 photoInput(take);
 samples(take);
 history();

@@ -7,6 +7,12 @@ export const settings = JSON.parse(byId("settings").textContent);
 export const t = (id, values = {}) =>
   settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
+/** Show what needs a script, and what is for touch screens or for a mouse and keys. */
+export function withScript() {
+  document.documentElement.classList.add("with-script");
+  document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
+}
+
 /** An element with properties or attributes and children; null children are left out. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);

@@ -1,0 +1,175 @@
+"""The page that translates while one watches, and /api/v1/translate for one text or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from flask import Blueprint, Flask, Response, request
+from pydantic import Field, model_validator
+
+from app.admission.rate_limit import count_photos
+from app.admission.uploads import receiving
+from app.api import schemas, text_calls
+from app.api.openapi import JSON, Operation, documented
+from app.api.photo_calls import unstored
+from app.api.request_parsing import from_json
+from app.api.schemas import Maybe, Schema
+from app.core.errors import BadRequest, ModelNotReady, ServingError, UploadTooLarge, for_visitor
+from app.core.events import EVENTS
+from app.core.http import marked, request_id
+from app.core.messages import starting_with, t
+from app.features.feature import NavigationEntry, Services
+from app.generator import TextModel
+from app.triton.client import Deadline
+from gourmet.contracts import GeneratedText
+from gourmet.systems.translator.contract import (
+    MOST_CHARACTERS,
+    STREAMING_MODEL,
+    SYSTEM,
+    looks_russian,
+    problem,
+)
+
+ABOUT: Final = SYSTEM.name
+MOST_TEXTS: Final = 32
+# Every character of every text as \uXXXX, and twice that where it takes two of them.
+_MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
+_EXAMPLES: Final = 6
+
+Text = Annotated[str, Field(examples=["Я люблю чай."])]
+Texts = Annotated[
+    list[Text], Field(min_length=1, max_length=MOST_TEXTS, examples=[["Я люблю чай.", "Он любит кофе."]])
+]
+
+
+class TranslateRequest(Schema):
+    """One text, which can be streamed, or several."""
+
+    texts: Texts | Maybe = None
+    text: Text | Maybe = None
+    stream: bool = False
+    model: str | Maybe = None
+    options: dict[str, int] = Field(default_factory=dict, examples=[{"beams": 4}])
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> TranslateRequest:
+        if (self.text is None) == (self.texts is None):
+            raise ValueError("send either text or texts")
+        if self.stream and self.text is None:
+            raise ValueError("only a single text is streamed: send text, not texts")
+        return self
+
+
+class Translation(Schema):
+    """What one text says in English; `warning` where it is hardly Russian."""
+
+    text: str
+    tokens: int | Maybe = Field(default=None, ge=0)
+    score: float | Maybe = None
+    warning: str | Maybe = None
+
+
+class Translations(Schema):
+    """One translation for each text, in the order in which they were sent."""
+
+    translations: list[Translation]
+    model: schemas.ModelName
+    timings_ms: schemas.GenerationTimings
+    request_id: str
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    generator, settings = services.generator, services.settings
+    readiness = services.readiness[SYSTEM.name]
+    routes = Blueprint("translate", __name__)
+
+    def shown(**context: Any) -> str:
+        return services.page(
+            "translate.html",
+            SYSTEM,
+            examples=[each.decode() for each in SYSTEM.examples(_EXAMPLES, seed=0)],
+            most_characters=MOST_CHARACTERS,
+            health=readiness.health(),
+            script_texts=starting_with("js."),
+            **context,
+        )
+
+    def streaming_model(name: str, deadline: Deadline) -> TextModel:
+        """The model of that name, or the one that streams where the configured one does not."""
+        model = generator.find(name, deadline, SYSTEM.name)
+        if model.info.decoupled or name:
+            return model
+        try:
+            return generator.find(STREAMING_MODEL, deadline, SYSTEM.name)
+        except ModelNotReady:
+            return model
+
+    @routes.get("/translate")
+    def page() -> str:
+        return shown()
+
+    @routes.post("/translate")
+    @marked(admitted=True, charged=True)
+    def translate_form() -> tuple[str, int]:
+        """Without a script: the page again, with the answer in it."""
+        request.max_content_length = _MOST_BYTES
+        too_large = UploadTooLarge(f"the text is too long: at most {MOST_CHARACTERS:,} characters")
+        with receiving(request, settings, too_large):
+            text = request.form.get("text", "")
+        try:
+            if why := problem(text):
+                raise BadRequest(why)
+            deadline = Deadline(settings.generate_deadline_s)
+            model = generator.find("", deadline, SYSTEM.name)
+            (answer,), _ = text_calls.several(generator, model, [text], {}, deadline)
+        except ServingError as exc:
+            told = for_visitor(exc)
+            return shown(text=text, problem=str(told)), told.status
+        return shown(text=text, answer=answer.text), 200
+
+    @services.api.post("/translate", endpoint="translate")
+    @marked(admitted=True)
+    @documented(
+        Operation(
+            Translations,
+            kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (Translations,)},
+            errors=text_calls.ERRORS,
+            bodies={JSON: TranslateRequest},
+        )
+    )
+    def translate() -> Response:
+        """These Russian texts in English.
+
+        Send up to 32 as `texts`, or one as `text`. One with `stream` is answered by server-sent events:
+        `piece` events as its words come, and at the end `done` with the whole, or `error`. Who closes the
+        connection ends the work on it. A text that is hardly Russian is translated all the same, with a
+        `warning`.
+        """
+        body = text_calls.received(settings, _MOST_BYTES)
+        asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
+        texts = asked.texts if asked.texts is not None else [asked.text or ""]
+        for place, text in enumerate(texts):
+            if why := problem(text):
+                raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
+        count_photos(app, len(texts), "texts")
+        deadline = Deadline(settings.generate_deadline_s)
+        if asked.stream:
+            model = streaming_model(asked.model or "", deadline)
+            return text_calls.in_pieces(generator, model, texts[0], asked.options, deadline)
+        model = generator.find(asked.model or "", deadline, SYSTEM.name)
+        answers, timings = text_calls.several(generator, model, texts, asked.options, deadline)
+        told = [_told(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        name = schemas.ModelName(name=model.info.name, version=model.info.version)
+        return unstored(
+            Translations(translations=told, model=name, timings_ms=timings, request_id=request_id())
+        )
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("translate.page", t("nav.translate"), readiness)]
+
+
+def _told(text: str, answer: GeneratedText) -> Translation:
+    warning = None if looks_russian(text) else t("translate.hardly_russian")
+    return Translation(**asdict(answer), warning=warning)

@@ -1,0 +1,32 @@
+// A text's translation as server-sent events, which EventSource cannot ask for: it knows GET alone.
+import { failed, reaching } from "./api.js";
+
+/** The whole answer; `told` gets each piece of it as soon as it is there. Throws a Failure. */
+export async function translated(address, text, signal, told) {
+  const response = await reaching(() => fetch(address, {
+    method: "POST", signal, body: JSON.stringify({ text, stream: true }),
+    headers: { "Content-Type": "application/json", Accept: "text/event-stream, application/json" },
+  }));
+  if (!response.ok) throw await failed(response);
+  for await (const { event, data } of events(response.body)) {
+    if (event === "piece") told(data.text);
+    if (event === "error") throw await failed(data);
+    if (event === "done") return data;
+  }
+  throw await failed(null);
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reaching(() => reader.read());
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/s, 2)));
+      if (fields.event) yield { event: fields.event, data: JSON.parse(fields.data) };
+    }
+  }
+}

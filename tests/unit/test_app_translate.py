@@ -1,0 +1,67 @@
+"""/translate and /api/v1/translate before any model is asked: what is refused, and what the document says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from app import create_app
+from app.core.settings import Settings
+from app.features.translate import MOST_TEXTS
+
+TRANSLATE = "/api/v1/translate"
+
+
+@pytest.fixture(scope="module")
+def browser() -> FlaskClient:
+    return create_app(Settings(triton_url="127.0.0.1:9")).test_client()  # where nobody answers
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "the body: send either text or texts; expected is"),
+        ({"text": "Да.", "texts": ["Да."]}, "send either text or texts"),
+        ({"texts": ["Да."], "stream": True}, "only a single text is streamed"),
+        ({"texts": []}, "at least 1 item"),
+        ({"texts": ["Да."] * (MOST_TEXTS + 1)}, "at most 32"),
+        ({"texts": ["Да.", " "]}, "texts.1: the text is empty"),
+        ({"text": "а" * 2001}, "2,001 characters; at most 2,000"),
+        ({"text": 7}, "a valid string"),
+        ({"text": "Да.", "options": {"beams": "many"}}, "options.beams: "),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_without_asking_anybody(
+    browser: FlaskClient, body: Any, words: str
+) -> None:
+    reply = browser.post(TRANSLATE, json=body)
+    assert reply.status_code == 400
+    assert words in reply.json["error"]["message"]
+    assert "Value error" not in reply.json["error"]["message"]
+
+
+def test_the_document_says_how_many_and_gives_examples(browser: FlaskClient) -> None:
+    document = browser.get("/api/v1/openapi.json").json
+    shape = document["components"]["schemas"]["TranslateRequest"]["properties"]
+    assert (shape["texts"]["minItems"], shape["texts"]["maxItems"]) == (1, MOST_TEXTS)
+    assert shape["text"]["examples"] == ["Я люблю чай."]
+    assert shape["options"]["examples"] == [{"beams": 4}]
+    kinds = document["paths"][TRANSLATE]["post"]["responses"]["200"]["content"]
+    assert kinds.keys() == {"application/json", "text/event-stream"}
+
+
+def test_the_page_is_a_form_that_does_without_a_script_and_says_so_where_nobody_can_answer(
+    browser: FlaskClient,
+) -> None:
+    page = browser.get("/translate").text
+    assert re.search(r'<form[^>]*method="post"[^>]*action="/translate"', page)
+    assert 'maxlength="2000"' in page
+    assert "cannot be translated at the moment" in page
+    reply = browser.post("/translate", data={"text": "  "})
+    assert (reply.status_code, "the text is empty" in reply.text) == (400, True)
+    reply = browser.post("/translate", data={"text": "<b>Да.</b>"})
+    assert reply.status_code == 503
+    assert "&lt;b&gt;Да.&lt;/b&gt;</textarea>" in reply.text

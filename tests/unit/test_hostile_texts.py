@@ -1,0 +1,87 @@
+"""Texts that nobody would write, by the ten thousand: refused in a sentence, or taken apart and joined."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.hostile_texts import hostile_text
+
+from gourmet.runtime.decoding.sentences import parts
+from gourmet.runtime.decoding.texts import MOST_PIECES, Job
+from gourmet.runtime.decoding.tokenizer import Tokenizer, learn
+from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, looks_russian, problem, text_of
+
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Of the examples' own words: everything else is unknown to it, or a letter at a time."""
+    return Tokenizer(learn([text.decode() for text in SYSTEM.examples(32, seed=0)], 150))
+
+
+def hostile() -> Iterator[str]:
+    draw = random.Random(20)
+    return (hostile_text(draw) for _ in range(MANY))
+
+
+def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again(
+    tokenizer: Tokenizer,
+) -> None:
+    taken = 0
+    for text in hostile():
+        if why := problem(text):
+            assert why.startswith("the text ")
+            assert len(why) < 200
+            with pytest.raises(ValueError, match="the text "):
+                text_of(text)
+            continue
+        taken += 1
+        assert text_of(text.encode()) == text
+        assert looks_russian(text) in (True, False)
+        found = parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES)
+        assert "".join(part.text for part in found) == text
+        sentences = [part.text for part in found if part.is_sentence]
+        assert all(sentence.strip() for sentence in sentences)
+        for sentence in sentences:
+            numbers = tokenizer.encode(sentence)
+            assert len(numbers) <= MOST_PIECES or len(sentence) < 2
+            tokenizer.decode(numbers)
+    assert taken > MANY / 3
+
+
+@pytest.mark.parametrize("text", ["a" * 2_000_000, "\0" * 2_000_000, "д. " * 600_000, "\u0301" * 2_000_000])
+def test_two_million_characters_are_refused_before_anything_is_done_with_them(text: str) -> None:
+    began = time.thread_time()
+    assert "at most 2,000" in problem(text)
+    assert time.thread_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "." * MOST_CHARACTERS,
+        "(" * MOST_CHARACTERS,
+        ".\n" * 1000,
+        "а, " * 666,
+        "А. " * 666,
+        "!» " * 666,
+        "\u200b" * 2000,
+    ],
+)
+def test_no_text_takes_the_splitter_long(tokenizer: Tokenizer, text: str) -> None:
+    began = time.thread_time()
+    found = parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES)
+    assert "".join(part.text for part in found) == text
+    assert time.thread_time() - began < 2
+
+
+def test_a_text_of_which_nothing_is_a_sentence_is_answered_at_once(tokenizer: Tokenizer) -> None:
+    over: list[bool] = []
+    job = Job("\n \n", tokenizer, lambda job, piece: over.append(job.is_over), most=10)
+    assert not job.rows
+    job.row_told(None)
+    assert over == [True]

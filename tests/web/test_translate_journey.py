@@ -1,0 +1,114 @@
+"""A text translated in a real browser by a real Triton: word by word, stopped, copied, found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+LONG = " ".join(["Мой старый друг и его младшая сестра и их добрая тётя пришли сегодня домой."] * 20)
+COUNT_CHANGES = """() => {
+  window.changes = 0;
+  const seen = () => { window.changes += 1; };
+  new MutationObserver(seen).observe(document.getElementById("translation"), { childList: true });
+}"""
+
+# A person's hand, or a test's, may be slower than the network.
+STOP_AT_ONCE = """() => {
+  const stop = () => document.getElementById("stop").click();
+  new MutationObserver(stop).observe(document.getElementById("translation"), { childList: true });
+}"""
+
+
+def test_words_appear_as_they_are_found_and_can_be_copied(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url, permissions=["clipboard-read", "clipboard-write"])
+    page.click("nav >> text=Translate")
+    page.evaluate(COUNT_CHANGES)
+    page.fill("#text", "Я люблю чай. Он любит кофе. Мы живём в большом городе.")
+    page.click("#go")
+    expect(page.locator("#facts")).to_contain_text("translator_stream version 1")
+    expect(page.locator("#facts")).to_contain_text("words a second")
+    expect(page.locator("#stop")).to_be_hidden()
+    shown = page.locator("#translation").text_content()
+    assert shown
+    assert page.evaluate("window.changes") > 3
+    expect(page.locator("#spoken")).to_have_text(shown)
+    page.click("#copy")
+    expect(page.locator("#spoken")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == shown
+
+
+def test_it_can_be_stopped_and_what_was_there_stays(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/translate")
+    page.fill("#text", LONG)
+    page.evaluate(STOP_AT_ONCE)
+    page.click("#go")
+    expect(page.locator("#translation")).not_to_be_empty()
+    expect(page.locator("#facts")).to_have_text("Stopped.")
+    kept = page.locator("#translation").text_content()
+    page.wait_for_timeout(300)
+    assert page.locator("#translation").text_content() == kept
+    expect(page.locator("#copy")).to_be_enabled()
+
+
+def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/translate")
+    examples = page.locator("#examples button")
+    answers = []
+    for place in (0, 1):
+        examples.nth(place).click()
+        expect(page.locator("#earlier li")).to_have_count(place + 1)
+        answers.append(page.locator("#translation").text_content())
+    page.reload()
+    page.locator("#earlier button").last.click()
+    expect(page.locator("#text")).to_have_value(examples.first.text_content() or "")
+    expect(page.locator("#translation")).to_have_text(answers[0] or "")
+    page.click("#forget")
+    expect(page.locator("#history")).to_be_hidden()
+
+
+@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+def test_the_keyboard_is_enough_and_axe_finds_nothing(
+    visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
+) -> None:
+    page = visit(f"{python_web.url}/translate", reduced_motion="reduce", **view)
+    assert Axe().run(page).response["violations"] == []
+    page.locator("#text").focus()
+    page.keyboard.insert_text("Где находится библиотека?")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#earlier li")).to_have_count(1)
+    assert Axe().run(page).response["violations"] == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.fill("#text", LONG)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#stop")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#facts")).to_have_text("Stopped.")
+
+
+def test_what_is_refused_says_why(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/translate", forgiven=("status of 503",))
+    away = {"error": {"code": "triton_unavailable", "message": "no Triton answers", "request_id": "x"}}
+    page.route("**/api/v1/translate", lambda route: route.fulfill(status=503, json=away))
+    page.fill("#text", "Да.")
+    page.click("#go")
+    expect(page.locator("#problem")).to_contain_text("no Triton answers")
+    page.unroute("**/api/v1/translate")
+    page.click("#go")
+    expect(page.locator("#earlier li")).to_have_count(1)
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_without_a_script_a_form_does_it(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/translate", java_script_enabled=False)
+    expect(page.locator("#copy")).to_be_hidden()
+    page.fill("#text", "Я люблю чай.")
+    page.click("#go")
+    expect(page.locator("#translation")).not_to_be_empty()
+    expect(page.locator("#text")).to_have_value("Я люблю чай.")
