@@ -92,7 +92,7 @@ def put_faulty(repository: Path, fault: str) -> None:
     if fault == "nobodys":
         system = ""
     folder = repository / f"food_{fault}"
-    (folder / "1").mkdir(parents=True)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     shutil.copy(FAULTY, folder / "1" / "model.py")
     (folder / "config.pbtxt").write_text(
         f"""backend: "python" max_batch_size: {batch}

@@ -48,7 +48,7 @@ def slow(lab_triton: Any) -> Iterator[str]:
     policy = policy_of("food_classifier")
     policy.max_queue_size = WAITING
     folder = lab_triton.repository / "slow"
-    (folder / "1").mkdir(parents=True)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "1" / "model.py").write_text(MODEL)
     (folder / "config.pbtxt").write_text(
         'backend: "python" max_batch_size: 1 instance_group [ { kind: KIND_CPU } ]\n'
@@ -123,10 +123,9 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
     assert rows_since(slow, before, answered) == answered
 
 
-@pytest.mark.parametrize("model", ["food_classifier", "digits"])
-def test_more_may_wait_than_the_app_has_under_way(model: str) -> None:
+def test_more_may_wait_than_the_app_has_under_way() -> None:
     eight_workers = 8 * (Settings().max_at_work + THREADS)
-    assert policy_of(model).max_queue_size > eight_workers
+    assert policy_of("food_classifier").max_queue_size > eight_workers
 
 
 def test_food_waits_longer_than_the_app_and_is_told_of_its_deadline() -> None:
@@ -134,8 +133,3 @@ def test_food_waits_longer_than_the_app_and_is_told_of_its_deadline() -> None:
     assert policy.timeout_action == policy.REJECT
     assert policy.allow_timeout_override
     assert policy.default_timeout_microseconds / 1e6 > Settings().request_deadline_s
-
-
-def test_digits_waits_for_a_free_instance_by_prefetching_which_a_time_limit_forbids() -> None:
-    assert not policy_of("digits").default_timeout_microseconds
-    assert not policy_of("digits").allow_timeout_override

@@ -53,7 +53,7 @@ Tune = Callable[..., Result]
 @pytest.fixture(scope="module")
 def served(onnx_lab: Any, lab_triton: Any) -> str:
     folder = lab_triton.repository / NAME
-    (folder / "1").mkdir(parents=True)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "1" / "model.py").write_text(MODEL)
     (folder / "config.pbtxt").write_text(CONFIG)
     onnx_lab.client.load_model(NAME)

@@ -38,7 +38,8 @@ class PlainClassifier:
         pixels = decode(photo)
         row = pixels if self._takes_pixels else normalise(pixels)
         (out,) = self._session.run(None, {self._session.get_inputs()[0].name: row[np.newaxis]})
-        probabilities = out[0] if self._takes_pixels else softmax(out[0] / self._temperature)
+        # What a model's own probabilities sum to is how likely the picture shows food at all.
+        probabilities = out[0] / out[0].sum() if self._takes_pixels else softmax(out[0] / self._temperature)
         top = [
             {"label": self._labels[i], "probability": float(probabilities[i])}
             for i in np.argsort(-probabilities)[:5]

@@ -56,6 +56,9 @@ class Load:
     errors: Counter[str] = field(default_factory=Counter)
     # When the pieces of each streamed answer came.
     pieces: list[tuple[float, ...]] = field(default_factory=list)
+    # How many requests, and how many bytes both ways, all answers together took.
+    requests_sent: int = 0
+    transferred: int = 0
     began: float = 0.0
     ended: float = 0.0
     client_cores: float = 0.0
@@ -125,6 +128,8 @@ class Load:
         self.check(request, reply)
         self.times.append((due, sent, done))
         self.pieces.append(reply.pieces)
+        self.requests_sent += reply.requests
+        self.transferred += reply.transferred
 
 
 def _due_times(demand: LoadSpec, length_s: float) -> Array:
@@ -173,7 +178,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         client="gourmet",
         rows_per_s=stats.interval([demand.batch * rate for rate in rates]),
         latency_ms=took,
-        split_ms=server_probe.split(probe.counted, took.mean),
+        split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
         batches=server_probe.batches(probe.counted),
         windows=windows,
         requests=int(ours.sum()),
@@ -202,7 +207,7 @@ def checked_traffic(
         check = partial(answers.check, wire)
         traffic = Load(wire, asked, demand, check, effort.warm_up_s, effort.measure_s, mark).run()
     answered = len(traffic.times)
-    sent, failed = demand.batch * answered, demand.batch * sum(traffic.errors.values())
+    sent, failed = demand.batch * traffic.requests_sent, demand.batch * sum(traffic.errors.values())
     others = _OTHERS_BEHIND_THE_APP if demand.through == "app" else 0.0
     counted = booked(target.url, demand.model, before, lambda counts: counts.rows >= sent).rows
     return traffic, (

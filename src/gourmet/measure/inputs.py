@@ -41,6 +41,7 @@ class InputRows:
     values: Mapping[str, Sequence[Array]]  # by input, a tensor a row
     about: str
     examples: tuple[bytes, ...] = ()
+    system: str = ""  # whose examples they are, where the model names none
 
     def __len__(self) -> int:
         return len(self.values[self.inputs[0].name])
@@ -75,10 +76,8 @@ def raw(values: Array) -> bytes:
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
     """Rows for a model: out of files or arrays, else its system's examples, else noise of the right shape."""
-    data, count, seed, size = source.folder, source.count, source.seed, source.size
-    declared = tuple(
-        replace(spec, shape=spec.shape[1:]) if info.max_batch_size else spec for spec in info.inputs
-    )
+    data, count, seed = source.folder, source.count, source.seed
+    declared = without_rows(info)
     if data is not None and data.suffix == ".npz":
         return _from_arrays(data, info, declared, count)
     if info.system not in registry.names():
@@ -89,20 +88,32 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
             )
         return _noise(info, declared, count, seed)
     system = registry.load(info.system)
-    if data is not None:
-        examples, about = _files(data, system, count)
-    elif isinstance(system, Classification):
-        examples = system.examples(count, seed, size)
-        about = f"{count} drawn pictures of {system.title.lower()}, {size[0]}×{size[1]}, seed {seed}"
-    else:
-        examples, about = system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"
+    examples, about = examples_of(system, source)
     asked = [system.request_inputs(example, info) for example in examples]
     inputs = tuple(given for given in declared if given.name in asked[0])
-    values = {given.name: [_one_row(each[given.name], given) for each in asked] for given in inputs}
+    values = {given.name: [one_row(each[given.name], given) for each in asked] for given in inputs}
     return InputRows(info, inputs, values, about, tuple(examples))
 
 
-def _one_row(tensor: Array, given: TensorSpec) -> Array:
+def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], str]:
+    """What clients of a system would send, and in words what that is."""
+    count, seed, size = source.count, source.seed, source.size
+    if source.folder is not None:
+        return _files(source.folder, system, count)
+    if isinstance(system, Classification):
+        about = f"{count} drawn pictures of {system.title.lower()}, {size[0]}×{size[1]}, seed {seed}"
+        return system.examples(count, seed, size), about
+    return system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"
+
+
+def without_rows(info: ModelInfo) -> tuple[TensorSpec, ...]:
+    """A model's inputs, their shapes those of one row."""
+    if not info.max_batch_size:
+        return info.inputs
+    return tuple(replace(spec, shape=spec.shape[1:]) for spec in info.inputs)
+
+
+def one_row(tensor: Array, given: TensorSpec) -> Array:
     """Without the dimension of rows, where a system puts one in front."""
     known = -1 not in given.shape
     return tensor.reshape(given.shape if known else tensor.shape[-len(given.shape) :])

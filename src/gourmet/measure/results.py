@@ -22,6 +22,8 @@ HEADINGS: Final = ("goal", "measured", "wanted", "")  # over the goals
 
 Protocol = Literal["http", "grpc"]
 Arrivals = Literal["closed", "constant", "poisson"]
+# The web app, or a loop of the client's own: as many requests at Triton as an answer has words.
+Through = Literal["triton", "app", "loop"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class LoadSpec:
     batch: int = 1
     protocol: Protocol = "http"
     shared_memory: bool = False
-    through: Literal["triton", "app"] = "triton"
+    through: Through = "triton"
 
     @property
     def at(self) -> str:

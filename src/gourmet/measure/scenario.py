@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from gourmet.config_change import Change, Config, changed
 from gourmet.measure import stats, sweep
 from gourmet.measure.claims import NotMeasured
 from gourmet.measure.inputs import DataSource
+from gourmet.measure.kept_points import KeptPoints, Part
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import (
     BatchSize,
@@ -27,11 +29,11 @@ from gourmet.measure.results import (
     Latency,
     LoadSpec,
     Point,
-    Rejection,
     Requirement,
     Split,
     Statement,
     Stream,
+    Through,
     Window,
 )
 from gourmet.measure.sweep import OnStep
@@ -56,14 +58,26 @@ class Arm:
     # Written into the config even where there is nothing to batch, which Change refuses.
     delay_us: int | None = None
 
+    # The system whose answers the model computes a step a request.
+    stepped: str = ""
+
     @property
     def model(self) -> str:
         return self.demands[0].model
 
+    @property
+    def through(self) -> Through:
+        return self.demands[0].through
 
-def loads(model: str, *levels: float, batch: int = 1) -> tuple[LoadSpec, ...]:
+    @property
+    def asks(self) -> str:
+        """What its workload is called: the model, and how it is asked where that is not the usual way."""
+        return self.model if self.through == "triton" else f"{self.model} through the {self.through}"
+
+
+def loads(model: str, *levels: float, batch: int = 1, through: Through = "triton") -> tuple[LoadSpec, ...]:
     """So many requests at a time, one load after another."""
-    return tuple(LoadSpec(model, level, batch=batch) for level in levels)
+    return tuple(LoadSpec(model, level, batch=batch, through=through) for level in levels)
 
 
 class Points:
@@ -124,16 +138,22 @@ def run(
     *,
     turns: int = 1,
     command: str = "",
+    resume: Path | None = None,
     on_step: OnStep = lambda _share, _words: None,
 ) -> Bench:
-    """Measure every arm `turns` times, one after another, and say what was found."""
-    measured: list[Point] = []
-    refused: list[Rejection] = []
-    beside: list[Sequence[LayoutResult]] = []
+    """Measure every arm `turns` times, one after another, and say what was found.
+
+    Each arm's points are kept in the folder `resume`, and those that are there are not measured again.
+    """
+    parts: list[Part] = []
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
+    kept = KeptPoints(resume, [scenario.name, turns, effort, data, [arm for _, arm in steps]])
     with scenario.server() if scenario.server else nullcontext(target) as asked:
         on_step(0.0, "asking every row alone")
-        workloads = {model: sweep.prepare(model, asked, data) for model in scenario.models}
+        workloads = {
+            arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
+            for arm in {arm.asks: arm for arm in scenario.arms}.values()
+        }
         about = " ".join(filter(None, [scenario.about, scenario.check(workloads)]))
         with restored(asked, scenario.models) as running:
             for place, (turn, arm) in enumerate(steps):
@@ -142,23 +162,28 @@ def run(
                     said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
                     on_step((place + share) / len(steps), said)
 
-                if scenario.beside and arm is scenario.arms[0]:
-                    on_arm(0.0, "without a server")
-                    beside.append(scenario.beside(workloads))
-                on_arm(0.0, f"loading {arm.name}")
-                load(asked, arm.model, _config(running[arm.model], arm))
-                points, not_these = sweep.run(
-                    workloads[arm.model], arm.demands, asked, effort, arm.name, on_arm
-                )
-                refused += not_these
-                measured += points
-    seen = Points(measured, beside)
+                if (part := kept.get(place)) is None:
+                    beside: Sequence[LayoutResult] = ()
+                    if scenario.beside and arm is scenario.arms[0]:
+                        on_arm(0.0, "without a server")
+                        beside = scenario.beside(workloads)
+                    on_arm(0.0, f"loading {arm.name}")
+                    load(asked, arm.model, config_of(running[arm.model], arm))
+                    points, refused = sweep.run(
+                        workloads[arm.asks], arm.demands, asked, effort, arm.name, on_arm
+                    )
+                    part = Part(tuple(points), tuple(refused), tuple(beside))
+                    kept.keep(place, part)
+                parts.append(part)
+    seen = Points(
+        [point for part in parts for point in part.points], [part.beside for part in parts if part.beside]
+    )
     return sweep.bench(
         scenario.title,
         command,
         "; ".join(dict.fromkeys(workload.rows.about for workload in workloads.values())),
         seen.merged,
-        refused,
+        [refused for part in parts for refused in part.refused],
         about=about,
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),
@@ -195,7 +220,7 @@ def load(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
                 raise
 
 
-def _config(running: Config, arm: Arm) -> Config:
+def config_of(running: Config, arm: Arm) -> Config:
     """The arm's config: what serves now, without batching, with the arm's change."""
     if arm.change is None:
         return running

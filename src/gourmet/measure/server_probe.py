@@ -45,10 +45,13 @@ class ServerProbe:
         return Usage(client_cores, *used)
 
 
-def split(counted: ModelStatistics, mean_ms: float) -> Split:
-    """Where a mean latency of `mean_ms` went; what Triton does not account for is the network."""
+def split(counted: ModelStatistics, mean_ms: float, requests: float = 1.0) -> Split:
+    """Where a mean latency of `mean_ms` went, in which there were so many requests one after another.
+
+    What Triton does not account for is the network.
+    """
     phases = (counted.queue_ns, counted.input_ns, counted.infer_ns, counted.output_ns)
-    queue, given, infer, output = (ns / max(1, counted.requests) / 1e6 for ns in phases)
+    queue, given, infer, output = (requests * ns / max(1, counted.requests) / 1e6 for ns in phases)
     return Split(queue, given, infer, output, max(0.0, mean_ms - queue - given - infer - output))
 
 

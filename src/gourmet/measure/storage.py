@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,18 +22,18 @@ _JSON: Final = "bench.json"
 render: Final = partial(page.render, charts=charts, tables=tables, summary=summary, as_pbtxt=as_pbtxt)
 
 
-def save(bench: Bench, folder: Path | None = None) -> Path:
+def as_page(bench: Bench) -> str:
+    return render("measure/bench.html", bench=bench, **vars(bench))
+
+
+def save(bench: Bench, folder: Path | None = None, draw: Callable[[Bench], str] = as_page) -> Path:
     """Write a run, by default into a new folder under runs/bench named by its time and title."""
     folder = folder or DEFAULT / folder_name(bench.when, bench.title)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_text(as_json(bench))
     (folder / "bench.csv").write_text(tables.as_csv(bench))
-    (folder / "index.html").write_text(as_page(bench))
+    (folder / "index.html").write_text(draw(bench))
     return folder
-
-
-def as_page(bench: Bench) -> str:
-    return render("measure/bench.html", bench=bench, **vars(bench))
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:

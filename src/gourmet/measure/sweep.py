@@ -9,9 +9,9 @@ from typing import Any
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
-from gourmet.measure import async_client, perf_analyzer, task, validity
+from gourmet.measure import async_client, client_loop, perf_analyzer, task, validity
 from gourmet.measure.inputs import DataSource, rows_for
-from gourmet.measure.results import Bench, LoadSpec, Point, Rejection
+from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
@@ -21,17 +21,23 @@ from gourmet.systems import registry
 OnStep = Callable[[float, str], None]
 
 
-def prepare(model: str, target: Addresses, data: DataSource, *, through_app: bool = False) -> Workload:
-    """Make the rows for a served model and learn what each is answered by itself."""
+def prepare(
+    model: str, target: Addresses, data: DataSource, *, through: Through = "triton", stepped: str = ""
+) -> Workload:
+    """Make the rows for a served model and learn what each is answered by itself.
+
+    `stepped` is the system whose answers a model computes a step a request.
+    """
     with triton(target.url) as client:
-        rows = rows_for(describe_model(client, model), data)
-    if through_app and not rows.pictures:
+        info = describe_model(client, model)
+    rows = client_loop.first_steps(info, stepped, data) if stepped else rows_for(info, data)
+    if through == "app" and not rows.pictures:
         raise UsageError(
             f"the web app takes photos, and there are none for {model}: its system is not one of pictures"
         )
-    wire = wire_for(target, LoadSpec(model, through="app" if through_app else "triton"), rows)
+    wire = wire_for(target, LoadSpec(model, through=through), rows)
     alone = task.ask_alone(wire, rows)
-    if through_app:
+    if through == "app":
         _check_served_by(alone[0], rows.info, target)
     if data.reference is None:
         return Workload(model, rows, Answers(alone, rows.batched, "each row was answered alone"))

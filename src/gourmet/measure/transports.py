@@ -22,9 +22,11 @@ import grpc  # type: ignore[import-untyped]
 import numpy as np
 import tritonclient.grpc.aio as triton_grpc
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from gourmet.contracts import Array
+from gourmet.contracts import Array, Tensors
+from gourmet.measure import client_loop
+from gourmet.measure.client_loop import ClientLoop
 from gourmet.measure.inputs import InputRows, raw
 from gourmet.runtime import generate
 from gourmet.serving.client import triton
@@ -59,6 +61,9 @@ class RawReply:
     body: Any
     # When each piece of a streamed answer came, in seconds of time.perf_counter.
     pieces: tuple[float, ...] = ()
+    # How many requests Triton was sent for it, and how many bytes went there and came back, less HTTP's own.
+    requests: int = 1
+    transferred: int = 0
 
 
 class Wire(Protocol):
@@ -106,7 +111,7 @@ class _Http(_Asked):
             raise RequestFailed(f"connection: {exc}") from exc
         if reply.status != 200:
             raise RequestFailed(f"HTTP {reply.status}: {body[:200].decode(errors='replace')}")
-        return RawReply(reply.headers, body, pieces)
+        return RawReply(reply.headers, body, pieces, transferred=len(request.body) + len(body))
 
     async def _received(self, reply: aiohttp.ClientResponse) -> tuple[bytes, tuple[float, ...]]:
         return await reply.read(), ()
@@ -119,10 +124,7 @@ class TritonHttp(_Http):
     """Triton's HTTP with binary tensors."""
 
     def request(self, which: tuple[int, ...]) -> Request:
-        tensors = _tensors(triton_http.InferInput, self._rows, which, self._regions)
-        body, length = triton_http.InferenceServerClient.generate_request_body(tensors)
-        # Where all inputs are in shared memory, the body is JSON alone.
-        return Request(which, body, {"Inference-Header-Content-Length": str(length or len(body))})
+        return Request(which, *_body(_tensors(triton_http.InferInput, self._rows, which, self._regions)))
 
     def read(self, reply: RawReply) -> Answer:
         length = reply.head.get("Inference-Header-Content-Length")
@@ -157,6 +159,31 @@ class StreamedHttp(_Http):
 
     def read(self, reply: RawReply) -> Answer:
         return generate.joined(list(generate.pieces(reply.body.splitlines(), self._rows.info)))
+
+
+class LoopedHttp(TritonHttp):
+    """A loop that the client turns: what is asked is an example, and each of its words a request."""
+
+    @cached_property
+    def _loop(self) -> ClientLoop:
+        return client_loop.of(self._rows.system)
+
+    def request(self, which: tuple[int, ...]) -> Request:
+        return Request(which, self._rows.examples[which[0]])
+
+    async def send(self, request: Request) -> RawReply:
+        asking, asked, transferred = self._loop.ask(request.body), 0, 0
+        inputs = next(asking)
+        while True:
+            step = await super().send(Request((), *_body(_given(triton_http.InferInput, inputs))))
+            asked, transferred = asked + 1, transferred + step.transferred
+            try:
+                inputs = asking.send(super().read(step))
+            except StopIteration as done:
+                return RawReply({}, done.value, requests=asked, transferred=transferred)
+
+    def read(self, reply: RawReply) -> Answer:
+        return dict(reply.body)
 
 
 class App(_Http):
@@ -245,6 +272,21 @@ def _tensors(kind: Any, rows: InputRows, which: tuple[int, ...], regions: Region
             places = [regions[given.name, row] for row in which]
             tensors[-1].set_shared_memory(_REGION, sum(size for _, size in places), places[0][0])
     return tensors
+
+
+def _given(kind: Any, inputs: Tensors) -> list[Any]:
+    tensors = []
+    for name, values in inputs.items():
+        tensors.append(kind(name, list(values.shape), np_to_triton_dtype(values.dtype)))
+        tensors[-1].set_data_from_numpy(values)
+    return tensors
+
+
+def _body(tensors: list[Any]) -> tuple[bytes, dict[str, str]]:
+    """A request for HTTP, and its headers."""
+    body, length = triton_http.InferenceServerClient.generate_request_body(tensors)
+    # Where all inputs are in shared memory, the body is JSON alone.
+    return body, {"Inference-Header-Content-Length": str(length or len(body))}
 
 
 @contextlib.contextmanager

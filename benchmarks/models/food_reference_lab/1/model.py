@@ -19,14 +19,14 @@ from torch.nn.functional import softmax
 
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import load
+from gourmet.training.torchvision_import import torchvision
 
 
 class TritonPythonModel:
     def initialize(self, args):
         # `gourmet bench` puts the weights of food_classifier beside this file.
         self.network, _ = load(Path(__file__).with_name("model.pt"))
-        from torchvision import transforms
-
+        transforms = torchvision().transforms
         self.transform = transforms.Compose(
             [
                 transforms.Resize(contract.SYSTEM.input_size),

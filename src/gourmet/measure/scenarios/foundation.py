@@ -25,11 +25,10 @@ from gourmet.measure.inputs import InputRows
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import LoadSpec, Point, Requirement, Statement, median_and_range
 from gourmet.measure.scenario import Arm, Points, Scenario, loads
+from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 
 # The models that only this repository has: those of known labs.
@@ -146,14 +145,8 @@ def _serving(python: str, lab: str) -> Iterator[Addresses]:
         baselines = Path(name) / "models"
         shutil.copytree(BASELINES, baselines)
         shutil.copy2(newest / str(repository.versions(newest)[-1]) / "model.pt", baselines / lab / "1")
-        http, grpc, metrics = free_ports(3)
-        options = TritonOptions(
-            (repository.DEFAULT, baselines), http_port=http, grpc_port=grpc, metrics_port=metrics
-        )
-        log: list[str] = []
-        with TritonServer(options, log.append) as server:
-            server.wait_until_live()
-            yield Addresses(options.http_url, options.grpc_url)
+        with own_server((repository.DEFAULT, baselines)) as addresses:
+            yield addresses
 
 
 def _answers_agree(python: Workload, onnx: Workload, lab: Workload) -> str:

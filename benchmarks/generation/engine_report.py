@@ -1,0 +1,56 @@
+"""The engines as a part of docs/generation.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from generation.engines import TOGETHER, WANTED, EngineResult, EngineRun
+from gourmet.reports.table import markdown, write_section
+
+PAGE: Final = "generation.md"
+COMMAND: Final = "gourmet bench generation engines"
+_BEGIN: Final = f"<!-- from here on written by `{COMMAND}` -->"
+_END: Final = "<!-- to here: engines -->"
+HEADINGS: Final = (
+    *("engine", "form", "threads", "MiB", "sentences/s, one alone", f"{TOGETHER} at a time"),
+    *("the network's own words", "same words as alone"),
+)
+
+
+def rows(run: EngineRun) -> list[tuple[str, ...]]:
+    return [_row(result, run.best) for result in run.results]
+
+
+def verdict(run: EngineRun) -> str:
+    wanted = ", ".join(f"{form} {100 * share:g} %" for form, share in WANTED.items())
+    if run.best is None:
+        return f"No engine has the network's words often enough ({wanted})."
+    return (
+        f"The fastest of those that have the network's words often enough ({wanted}): {run.best.engine}, "
+        f"{run.best.form}, threads: {run.best.threads}."
+    )
+
+
+def write(run: EngineRun, machine: dict[str, str], folder: Path, when: str) -> Path:
+    about = "; ".join(f"{name} {value}" for name, value in machine.items())
+    words = (
+        f"`{COMMAND}`, {when}: {about}; {run.about}.\n\n"
+        f"{run.sentences} sentences of the test split, {run.tokens:.1f} pieces an answer. {verdict(run)}\n\n"
+    )
+    page = folder / PAGE
+    write_section(page, _BEGIN, _END, words + markdown(HEADINGS, rows(run)), "Generation")
+    return page
+
+
+def _row(result: EngineResult, best: EngineResult | None) -> tuple[str, ...]:
+    return (
+        f"**{result.engine}**" if result is best else result.engine,
+        result.form,
+        str(result.threads),
+        f"{result.mebibytes:.1f}",
+        f"{result.alone_per_s:.1f}",
+        f"{result.together_per_s:.1f}",
+        f"{100 * result.agrees:.1f} %" + ("" if result.ships else " (too few)"),
+        f"{100 * result.as_alone:.1f} %",
+    )

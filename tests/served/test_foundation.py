@@ -1,0 +1,17 @@
+"""The baseline of `gourmet bench foundation`: a lab's model.py, served beside ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from gourmet.measure import scenarios, sweep
+from gourmet.measure.inputs import DataSource
+
+
+@pytest.mark.slow
+def test_the_lab_s_model_is_served_and_gives_the_same_labels() -> None:
+    chosen = scenarios.load("foundation")
+    assert chosen.server
+    with chosen.server() as addresses:
+        workloads = {model: sweep.prepare(model, addresses, DataSource(4)) for model in chosen.models}
+        assert "gave the same label for every picture" in chosen.check(workloads)

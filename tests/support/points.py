@@ -1,0 +1,29 @@
+"""Points of a benchmark that nobody measured, for what is said of figures."""
+
+from __future__ import annotations
+
+from gourmet.measure import stats
+from gourmet.measure.results import BatchSize, Latency, LoadSpec, Point, Split, Usage, Window
+
+STEADY = (100.0, 101.0, 99.0)
+TWICE = (200.0, 202.0, 198.0)
+
+
+def a_point(
+    arm: str, rates: tuple[float, ...], level: float = 8, queue: float = 8.0, rows: int = 1, model: str = "m"
+) -> Point:
+    return Point(
+        arm=arm,
+        demand=LoadSpec(model, level),
+        client="gourmet",
+        rows_per_s=stats.interval(rates),
+        latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
+        split_ms=Split(queue, 0.1, 10.0, 0.2, 1.7),
+        batches=(BatchSize(rows, 50, 9.0),),
+        windows=tuple(Window(rate, 1000 * level / rate) for rate in rates),
+        requests=300,
+        errors={},
+        usage=Usage(0.2, 1.9, 512.0),
+        checks=(),
+        config={"name": model, "max_batch_size": 8},
+    )

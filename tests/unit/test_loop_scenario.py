@@ -1,0 +1,77 @@
+"""The scenario of loops: its settings, what it says of them, and a run that goes on where it was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.points import STEADY, TWICE, a_point
+
+from gourmet.errors import UsageError
+from gourmet.measure import scenarios
+from gourmet.measure.kept_points import KeptPoints, Part
+from gourmet.measure.raw_onnx import Layout, LayoutResult
+from gourmet.measure.results import Point, Rejection
+from gourmet.measure.scenario import Points
+from gourmet.measure.scenarios import loops
+
+
+def test_it_has_the_project_s_settings_and_every_place_of_the_loop() -> None:
+    chosen = scenarios.load("translator")
+    steps = [arm for arm in chosen.arms if arm.name.startswith("a step")]
+    assert [arm.delay_us for arm in steps] == [None, 0, 200, 2000, 5000, 2000]
+    assert all([load.level for load in arm.demands] == [1, 2, 3, 4, 5, 6, 7] for arm in steps)
+    assert [arm.change.instances for arm in steps if arm.change] == [None] * 5 + [2]
+    assert len({arm.asks for arm in chosen.arms}) == 5
+    assert chosen.page == "generation.md"
+
+
+def some(arm: str, rates: tuple[float, ...], levels: tuple[int, ...] = (1, 4)) -> list[Point]:
+    return [a_point(arm, rates, level) for level in levels]
+
+
+def all_steps(*, slower: float = 1.0) -> list[Point]:
+    later = tuple(rate * slower for rate in STEADY)
+    delayed = [point for us in (0, 200, 2000, 5000) for point in some(f"a step, delay {us} µs", later)]
+    return [*some(loops.PLAIN, STEADY), *delayed, *some(loops.TWO, later)]
+
+
+def test_what_waiting_costs_is_said_of_the_best_of_each() -> None:
+    pays_not, costs, second = loops.read(Points(all_steps(slower=0.7)))
+    assert pays_not.seen is True
+    assert "at best 100/s (a step, no dynamic batching c=1)" in pays_not.says
+    assert costs.seen is False, "all delays cost the same here, so that a longer one costs no more"
+    assert second.seen is True
+
+
+def test_a_gain_by_batching_is_said_too() -> None:
+    points = [*all_steps(), *some("a step, delay 200 µs", TWICE, (7,))]
+    assert loops.read(Points(points))[0].seen is False
+
+
+def test_sentences_are_compared_turn_by_turn() -> None:
+    turns = []
+    for rate in (10.0, 20.0):
+        turns += some(loops.LOOP, (rate,), (1, 8))
+        turns += some(loops.INSIDE, (8 * rate,), (1, 8))
+    told = {goal.what: goal for goal in scenarios.load("translator").goals(Points(turns))}
+    assert told["loop in process ÷ loop in the client, c=1"].per_turn == (8.0, 8.0)
+    assert told["loop in process ÷ loop in the client, c=8"].met is False
+    assert len(told) == 2, "without a measurement of BLS there is nothing to hold against it"
+
+
+def test_a_run_that_was_stopped_goes_on_and_is_no_other(tmp_path: Path) -> None:
+    part = Part(
+        (a_point("arm", STEADY),),
+        (Rejection("arm c=1", "noisy"),),
+        (LayoutResult(Layout(1, 2), 9.0, 1.0, 1.0),),
+    )
+    kept = KeptPoints(tmp_path / "kept", ["plan", 1])
+    assert kept.get(0) is None
+    kept.keep(0, part)
+    again = KeptPoints(tmp_path / "kept", ["plan", 1])
+    assert again.get(0) == part
+    assert again.get(1) is None
+    with pytest.raises(UsageError, match="another run, of other options"):
+        KeptPoints(tmp_path / "kept", ["plan", 2])
+    KeptPoints(None, ["plan"]).keep(0, part)
