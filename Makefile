@@ -13,12 +13,15 @@ SERVED := tests/served tests/web
 MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
 # Two workers, each with servers of its own; the tests of a file share what they start.
 TWO := --numprocesses 2 --dist loadfile
+# Some tests are about time, and share the machine with the servers they start and with whatever else runs
+# there: one that fails is asked once more, and the summary names it with the failure.
+RERUN := --reruns 1 -rR --rerun-show-tracebacks
 
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers clean
+.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers bench-generation clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,11 +39,11 @@ ifeq ($(ARGS),--smoke)
 test: smoke
 else
 test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k upload"; ARGS=--smoke is make smoke)
-	@$(call run_tests,$(SERVED) $(TWO) -m "not slow")
+	@$(call run_tests,$(SERVED) $(TWO) $(RERUN) -m "not slow")
 endif
 
 test-slow: setup-dev ## Run the slow ones: the notebook, training, tuning, and thousands of real photos and broken rows
-	@$(call run_tests,$(SERVED) $(TWO) -m slow)
+	@$(call run_tests,$(SERVED) $(TWO) $(RERUN) -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
@@ -71,6 +74,11 @@ bench: setup ## Measure the figures of docs/measurements.md again (about 10 minu
 
 bench-peers: setup ## Measure ours beside FastAPI, LitServe and BentoML (15 minutes; options: ARGS="--write docs")
 	$(BIN)/python -P benchmarks/peers $(ARGS)
+
+bench-generation: setup-dev ## Measure the figures of docs/generation.md (half an hour; goes on where it was stopped)
+	$(BIN)/gourmet bench generation engines --write docs
+	$(BIN)/gourmet bench scenario translator --turns 3 --resume runs/generation/scenario --write docs
+	$(BIN)/gourmet bench generation compare --write docs
 
 setup: $(VENV)/.ready ## Make the virtual environment that `make up` needs
 setup-dev: $(VENV)/.ready-dev ## Make the virtual environment that `make test` needs

@@ -75,7 +75,7 @@ ROOMS: Final = (
         f"{_ENGINES} tasks measure tuning roofline lab doctor",
     ),
     Room("app", "the web: pages, routes, admission", ("app",), f"{_LIGHT} systems"),
-    Room("backends", "ONNX Runtime for Triton", ("triton.backends",), _LIGHT),
+    Room("backends", "ONNX Runtime and TorchScript for Triton", ("triton.backends",), _LIGHT),
     Room("served models", "model.py of each", ("triton.models",), f"{_LIGHT} systems"),
 )
 BY_NAME: Final = {room.name: room for room in ROOMS}

@@ -35,9 +35,17 @@ def compare(page: Page, url: str) -> None:
     expect(page.locator(".card[data-state=answered] .verdict")).to_be_visible(timeout=WAIT_MS)
 
 
+def translate(page: Page, url: str) -> None:
+    page.goto(f"{url}/translate")
+    for place in (1, 4):
+        page.locator("#examples button").nth(place).click()
+        expect(page.locator("#facts")).to_contain_text("words a second", timeout=WAIT_MS)
+
+
 def take(browser: Browser, url: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for scene, dark, size in ((food, False, (1280, 1000)), (compare, True, (1280, 900))):
+    scenes = ((food, False, (1280, 1000)), (compare, True, (1280, 900)), (translate, False, (1280, 900)))
+    for scene, dark, size in scenes:
         page = browser.new_page(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",

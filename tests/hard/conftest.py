@@ -64,6 +64,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     up = Up("--unlocked", "--model-repository", str(models), tmp=tmp_path_factory.mktemp("tmp"))
     try:
         up.wait_for("the page http://127.0.0.1:", 180)
+        up.wait_for("all models are loaded", 60)
         yield Product(up, models)
     finally:
         if up.process.poll() is None:

@@ -8,50 +8,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
-from gourmet.measure import claims, scenario, scenarios, stats, storage, sweep, tables, validity
+from gourmet.measure import claims, scenario, scenarios, storage, sweep, tables, validity
 from gourmet.measure.raw_onnx import Layout, LayoutResult
-from gourmet.measure.results import (
-    BatchSize,
-    Bench,
-    Estimate,
-    Latency,
-    LoadSpec,
-    Point,
-    Rejection,
-    Split,
-    Statement,
-    Usage,
-    Window,
-)
+from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenarios import delays, serving_lab
 
 SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
 
 
-def a_point(
-    arm: str, rates: tuple[float, ...], level: float = 8, queue: float = 8.0, rows: int = 1, model: str = "m"
-) -> Point:
-    return Point(
-        arm=arm,
-        demand=LoadSpec(model, level),
-        client="gourmet",
-        rows_per_s=stats.interval(rates),
-        latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
-        split_ms=Split(queue, 0.1, 10.0, 0.2, 1.7),
-        batches=(BatchSize(rows, 50, 9.0),),
-        windows=tuple(Window(rate, 1000 * level / rate) for rate in rates),
-        requests=300,
-        errors={},
-        usage=Usage(0.2, 1.9, 512.0),
-        checks=(),
-        config={"name": model, "max_batch_size": 8},
-    )
-
-
-STEADY = (100.0, 101.0, 99.0)
-TWICE = (200.0, 202.0, 198.0)
 WILD = (40.0, 160.0, 320.0)
 
 
@@ -174,7 +141,7 @@ def test_scenarios_are_named_by_systems_and_not_by_the_engine() -> None:
     engine = Path(scenarios.__file__).parent
     for module in engine.glob("*.py"):
         assert not {"food", "digits"} & set(module.read_text().lower().replace("_", " ").split()), module
-    assert {"food", "queue-delay", "gpu", "foundation", "digits"} == set(scenarios.known())
+    assert {"food", "queue-delay", "gpu", "foundation", "digits", "translator"} == set(scenarios.known())
 
 
 def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -56,17 +56,20 @@ def test_no_dynamic_takes_batching_away() -> None:
     assert "dynamic_batching" not in after
 
 
-def test_a_queue_that_is_begun_is_bounded_like_those_of_the_house_and_one_that_is_there_is_left_alone() -> (
-    None
-):
-    shipped = read_config(SHIPPED.with_name("digits"))
-    begun = as_pbtxt(changed(config(), VARIANTS["dynamic-batching"]))
-    policy = text_format.Parse(begun, model_config_pb2.ModelConfig()).dynamic_batching.default_queue_policy
-    assert policy == shipped.dynamic_batching.default_queue_policy
-    after = changed(
-        config(dynamic_batching={"default_queue_policy": {"max_queue_size": 7}}), Change(delay_us=1)
-    )
-    assert after["dynamic_batching"]["default_queue_policy"] == {"max_queue_size": 7}
+def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> None:
+    there = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
+    for change in (Change(delay_us=1), Change(instances=2)):
+        assert changed(config(**there), change)["dynamic_batching"]["default_queue_policy"]
+    assert changed(config(**there), VARIANTS["dynamic-batching"])["dynamic_batching"].keys() == {
+        "max_queue_delay_microseconds"
+    }
+
+
+def test_no_model_that_is_served_has_a_queue_policy_and_one_instance() -> None:
+    for folder in SHIPPED.parent.iterdir():
+        served = read_config(folder)
+        if served.instance_group[0].count < 2:
+            assert not served.dynamic_batching.HasField("default_queue_policy"), folder.name
 
 
 def test_options_win_over_the_variant_they_are_given_with() -> None:

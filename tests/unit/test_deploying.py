@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gourmet.deploying.deploy import deploy, rollback, set_parameters, staged
+from gourmet.deploying.deploy import deploy, rollback, set_dims, set_parameters, staged
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax
@@ -320,6 +320,19 @@ def test_parameters_are_set_without_touching_comments(tmp_path: Path) -> None:
     assert parameters["temperature"].string_value == "1.5000"
     assert parameters["colour"].string_value == "red"
     assert parameters["system"].string_value == "food11"
+
+
+def test_shapes_are_set_where_they_stand_and_nowhere_else(tmp_path: Path) -> None:
+    config = tmp_path / "config.pbtxt"
+    shutil.copy(MODELS / "translator_decoder" / "config.pbtxt", config)
+    before = config.read_text()
+    set_dims(config, {"cache": [6, 2, 8, -1, 64], "tokens": [8]})
+    assert config.read_text() == before.replace(
+        '"cache" data_type: TYPE_FP32 dims: [ 2, 2, 4, -1, 64 ]',
+        '"cache" data_type: TYPE_FP32 dims: [ 6, 2, 8, -1, 64 ]',
+    )
+    with pytest.raises(RepositoryError, match="no input or output 'cash' whose dims could be set"):
+        set_dims(config, {"cash": [1]})
 
 
 def test_a_config_that_triton_cannot_read_is_refused_before_the_work(

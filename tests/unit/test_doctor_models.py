@@ -50,3 +50,9 @@ def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str
     bring_about(models_copy)
     line = said(check, replace(subject, repositories=(models_copy,)), "fail")
     assert re.search(says, line), line
+
+
+def test_a_queue_policy_with_one_instance(subject: Examined, models_copy: Path) -> None:
+    config_of(models_copy, "food_classifier", "count: 2", "count: 1")
+    line = said("models", replace(subject, repositories=(models_copy,)), "warn")
+    assert "food_classifier has a queue policy and one instance" in line

@@ -78,6 +78,7 @@ def test_a_torchvision_that_fits_this_torch_defines_its_operators_itself(tmp_pat
         "import torch\n"
         "library = torch.library.Library('torchvision', 'DEF')\n"
         "library.define('nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor')\n"
+        "from torchvision import models\n"
     )
     (package / "models.py").write_text(
         "def list_models(module):\n    return ['mobilenet_v2']\n"

@@ -11,7 +11,10 @@ from gourmet.systems import registry
 
 MODELS = [DEFAULT / name for name in model_names(DEFAULT)]
 
-STRING, FP32, UINT8 = 13, 11, 2
+STRING, FP32, UINT8, INT32, INT64 = 13, 11, 2, 8, 9
+_TRANSLATION = {"TRANSLATION": (STRING, [1]), "TOKENS": (INT32, [1]), "SCORE": (FP32, [1])}
+# Of the shipped network: layers of the decoder, keys and values, heads, words, numbers.
+_KEPT = (FP32, [2, 2, 4, -1, 64])
 # name -> inputs, outputs, rows of a batch
 PUBLIC = {
     "food_classifier": (
@@ -28,6 +31,34 @@ PUBLIC = {
     "food_classifier_int8": ({"image": (UINT8, [224, 224, 3])}, {"probabilities": (FP32, [11])}, 16),
     "digits": ({"input": (FP32, [1, 28, 28])}, {"logits": (FP32, [10])}, 64),
     "onnx-mnist-cpu": ({"input.1": (FP32, [1, 1, 28, 28])}, {"26": (FP32, [1, 10])}, 0),
+    "translator": (
+        {"TEXT": (STRING, [1]), "MAX_TOKENS": (INT32, [1]), "BEAMS": (INT32, [1])},
+        _TRANSLATION,
+        32,
+    ),
+    "translator_stream": ({"TEXT": (STRING, [1]), "MAX_TOKENS": (INT32, [1])}, _TRANSLATION, 0),
+    "translator_bls": ({"TEXT": (STRING, [1])}, _TRANSLATION, 32),
+    "translator_encoder": (
+        {"ids": (INT64, [-1]), "mask": (INT32, [-1])},
+        {"hidden": (FP32, [-1, 256]), "memory": _KEPT},
+        16,
+    ),
+    "translator_decoder": (
+        {
+            "token": (INT64, [1]),
+            "length": (INT64, [1]),
+            "cache": _KEPT,
+            "memory": _KEPT,
+            "mask": (INT32, [-1]),
+        },
+        {"tokens": (INT32, [8]), "scores": (FP32, [8]), "added": (FP32, [2, 2, 4, 1, 64])},
+        16,
+    ),
+    "onnx-model": (
+        {"source": (INT32, [50]), "target": (INT32, [50])},
+        {"output": (FP32, [-1, 6000])},
+        4,
+    ),
 }
 
 
@@ -43,10 +74,15 @@ def test_a_model_folder_is_loadable(model: Path) -> None:
         assert all((model / str(version) / "model.onnx").is_file() for version in versions(model))
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda path: path.name)
+def classifies(model: Path) -> bool:
+    name = read_config(model).parameters["system"].string_value
+    return bool(name) and registry.load(name).task == "classification"
+
+
+@pytest.mark.parametrize("model", [*filter(classifies, MODELS)], ids=lambda path: path.name)
 def test_the_labels_are_those_of_the_systems_contract(model: Path) -> None:
     config = read_config(model)
-    labels = registry.load(config.parameters["system"].string_value).labels
+    labels = registry.classification(config.parameters["system"].string_value).labels
     for output in config.output:
         if output.label_filename:
             assert tuple((model / output.label_filename).read_text().splitlines()) == labels

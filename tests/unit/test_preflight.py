@@ -108,3 +108,21 @@ def test_a_model_of_another_system_is_refused_with_those_of_its_own() -> None:
 
 def test_a_repository_without_food_is_served_all_the_same() -> None:
     assert preflight.configured_models({}, {"digits_of_somebody": "digits"}) == {}
+
+
+def test_a_model_that_is_loaded_late_is_not_started_with_unless_the_app_asks_it(tmp_path: Path) -> None:
+    for name in ("asked", "other", "late"):
+        model(tmp_path, name)
+    assert preflight.loaded_early([tmp_path], ["asked"]) == []  # Triton's own word for all of them
+    late = 'parameters [ { key: "load" value: { string_value: "late" } } ]'
+    (tmp_path / "late" / "config.pbtxt").write_text(f'name: "late" {late}')
+    (tmp_path / "other" / "config.pbtxt").write_text('name: "other" broken {')  # which Triton says itself
+    assert preflight.loaded_early([tmp_path], ["asked"]) == ["asked", "other"]
+    assert preflight.loaded_early([tmp_path], ["late"]) == []
+
+
+def test_what_waits_for_the_shipped_models_is_what_the_pages_ask() -> None:
+    served = preflight.check_repositories([repository.DEFAULT])
+    asked = preflight.configured_models({}, served).values()
+    early = preflight.loaded_early([repository.DEFAULT], asked)
+    assert set(asked) <= set(early) < set(served)

@@ -18,7 +18,7 @@ def test_the_wheel_of_this_environment_is_complete() -> None:
 
 def test_backends_are_copied_because_triton_refuses_links(tmp_path: Path) -> None:
     folder = wheel.find_wheel().assemble_backends(tmp_path / "backends")
-    assert {path.name for path in folder.iterdir()} == {"python", "onnxruntime"}
+    assert {path.name for path in folder.iterdir()} == {"python", "onnxruntime", "pytorch"}
     assert (folder / "python" / "triton_python_backend_stub").is_file()
     assert (folder / "python" / "libtriton_python.so").is_file()
     assert (folder / "onnxruntime" / "model.py").is_file()
