@@ -94,12 +94,8 @@ class Generator:
 
 def joined(pieces: list[GeneratedText]) -> GeneratedText:
     """The whole answer that `pieces` are."""
-    if len(pieces) == 1:
-        return pieces[0]
-    tokens = [piece.tokens for piece in pieces if piece.tokens is not None]
-    # The last piece's score is that of all that was said.
-    score = pieces[-1].score if pieces else None
-    return GeneratedText("".join(piece.text for piece in pieces), sum(tokens) if tokens else None, score)
+    last = pieces[-1] if pieces else GeneratedText("")
+    return GeneratedText("".join(piece.text for piece in pieces), last.tokens, last.score)
 
 
 def _generated(model: TextModel, outputs: Tensors) -> GeneratedText:

@@ -197,7 +197,7 @@ class Classification(System, Protocol):
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """An answer, or a piece of one; `tokens` and `score` where the model tells them."""
+    """An answer, or a piece of one; `tokens` and `score`, where they are told, are of the answer so far."""
 
     text: str
     tokens: int | None = None

@@ -17,7 +17,8 @@ _WHOLE_SHAPES = {"onnx-mnist-cpu"}
 PICTURE_MODELS = [
     name
     for name in repository.model_names(repository.DEFAULT)
-    if repository.read_config(repository.DEFAULT / name).backend == "onnxruntime"
+    if (config := repository.read_config(repository.DEFAULT / name)).backend == "onnxruntime"
+    and len(config.input) == 1  # those of several take texts
 ]
 
 

@@ -18,6 +18,7 @@ from gourmet.serving.waiting import wait_until
 
 SUPPORT = ROOT / "tests" / "support"
 GENERATE = "/api/v1/generate"
+WHOLE = f"{GENERATE}?model=echo"
 STREAM = f"{GENERATE}?model=echo_stream"
 PAUSE_S = 0.3
 
@@ -58,7 +59,7 @@ def events(lines: Iterator[bytes]) -> Iterator[tuple[str, Any, float]]:
             yield name, json.loads(line[6:]), time.monotonic()
 
 
-@pytest.mark.parametrize("path", [GENERATE, STREAM])
+@pytest.mark.parametrize("path", [WHOLE, STREAM])
 def test_a_text_is_answered_whole_whether_or_not_the_model_streams(web: WebApp, path: str) -> None:
     reply = ask(web, path, "one два three")
     assert reply.status == 200
@@ -112,11 +113,12 @@ def test_the_deadline_ends_it_as_an_event_or_as_a_status(web: WebApp) -> None:
     ("path", "body", "status", "code"),
     [
         (f"{GENERATE}?model=nobody", {"text": "a", "stream": True}, 404, "unknown_model"),
-        (f"{GENERATE}?beam=2", {"text": "a"}, 400, "bad_request"),
-        (GENERATE, {"text": ""}, 400, "bad_request"),
-        (GENERATE, {"txt": "a"}, 400, "bad_request"),
-        (GENERATE, {"text": "a", "options": {"beam": 2}}, 400, "bad_request"),
-        (GENERATE, {"text": "a" * 300_000}, 413, "upload_too_large"),
+        (f"{WHOLE}&beam=2", {"text": "a"}, 400, "bad_request"),
+        (GENERATE, {"text": "no model, and more than one system"}, 400, "bad_request"),
+        (WHOLE, {"text": ""}, 400, "bad_request"),
+        (WHOLE, {"txt": "a"}, 400, "bad_request"),
+        (WHOLE, {"text": "a", "options": {"beam": 2}}, 400, "bad_request"),
+        (WHOLE, {"text": "a" * 300_000}, 413, "upload_too_large"),
     ],
 )
 def test_what_cannot_be_answered_has_the_status_of_its_error(
@@ -127,7 +129,7 @@ def test_what_cannot_be_answered_has_the_status_of_its_error(
 
 
 def test_its_health_its_metrics_and_its_place_in_the_document(web: WebApp) -> None:
-    assert ask(web, GENERATE, "one two").status == 200
+    assert ask(web, WHOLE, "one two").status == 200
     health = web.request("GET", "/api/v1/health?system=echo").json
     assert (health["ready"], health["model"]["name"]) == (True, "echo")
     text = web.request("GET", "/metrics").body.decode()

@@ -57,13 +57,14 @@ def test_texts_are_translated_in_their_order_each_as_alone(web: WebApp) -> None:
 
 
 def test_words_come_as_server_sent_events_and_the_whole_last(web: WebApp) -> None:
-    whole = ask(web, text=TEXTS[0]).json["translations"][0]["text"]
+    whole = ask(web, text=TEXTS[0]).json["translations"][0]
     reply = ask(web, text=TEXTS[0], stream=True)
     assert reply.headers["content-type"].startswith("text/event-stream")
     *pieces, (name, done) = events(iter(reply.body.splitlines()))
     assert {name for name, _ in pieces} == {"piece"}
     assert len(pieces) > 1
-    assert "".join(piece["text"] for _, piece in pieces) == whole == done["text"]
+    assert "".join(piece["text"] for _, piece in pieces) == whole["text"] == done["text"]
+    assert (done["tokens"], done["score"]) == (whole["tokens"], whole["score"])
     assert (name, done["model"]["name"]) == ("done", "translator_stream")
     assert done["timings_ms"]["first_piece"] < done["timings_ms"]["triton"]
 

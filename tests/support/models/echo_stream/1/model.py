@@ -15,8 +15,8 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             sender = request.get_response_sender()
-            for piece in pieces(*inputs(request)):
-                tensors = [pb_utils.Tensor(name, value) for name, value in outputs(piece, 1).items()]
+            for told, piece in enumerate(pieces(*inputs(request)), 1):
+                tensors = [pb_utils.Tensor(name, value) for name, value in outputs(piece, told).items()]
                 if sender.is_cancelled():  # the client went away
                     pb_utils.Logger.log_info("cancelled")
                     break
