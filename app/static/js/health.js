@@ -9,6 +9,7 @@ const BACKOFF = 1.6;
 const BACK_SHOWN_MS = 6000;
 
 let state = "ready";
+let wasReady = false;
 let waitMs = FIRST_WAIT_MS;
 let timer = 0;
 let asking = null;
@@ -40,8 +41,11 @@ async function look() {
   } catch {
     now = { state: "unreachable", message: "" };
   }
+  // A worker of the server that never met Triton takes one that went away for one that starts.
+  if (now.state === "starting" && wasReady) now.state = "away";
   show(now);
   if (now.state === "ready") {
+    wasReady = true;
     waitMs = FIRST_WAIT_MS;
     for (const resolve of waiting) resolve();
     waiting.clear();
