@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,11 +10,15 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from app.admission.uploads import WRAPPING_BYTES
 from app.core.settings import Settings
@@ -21,6 +26,7 @@ from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.systems import registry
 
 ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "requirements"
 DOCKERFILES = sorted(ROOT.glob("Dockerfile.*"))
 SLIM = [path for path in DOCKERFILES if path.name != "Dockerfile.triton"]
 
@@ -134,6 +140,61 @@ def test_what_an_image_copies_is_all_that_it_imports(
         check=False,
     )
     assert done.stdout.startswith(str(tmp_path)), done.stderr
+
+
+def modules_of(package: str) -> list[str]:
+    folder = ROOT / "src" / "gourmet" / package
+    return [f"gourmet.{package}.{path.stem}" for path in folder.glob("*.py")]
+
+
+def installed(dockerfile: Path) -> set[str]:
+    """The packages that an image gets, with what they bring along, as this environment has them."""
+    text = dockerfile.read_text()
+    picked = re.findall(r"\^([\w-]+)==/p", text)
+    pins = "\n".join(path.read_text() for path in [ROOT / "requirements.txt", *REQUIREMENTS.glob("*.txt")])
+    waiting = [Requirement(line) for name in picked for line in re.findall(rf"^{name}==.*$", pins, re.M)]
+    waiting += [Requirement(name) for name in re.findall(r"/(tritonclient\[.+?\])/p", text)]
+    files = re.findall(r"-r requirements/([\w.-]+\.txt)", text)
+    for file in files:
+        lines = (REQUIREMENTS / file).read_text().splitlines()
+        files += [line.split()[1] for line in lines if line.startswith("-r")]
+        waiting += [Requirement(line) for line in lines if line and line[0] not in "#-"]
+    found = set[tuple[str, str]]()
+    while waiting:
+        wanted = waiting.pop()
+        for extra in {"", *wanted.extras} - {extra for name, extra in found if name == wanted.name}:
+            found.add((wanted.name, extra))
+            with contextlib.suppress(PackageNotFoundError):  # one that this machine does not need
+                needs = map(Requirement, metadata.requires(wanted.name) or ())
+                waiting += [
+                    need for need in needs if not need.marker or need.marker.evaluate({"extra": extra})
+                ]
+    return {canonicalize_name(name) for name, _ in found}
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "modules"),
+    [
+        ("Dockerfile.triton-cpu", ["gourmet.commands.up", *modules_of("serving"), *modules_of("runtime")]),
+        ("Dockerfile.flask", ["app", "app.admission.gunicorn_conf", "gourmet.systems.registry"]),
+        (
+            "Dockerfile.jupyter",
+            ["gourmet.commands.config", "gourmet.commands.perf_analyzer", *modules_of("lab")],
+        ),
+    ],
+)
+def test_what_an_image_installs_is_all_that_it_imports(dockerfile: str, modules: list[str]) -> None:
+    has = installed(ROOT / dockerfile) | {"gourmetgram-triton"}
+    lacks = [
+        name
+        for name, owners in metadata.packages_distributions().items()
+        if not has & set(map(canonicalize_name, owners))
+    ]
+    program = f"import sys; sys.modules.update(dict.fromkeys({lacks!r})); import {', '.join(modules)}"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
