@@ -129,3 +129,4 @@ def test_hostile_texts(client: Client, table: Keep) -> None:
     with ThreadPoolExecutor(4) as pool:
         attempts = list(pool.map(client.ask, texts))
     kept("hostile texts, honest ones among them", attempts, table, "400 with the reason, or a translation")
+    assert {each.outcome[:3] for each in attempts} == {ANSWERED[:3], "400"}

@@ -85,6 +85,7 @@ def test_any_of_its_models_may_be_asked_by_name(web: WebApp, model: str) -> None
         ({"texts": []}, 400, "texts"),
         ({"texts": ["Да."] * 33}, 400, "texts"),
         ({"texts": ["Да.", " "]}, 400, "texts.1: the text is empty"),
+        ({"text": "\0 \0"}, 400, "the text is empty"),
         ({"text": "а" * 2001}, 400, "2,001 characters; at most 2,000"),
         ({"text": "\ud800"}, 400, "Invalid JSON"),
         ({"texts": ["Да."], "stream": True}, 400, "only a single text is streamed"),
