@@ -167,6 +167,17 @@ def test_a_photo_is_classified_through_the_published_port(stack: Stack) -> None:
     assert 1 / len(contract.SYSTEM.labels) < said["probability"] <= 1
 
 
+def test_words_of_a_translation_come_through_the_published_port_one_after_another(stack: Stack) -> None:
+    asked = json.dumps({"text": "Я люблю чай, а мой брат пьёт только воду. " * 20, "stream": True}).encode()
+    url = f"http://127.0.0.1:{stack.web_port}/api/v1/translate"
+    request = urllib.request.Request(url, asked, {"Content-Type": "application/json"})
+    began = time.monotonic()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        came = [(line, time.monotonic() - began) for line in answer if line.startswith(b"event: ")]
+    assert (came[0][0], came[-1][0]) == (b"event: piece\n", b"event: done\n")
+    assert came[0][1] < came[-1][1] / 2, "the proxy waited for the whole answer"
+
+
 def test_both_models_are_served_to_those_who_ask_triton_itself(stack: Stack) -> None:
     for model in ("food_classifier", "food_classifier_onnx"):
         assert ask(f"http://127.0.0.1:{stack.http_port}/v2/models/{model}/ready").status == 200
