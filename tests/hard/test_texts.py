@@ -108,7 +108,7 @@ def test_a_process_of_the_translator_is_killed(product: Product, client: Client,
     attempts = list(asked_until(client, over, 2, TEXTS))
     last = max((each.sent for each in attempts if each.outcome != ANSWERED), default=killed[0])
     seen = "502, or 503, for what falls to that process, until the model is loaded again"
-    kept("the translator's process killed (-9)", attempts, table, seen, last - killed[0])
+    kept("the translator's process killed (-9)", attempts, table, seen, max(0.0, last - killed[0]))
 
 
 def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
