@@ -44,7 +44,7 @@ class Config:
     # How even the chances are between the ways to cut a word into pieces: with 0 there is one way, near 0
     # sentences become half as long again, with 0.5 a twentieth.
     sampling: float = 0.5
-    # Of programs' sentences, an epoch sees this many, drawn anew each time; everyday ones lead.
+    # Of programs' sentences, an epoch sees this many, drawn again each time; everyday ones lead.
     software: int = 2_500
     longest: int = 64  # pieces of a sentence to learn from
     batch: int = 128

@@ -32,7 +32,7 @@ class Scores:
     """Of a part of some data; the signatures are sacrebleu's, without which no score can be compared."""
 
     all: Score
-    margin: float  # half of the interval that holds BLEU with 95 %, were the texts drawn anew
+    margin: float  # half of the interval that holds BLEU with 95 %, were the texts drawn again
     by_length: Mapping[str, Score]
     by_source: Mapping[str, Score]
     signatures: tuple[str, str]
