@@ -42,11 +42,11 @@ def looks_russian(text: str) -> bool:
 
 def problem(text: str) -> str:
     """Why a text cannot be translated; empty if it can."""
+    if len(text) > MOST_CHARACTERS:
+        return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
     # Triton's Python backend takes NULs away from a text's end.
     if not text.replace("\0", " ").strip():
         return "the text is empty: send a Russian sentence"
-    if len(text) > MOST_CHARACTERS:
-        return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         return "the text has half a character in it (a surrogate alone), which is no text: send whole ones"
     return ""
