@@ -22,6 +22,8 @@ TRANSLATE = "/api/v1/translate"
 TEXTS = [text.decode() for text in SYSTEM.examples(6, seed=1)]
 # As long as a text may be: what is tested has to happen before it is translated.
 LONG = ("Мой старый друг " + "и его младшая сестра и их добрая тётя " * 5 + "пришли домой. ") * 9
+# The network goes on about this until it is stopped: for a second and more after the first words.
+ENDLESS = "Да, " * 490
 HOSTILE = 300
 
 
@@ -133,7 +135,7 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(web: WebApp, t
     before = len(triton.log)
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
     with closing(connection):
-        connection.request("POST", TRANSLATE, json.dumps({"text": LONG, "stream": True}))
+        connection.request("POST", TRANSLATE, json.dumps({"text": ENDLESS, "stream": True}))
         response = connection.getresponse()
         assert response.readline()
         response.close()
