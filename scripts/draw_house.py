@@ -24,7 +24,7 @@ FLOORS: Final[tuple[dict[str, tuple[int, int]], ...]] = (
         "lab": (546, 158),
         "tuning": (730, 158),
         "roofline": (914, 158),
-        "furniture": (1098, 158),
+        "system parts": (1098, 158),
     },
     {"measure": (600, 330), "tasks": (1020, 314)},
     {"deploying": (1020, 314)},
@@ -99,7 +99,7 @@ def groups_of(room: str) -> dict[str, list[str]]:
             found[group].add(parts[-1] if room == "served models" else parts[0])
         elif room == "systems":
             found[""].add(".".join(parts[1:]))
-        elif room == "furniture":
+        elif room == "system parts":
             found[""].add(parts[2])
         else:
             found[""].add(parts[min(1, len(parts) - 1)])

@@ -59,7 +59,7 @@ ROOMS: Final = (
     Room("tasks", "evaluate, gate and check, by task", ("gourmet.tasks",), _ENGINES),
     Room("measure", "load, counts and statistics", ("gourmet.measure",), f"{_ENGINES} tasks"),
     Room(
-        "furniture",
+        "system parts",
         "a system’s data, network, training, export",
         ("gourmet.systems.*",),
         f"{_ENGINES} tasks measure",
@@ -139,17 +139,17 @@ def _for_types(node: ast.AST) -> bool:
 def room_of(module: str) -> str:
     """The room that a module of ours is in; KeyError for a module that is in none."""
     if module.startswith("gourmet.systems.") and module.count(".") > 2:
-        return "systems" if module in _light_furniture() else "furniture"
+        return "systems" if module in _light_parts() else "system parts"
     if module in BY_NAME["contracts"].members:
         return "contracts"
     for room in ROOMS:
-        if room.name not in ("contracts", "furniture") and room.holds(module):
+        if room.name not in ("contracts", "system parts") and room.holds(module):
             return room.name
     raise KeyError(f"{module} is in no room: give it one in scripts/house.py")
 
 
 @cache
-def _light_furniture() -> frozenset[str]:
+def _light_parts() -> frozenset[str]:
     """The systems' contracts, their folders' own modules, and what the contracts import of those."""
     light = {
         module

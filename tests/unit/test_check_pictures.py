@@ -10,7 +10,7 @@ from gourmet.errors import GourmetError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.checking.pictures import Pictures, find
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 
 CLASSES = range(len(contract.SYSTEM.labels))
 

@@ -35,7 +35,7 @@ from gourmet.tasks.classification.evaluation import (
     write_evaluation,
 )
 from gourmet.tasks.classification.export import Onnx, Source, open_onnx
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from gourmet.errors import UsageError
 from gourmet.systems.digits import contract, data
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 
 HEAD = "label," + ",".join(f"pixel{i}" for i in range(784))
 

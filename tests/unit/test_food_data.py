@@ -15,7 +15,7 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.train import TRAINING, Food11Task
 from gourmet.tasks.classification.labelled_pictures import decode, natural_side
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 
 CLASSES = range(len(contract.SYSTEM.labels))
 

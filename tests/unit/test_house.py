@@ -15,7 +15,7 @@ from gourmet.systems import registry
 
 ROOT = Path(__file__).parents[2]
 # The rooms where torch may be imported with the module. Elsewhere a verb imports it when it needs it.
-WITH_TORCH = {"training", "deploying", "tasks", "furniture"}
+WITH_TORCH = {"training", "deploying", "tasks", "system parts"}
 TORCH = {"torch", "torchvision"}
 HTTP_CLIENTS = {"tritonclient", "gevent", "geventhttpclient"}
 # Where a system may be named in the app: its own feature. The pages' words are in one file for all.

@@ -22,8 +22,8 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.run_file import Stack
 from gourmet.systems import registry
-from gourmet.tasks import furniture
 from gourmet.tasks.classification.export import open_onnx
+from gourmet.tasks.system_parts import SystemParts
 
 New = Callable[..., Result]
 
@@ -72,9 +72,10 @@ def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: P
     answer = {"output": session(system.encode(system.sample(), "FP32"))}
     assert system.describe_answer(answer, ModelInfo("flowers_onnx", (), ())).startswith("the sample is ")
     # What it was given is loaded as the verbs load it.
-    assert furniture.export("flowers").formats == ("onnx",)
-    assert furniture.training("flowers").bundled_data() is None
-    assert furniture.evaluation("flowers")
+    parts = SystemParts("flowers", registry.piece)
+    assert parts.export.formats == ("onnx",)
+    assert parts.training.bundled_data() is None
+    assert parts.evaluation
     for path in (tmp_path / "systems" / "flowers").glob("*.py"):
         compile(path.read_text(), str(path), "exec")
 

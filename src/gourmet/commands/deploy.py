@@ -46,10 +46,10 @@ def deploy(
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.deploy import load_or_roll_back
     from gourmet.deploying.target import TakesCheckpoints, table
-    from gourmet.tasks import furniture
+    from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
-    export = furniture.export(system)
+    export = SystemParts(system, registry.piece).export
     formats = (*export.formats, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")

@@ -23,11 +23,11 @@ from gourmet.systems import registry
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
     """Measure SYSTEM's weights; the report and the calibration lie beside them."""
     from gourmet.runtime import malloc
-    from gourmet.tasks import furniture
+    from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
     malloc.use(malloc.TRAINING)
-    evaluation = furniture.evaluation(system)
+    evaluation = SystemParts(system, registry.piece).evaluation
     weights = weights or Path("runs") / system / "last.safetensors"
     found = evaluation.evaluate(weights, data or data_of(weights), bar, **how)
     report = found.write(weights, f"{system}: {weights.name}")

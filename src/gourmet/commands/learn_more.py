@@ -35,13 +35,14 @@ def learn_more(
     """
     from gourmet.reports.table import columns
     from gourmet.repository import versions
-    from gourmet.tasks import furniture
     from gourmet.tasks.classification import learn_more as more
     from gourmet.tasks.classification.picture_training import PictureTraining
+    from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.loop import BEST, CHECKPOINT, fit
     from gourmet.training.run import write_run
 
-    training = furniture.training(system)
+    parts = SystemParts(system, registry.piece)
+    training = parts.training
     if not isinstance(training, PictureTraining):
         raise UsageError(f"{system} cannot learn more: it is not trained as classifiers of photos are")
     out = out or Path("runs") / f"{system}-more"
@@ -55,7 +56,7 @@ def learn_more(
     write_run(out, {"system": system, "data": str(folder.resolve()), "recipe": dataclasses.asdict(recipe)})
     with bar("learning") as tick:
         fit(task, recipe, out, tick=tick)
-    network, _ = furniture.evaluation(system).load(out / BEST, "")
+    network, _ = parts.evaluation.load(out / BEST, "")
     changes = task.changes(network)
     more.keep_calibration(out / BEST, version, changes)
     heading = ("class", "pictures kept apart", "right before", "right now")

@@ -73,7 +73,7 @@ def train(
     import torch
 
     from gourmet.runtime.files import written_aside
-    from gourmet.tasks import furniture
+    from gourmet.tasks.system_parts import SystemParts
     from gourmet.training import mlflow_log
     from gourmet.training.files import load_tensors, put_tensors
     from gourmet.training.loop import CHECKPOINT, LAST, fit
@@ -89,7 +89,7 @@ def train(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if threads:
         torch.set_num_threads(threads)
-    training = furniture.training(system)
+    training = SystemParts(system, registry.piece).training
     begun: dict[str, Any] = read_run(out) if resume else {"init": init and str(init)}
     if overrides := (*begun.get("overrides", ()), *overrides):
         if not isinstance(training, Configurable):

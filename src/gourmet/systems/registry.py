@@ -1,6 +1,6 @@
 """Which systems there are, found by looking: a folder with a contract.py is one.
 
-A system's furniture is the modules of its folder (gourmet.tasks.furniture), each with one object that
+A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
 fulfils a protocol. They are imported one at a time and only when a verb needs them, so that asking for
 labels does not load torch.
 """
@@ -35,7 +35,7 @@ def folder_of(system: str) -> Path:
 
 
 def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
-    """A piece of a system's furniture, as in `piece("food11", "train", "TRAINING", Training)`."""
+    """A part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
     path = folder_of(system) / f"{module}.py"
     if not path.exists():
         raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")

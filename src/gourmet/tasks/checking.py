@@ -14,7 +14,7 @@ import numpy as np
 from gourmet.errors import UsageError
 from gourmet.serving.client import describe_model, triton
 from gourmet.systems import registry
-from gourmet.tasks.furniture import Stage
+from gourmet.tasks.system_parts import Stage
 
 if TYPE_CHECKING:
     from gourmet.tasks.classification.checking.report import Report

@@ -27,7 +27,7 @@ from PIL import Image
 
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.digits import contract
-from gourmet.tasks.furniture import BadData, EmptyPart, check_part, evenly
+from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
 _SEED: Final = 1998
@@ -54,7 +54,7 @@ def bundled() -> tuple[Path, str]:
 
 
 class Digits:
-    """Fulfils `gourmet.tasks.furniture.Data`."""
+    """Fulfils `gourmet.tasks.system_parts.Data`."""
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Digit, ...]:
         """The digits of one part of `data`; with a `limit`, evenly from its classes."""

@@ -8,6 +8,6 @@ from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA
 from gourmet.systems.digits.network import load
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
-from gourmet.tasks.furniture import Evaluation
+from gourmet.tasks.system_parts import Evaluation
 
 EVALUATION: Final[Evaluation] = ClassifierEvaluation(SYSTEM, DATA, load, wanted={"validation": 0.995})

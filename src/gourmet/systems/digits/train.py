@@ -22,7 +22,7 @@ from gourmet.systems.digits import contract
 from gourmet.systems.digits.data import DATA, Digit, bundled
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.picture_training import measures
-from gourmet.tasks.furniture import check_classes
+from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick, Training
 
 _EPOCHS: Final = 24

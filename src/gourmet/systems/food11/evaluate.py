@@ -8,7 +8,7 @@ from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import load
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
-from gourmet.tasks.furniture import Evaluation
+from gourmet.tasks.system_parts import Evaluation
 
 EVALUATION: Final[Evaluation] = ClassifierEvaluation(
     SYSTEM,

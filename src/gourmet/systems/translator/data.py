@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gourmet.tasks.furniture import BadData, EmptyPart, Reference, TextData, check_part
+from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part
 
 PARTS: Final = ("train", "validation", "test")
 PAIRS: Final = "pairs.tsv"
@@ -27,7 +27,7 @@ _HELD_OUT: Final = 50
 
 
 class Sentences:
-    """Fulfils gourmet.tasks.furniture.TextData; texts are Russian."""
+    """Fulfils gourmet.tasks.system_parts.TextData; texts are Russian."""
 
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
         """One part of `data`; with a `limit`, evenly from the whole of it."""

@@ -11,8 +11,8 @@ from torch import nn
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.translating import translate
-from gourmet.tasks.furniture import Evaluation
 from gourmet.tasks.generation.evaluation import TextEvaluation
+from gourmet.tasks.system_parts import Evaluation
 from gourmet.training.task import Tick
 
 

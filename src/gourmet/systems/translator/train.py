@@ -19,8 +19,8 @@ from gourmet.systems.translator.data import DATA, software
 from gourmet.systems.translator.int8 import rounded
 from gourmet.systems.translator.network import CONFIG, MOST_TOKENS, build
 from gourmet.systems.translator.translating import padded, translate
-from gourmet.tasks.furniture import Reference
 from gourmet.tasks.generation.packages import needed
+from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Recipe, Tick, Training
 

@@ -36,7 +36,7 @@ from gourmet.tasks.classification.accuracy import (
     operating_at,
     reliability,
 )
-from gourmet.tasks.furniture import Data, Load, Stage
+from gourmet.tasks.system_parts import Data, Load, Stage
 from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class ClassifierEvaluation:
-    """How a classifier is evaluated; fulfils `gourmet.tasks.furniture.Evaluation`."""
+    """How a classifier is evaluated; fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
     system: Classification
     data: Data

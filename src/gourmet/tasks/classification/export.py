@@ -27,7 +27,7 @@ from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
 from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.furniture import BadData, Data, Load
+from gourmet.tasks.system_parts import BadData, Data, Load
 from gourmet.training.task import Tick
 
 OPSET: Final = 17

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gourmet.deploying.target import Check
 from gourmet.tasks.classification.accuracy import Scores, balanced_accuracy
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 
 Pixels = npt.NDArray[np.uint8]
 # From pixels [N, …] to scores [N, classes]: logits, or probabilities where the model gives those.

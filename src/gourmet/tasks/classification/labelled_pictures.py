@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures.decode import PictureError, identify, square_pixels
-from gourmet.tasks.furniture import BadData, EmptyPart, check_part, evenly
+from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from, and the part's name.
 OTHER: Final = "other"
@@ -66,7 +66,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class LabelledPictures:
-    """The pictures of a classifier with these labels, in any data folder; fulfils `furniture.Data`."""
+    """The pictures of a classifier with these labels, in any data folder; fulfils `system_parts.Data`."""
 
     labels: tuple[str, ...]
 

@@ -22,7 +22,7 @@ from gourmet.runtime.manifest import MANIFEST
 from gourmet.tasks.classification.evaluation import Calibration, write_evaluation
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, measures, phase
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData
 from gourmet.training.task import Phase, Recipe, Tick
 
 LEAST: Final = 8

@@ -16,7 +16,7 @@ from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.accuracy import balanced_accuracy
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, describe
-from gourmet.tasks.furniture import check_classes
+from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick
 
 # Photos a class on which the average is measured after every epoch, at the serving size.

@@ -45,7 +45,7 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
 
 @dataclass(frozen=True)
 class TorchvisionNetwork:
-    """A system's network: builds it, and reads weights of it; fulfils `furniture.Load`."""
+    """A system's network: builds it, and reads weights of it; fulfils `system_parts.Load`."""
 
     system: PictureClassifier
     architecture: str

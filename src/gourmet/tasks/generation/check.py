@@ -16,9 +16,9 @@ from gourmet.runtime.generate import stream
 from gourmet.serving.client import ModelUnavailable, describe_model, infer, triton
 from gourmet.systems import registry
 from gourmet.tasks.checking import Wanted, as_words, in_threads, percentiles
-from gourmet.tasks.furniture import Reference, Stage, evaluation, text_data
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import Scores, score
+from gourmet.tasks.system_parts import Reference, Stage, SystemParts
 
 _EXAMPLES: Final = 64
 _NAMED: Final = 5
@@ -162,7 +162,9 @@ def _references(wanted: Wanted, system: Generation) -> Sequence[Reference]:
         texts = [each.decode() for each in system.examples(wanted.limit or _EXAMPLES, seed=0)]
         return [Reference("", text, "") for text in texts]
     if wanted.data.is_dir() or "\t" in wanted.data.read_text(encoding="utf-8").partition("\n")[0]:
-        return text_data(system.name).references(wanted.data, wanted.part or "test", wanted.limit)
+        return SystemParts(system.name, registry.piece).text_data.references(
+            wanted.data, wanted.part or "test", wanted.limit
+        )
     lines = [line.strip() for line in wanted.data.read_text(encoding="utf-8").splitlines()]
     return [Reference("", line, "") for line in lines if line][: wanted.limit]
 
@@ -172,7 +174,7 @@ def _agreement(
 ) -> float:
     """The share of answers that the network of these weights gives too."""
     assert wanted.weights
-    eager = evaluation(system.name)
+    eager = SystemParts(system.name, registry.piece).evaluation
     if not isinstance(eager, TextEvaluation):
         raise UsageError(f"{system.name} has no evaluation of texts to compare with: leave out --eager")
     with stage("the eager network") as tick:

@@ -12,8 +12,8 @@ from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.furniture import Load, Reference, Stage, TextData
 from gourmet.tasks.generation.scoring import Scores, score
+from gourmet.tasks.system_parts import Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
 
 EVALUATION: Final = "evaluation.json"
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TextsEvaluated:
-    """Fulfils `gourmet.tasks.furniture.Evaluated`."""
+    """Fulfils `gourmet.tasks.system_parts.Evaluated`."""
 
     parts: Mapping[str, Part]
 
@@ -71,7 +71,7 @@ class TextsEvaluated:
 
 @dataclass(frozen=True)
 class TextEvaluation:
-    """How a system of this task is evaluated; fulfils `gourmet.tasks.furniture.Evaluation`."""
+    """How a system of this task is evaluated; fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
     load: Load
     data: TextData

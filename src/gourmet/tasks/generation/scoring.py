@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gourmet.tasks.furniture import Reference
 from gourmet.tasks.generation.packages import needed
+from gourmet.tasks.system_parts import Reference
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

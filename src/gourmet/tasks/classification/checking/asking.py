@@ -29,12 +29,11 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.serving.client import TritonUnreachable, describe_model, triton
 from gourmet.serving.waiting import http_ok
 from gourmet.systems import registry
-from gourmet.tasks import furniture
 from gourmet.tasks.checking import Wanted, in_threads
 from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.furniture import BadData
+from gourmet.tasks.system_parts import BadData, SystemParts
 from gourmet.training.task import Tick
 
 _AGAIN: Final = 64
@@ -276,7 +275,7 @@ class Agreement:
 def compare(served: Served, pictures: Pictures, asked: Asked, weights: Path, tick: Tick) -> Agreement:
     """Ask the network in `weights` about all pictures that were answered."""
     malloc.use(malloc.TRAINING)
-    network, _ = furniture.evaluation(served.info.system).load(weights, "")
+    network, _ = SystemParts(served.info.system, registry.piece).evaluation.load(weights, "")
     rows = np.flatnonzero(asked.answered).tolist()
     logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
     return agreement(asked, softmax(logits, served.info.temperature), pictures, served.labels, weights)

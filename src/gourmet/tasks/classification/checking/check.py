@@ -10,6 +10,7 @@ from pathlib import Path
 from gourmet.errors import UsageError
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.serving.client import booked, statistics_now
+from gourmet.systems import registry
 from gourmet.systems.registry import UnknownSystem
 from gourmet.tasks.checking import Wanted
 from gourmet.tasks.classification.checking.asking import (
@@ -23,7 +24,7 @@ from gourmet.tasks.classification.checking.asking import (
 )
 from gourmet.tasks.classification.checking.pictures import find
 from gourmet.tasks.classification.checking.report import Report
-from gourmet.tasks.furniture import Stage, training
+from gourmet.tasks.system_parts import Stage, SystemParts
 
 
 def check_pictures(wanted: Wanted, stage: Stage) -> Report:
@@ -63,7 +64,7 @@ def check_pictures(wanted: Wanted, stage: Stage) -> Report:
 def _bundled(served: Served) -> Path:
     """The labelled pictures that the model's system brings along."""
     with suppress(UnknownSystem):  # its folder has nothing that trains it
-        if found := training(served.info.system).bundled_data():
+        if found := SystemParts(served.info.system, registry.piece).training.bundled_data():
             return found[0]
     raise UsageError(
         f"{served.info.name!r} is a classifier, and {served.info.system} brings no pictures along: "

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from gourmet.errors import GourmetError
 from gourmet.systems import registry
-from gourmet.tasks import furniture
 from gourmet.tasks.classification.labelled_pictures import SUFFIXES
-from gourmet.tasks.furniture import BadData, EmptyPart, Labelled, evenly
+from gourmet.tasks.system_parts import BadData, EmptyPart, Labelled, SystemParts, evenly
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,13 @@ def _of_listing(
         part=part,
         names=[picture.name for picture in pictures],
         classes=np.array([picture.class_id for picture in pictures], dtype=np.int64) if labelled else None,
-        read=lambda rows: furniture.data(system).read([pictures[row] for row in rows]),
+        read=lambda rows: SystemParts(system, registry.piece).data.read([pictures[row] for row in rows]),
         note="" if labelled else "these pictures show none of the labels",
     )
 
 
 def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
-    known = furniture.data(system)
+    known = SystemParts(system, registry.piece).data
     if part != "all":
         return known.listing(data, part)
     parts = dict.fromkeys(("train", *known.parts(data)))

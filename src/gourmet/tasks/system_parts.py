@@ -1,4 +1,4 @@
-"""What a system's folder holds besides its contract, and how the verbs get at it.
+"""What a system's folder holds besides its contract.
 
 data.py       DATA        labelled examples
 train.py      TRAINING    see gourmet.training.task
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gourmet.deploying.target import Export
 from gourmet.errors import GourmetError, UsageError
-from gourmet.systems import registry
 from gourmet.training.task import Tick, Training
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ class TextData(Protocol):
 
 
 Example = TypeVar("Example", bound=Labelled)
+Part = TypeVar("Part")
 
 
 @runtime_checkable
@@ -114,24 +114,41 @@ class Evaluation(Protocol):
     ) -> Evaluated: ...
 
 
-def data(system: str) -> Data:
-    return registry.piece(system, "data", "DATA", Data)  # type: ignore[type-abstract]
+class FindPart(Protocol):
+    """Finds the object in a module of a system's folder, as `gourmet.systems.registry.piece` does."""
+
+    def __call__(self, system: str, module: str, name: str, protocol: type[Part], /) -> Part: ...
 
 
-def text_data(system: str) -> TextData:
-    return registry.piece(system, "data", "DATA", TextData)  # type: ignore[type-abstract]
+@dataclass(frozen=True)
+class SystemParts:
+    """The parts of one system, each imported when it is first asked for.
 
+    A verb makes it with the registry's `piece` and hands it down, so that no task imports a system.
+    """
 
-def training(system: str) -> Training:
-    return registry.piece(system, "train", "TRAINING", Training)  # type: ignore[type-abstract]
+    system: str
+    find: FindPart
 
+    @property
+    def data(self) -> Data:
+        return self.find(self.system, "data", "DATA", Data)  # type: ignore[type-abstract]
 
-def evaluation(system: str) -> Evaluation:
-    return registry.piece(system, "evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
+    @property
+    def text_data(self) -> TextData:
+        return self.find(self.system, "data", "DATA", TextData)  # type: ignore[type-abstract]
 
+    @property
+    def training(self) -> Training:
+        return self.find(self.system, "train", "TRAINING", Training)  # type: ignore[type-abstract]
 
-def export(system: str) -> Export:
-    return registry.piece(system, "export", "EXPORT", Export)  # type: ignore[type-abstract]
+    @property
+    def evaluation(self) -> Evaluation:
+        return self.find(self.system, "evaluate", "EVALUATION", Evaluation)  # type: ignore[type-abstract]
+
+    @property
+    def export(self) -> Export:
+        return self.find(self.system, "export", "EXPORT", Export)  # type: ignore[type-abstract]
 
 
 def check_part(part: str, known: Collection[str]) -> None:

@@ -9,15 +9,16 @@ import pytest
 from gourmet.errors import GourmetError
 from gourmet.systems import registry
 from gourmet.systems.registry import UnknownSystem
-from gourmet.tasks import furniture
+from gourmet.tasks.system_parts import SystemParts
 
 
 @pytest.mark.parametrize("system", ["digits", "food11"])
 def test_what_is_there_fulfils_its_protocols(system: str) -> None:
-    assert furniture.export(system).formats
-    assert furniture.training(system).recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False)
-    assert callable(furniture.evaluation(system).load)
-    assert furniture.data(system)
+    parts = SystemParts(system, registry.piece)
+    assert parts.export.formats
+    assert parts.training.recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False)
+    assert callable(parts.evaluation.load)
+    assert parts.data
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def folder(systems_folder: Path) -> Path:
 
 def test_a_file_that_is_missing_is_named(folder: Path) -> None:
     with pytest.raises(UnknownSystem, match=r"'unfinished' has no train\.py"):
-        furniture.training("unfinished")
+        _ = SystemParts("unfinished", registry.piece).training
 
 
 @pytest.mark.parametrize("content", ["", "TRAINING = 3\n"])
@@ -39,7 +40,7 @@ def test_an_object_that_is_missing_or_of_another_kind_is_named(content: str, fol
     with pytest.raises(
         GourmetError, match=r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Tra"
     ):
-        furniture.training("unfinished")
+        _ = SystemParts("unfinished", registry.piece).training
 
 
 def test_a_contract_that_is_not_one_is_named(folder: Path) -> None:
