@@ -38,7 +38,7 @@ ROOMS: Final = (
         "what a system says about itself",
         ("gourmet", "gourmet.contracts", "gourmet.errors", "gourmet.import_guard"),
     ),
-    Room("runtime", "what a served model needs", ("gourmet.runtime",), _GROUND),
+    Room("runtime", "what a served model needs", ("gourmet.runtime", "gourmet.result_store"), _GROUND),
     Room("pictures", "decoding and classifying pictures", ("gourmet.pictures",), f"{_GROUND} runtime"),
     Room("reports", "pages, charts and tables", ("gourmet.reports",), f"{_GROUND} runtime"),
     Room(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.points import STEADY, TWICE, a_point
 
-from gourmet.errors import UsageError
 from gourmet.measure import scenarios
-from gourmet.measure.kept_points import KeptPoints, Part
 from gourmet.measure.raw_onnx import Layout, LayoutResult
 from gourmet.measure.results import Point, Rejection
-from gourmet.measure.scenario import Points
+from gourmet.measure.scenario import ArmResult, Points
 from gourmet.measure.scenarios import loops
+from gourmet.result_store import ResultStore
 
 
 def test_it_has_the_project_s_settings_and_every_place_of_the_loop() -> None:
@@ -60,18 +58,11 @@ def test_sentences_are_compared_turn_by_turn() -> None:
     assert len(told) == 2, "without a measurement of BLS there is nothing to hold against it"
 
 
-def test_a_run_that_was_stopped_goes_on_and_is_no_other(tmp_path: Path) -> None:
-    part = Part(
+def test_a_stopped_run_has_its_points_again(tmp_path: Path) -> None:
+    measured = ArmResult(
         (a_point("arm", STEADY),),
         (Rejection("arm c=1", "noisy"),),
         (LayoutResult(Layout(1, 2), 9.0, 1.0, 1.0),),
     )
-    kept = KeptPoints(tmp_path / "kept", ["plan", 1])
-    assert kept.get(0) is None
-    kept.keep(0, part)
-    again = KeptPoints(tmp_path / "kept", ["plan", 1])
-    assert again.get(0) == part
-    assert again.get(1) is None
-    with pytest.raises(UsageError, match="another run, of other options"):
-        KeptPoints(tmp_path / "kept", ["plan", 2])
-    KeptPoints(None, ["plan"]).keep(0, part)
+    ResultStore(tmp_path, {}, ArmResult).put(measured, 0, "arm")
+    assert ResultStore(tmp_path, {}, ArmResult).get(0, "arm") == measured

@@ -20,7 +20,6 @@ from gourmet.config_change import Change, Config, changed
 from gourmet.measure import stats, sweep
 from gourmet.measure.claims import NotMeasured
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.kept_points import KeptPoints, Part
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import (
     BatchSize,
@@ -29,6 +28,7 @@ from gourmet.measure.results import (
     Latency,
     LoadSpec,
     Point,
+    Rejection,
     Requirement,
     Split,
     Statement,
@@ -38,6 +38,7 @@ from gourmet.measure.results import (
 )
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled
 from gourmet.serving.client import TritonUnreachable, triton
 
@@ -130,6 +131,15 @@ class Scenario:
         return tuple(dict.fromkeys(arm.model for arm in self.arms))
 
 
+@dataclass(frozen=True)
+class ArmResult:
+    """What came of one arm in one turn; `beside` is what was measured without a server before it."""
+
+    points: tuple[Point, ...]
+    refused: tuple[Rejection, ...]
+    beside: tuple[LayoutResult, ...] = ()
+
+
 def run(
     scenario: Scenario,
     target: Addresses,
@@ -145,9 +155,10 @@ def run(
 
     Each arm's points are kept in the folder `resume`, and those that are there are not measured again.
     """
-    parts: list[Part] = []
+    results: list[ArmResult] = []
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
-    kept = KeptPoints(resume, [scenario.name, turns, effort, data, [arm for _, arm in steps]])
+    plan = {"scenario": scenario.name, "turns": turns, "arms": scenario.arms, "data": data, "options": effort}
+    store = ResultStore(resume, plan, ArmResult)
     with scenario.server() if scenario.server else nullcontext(target) as asked:
         on_step(0.0, "asking every row alone")
         workloads = {
@@ -162,7 +173,7 @@ def run(
                     said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
                     on_step((place + share) / len(steps), said)
 
-                if (part := kept.get(place)) is None:
+                if (result := store.get(turn, arm.name)) is None:
                     beside: Sequence[LayoutResult] = ()
                     if scenario.beside and arm is scenario.arms[0]:
                         on_arm(0.0, "without a server")
@@ -172,18 +183,19 @@ def run(
                     points, refused = sweep.run(
                         workloads[arm.asks], arm.demands, asked, effort, arm.name, on_arm
                     )
-                    part = Part(tuple(points), tuple(refused), tuple(beside))
-                    kept.keep(place, part)
-                parts.append(part)
+                    result = ArmResult(tuple(points), tuple(refused), tuple(beside))
+                    store.put(result, turn, arm.name)
+                results.append(result)
     seen = Points(
-        [point for part in parts for point in part.points], [part.beside for part in parts if part.beside]
+        [point for result in results for point in result.points],
+        [result.beside for result in results if result.beside],
     )
     return sweep.bench(
         scenario.title,
         command,
         "; ".join(dict.fromkeys(workload.rows.about for workload in workloads.values())),
         seen.merged,
-        [refused for part in parts for refused in part.refused],
+        [refused for result in results for refused in result.refused],
         about=about,
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),

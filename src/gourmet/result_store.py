@@ -1,0 +1,70 @@
+"""Results of a long run in a folder, a line each as soon as it is there, so that a stopped run resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from gourmet.errors import UsageError
+
+Result = TypeVar("Result")
+
+_FILE: Final = "results.jsonl"
+_ANYTHING: Final = TypeAdapter[Any](Any)
+
+
+class ResultStore(Generic[Result]):
+    """The results of one run by key: `store.get(turn, "arm")`, `store.put(result, turn, "arm")`.
+
+    Results are dataclasses of type `kind`. Without a folder they are held in memory only. A line that was
+    cut off by a crash is dropped, and its result measured again.
+    """
+
+    def __init__(self, folder: Path | None, plan: Mapping[str, Any], kind: type[Result]) -> None:
+        """`plan` is what tells this run from others; raise UsageError where the folder holds another."""
+        self._path = folder / _FILE if folder else None
+        self._adapter = TypeAdapter(kind)
+        self._results: dict[tuple[str | int, ...], Result] = {}
+        if self._path:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._open(self._path, _ANYTHING.dump_python(dict(plan), mode="json"))
+
+    def get(self, *key: str | int) -> Result | None:
+        return self._results.get(key)
+
+    def put(self, result: Result, *key: str | int) -> None:
+        self._results[key] = result
+        if self._path:
+            _append(self._path, {"key": key, "result": self._adapter.dump_python(result, mode="json")})
+
+    def __iter__(self) -> Iterator[Result]:
+        """All results, in the order in which they were measured."""
+        return iter(self._results.values())
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def _open(self, path: Path, plan: dict[str, Any]) -> None:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+            path.write_bytes(b"".join(lines))
+        if not lines:
+            _append(path, {"plan": plan})
+            return
+        if (found := json.loads(lines[0])["plan"]) != plan:
+            changed = ", ".join(sorted(name for name in plan | found if plan.get(name) != found.get(name)))
+            raise UsageError(
+                f"{path.parent} holds another run, with another {changed}: name another folder, or remove it"
+            )
+        for line in map(json.loads, lines[1:]):
+            self._results[tuple(line["key"])] = self._adapter.validate_python(line["result"])
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
