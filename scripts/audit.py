@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
+
 ROOT = Path(__file__).parents[1]
 PINS = "requirements/constraints.txt"
 # Beside their own, the pins of these are in no list of constraints (a build of torch says so in its version).
@@ -47,26 +49,23 @@ def pins() -> str:
 def tell(found: list[dict[str, Any]]) -> int:
     """Print what is known of the packages; 1 where one of them is vulnerable."""
     unknown = [one["name"] for one in found if "skip_reason" in one]
-    if len(unknown) == len(found):
+    known = len(found) - len(unknown)
+    if not known:
         return could_not_ask(f"it knows none of the {len(found)} packages")
     bad = [one for one in found if one.get("vulns")]
     for one in bad:
         for vulnerability in one["vulns"]:
             fixed = ", ".join(vulnerability["fix_versions"]) or "none yet"
-            say(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
-    say(f"audit: {len(found) - len(unknown)} packages looked up, {len(bad)} with known vulnerabilities")
+            click.echo(f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {fixed}")
+    click.echo(f"audit: {known} packages looked up, {len(bad)} with known vulnerabilities")
     if unknown:
-        say(f"audit: not looked up: {', '.join(unknown)}")
+        click.echo(f"audit: not looked up: {', '.join(unknown)}")
     return 1 if bad else 0
 
 
 def could_not_ask(why: str) -> int:
-    say(f"audit: THE DATABASE COULD NOT BE ASKED ({why}): nothing is known of the packages' vulnerabilities")
+    click.echo(f"audit: THE DATABASE COULD NOT BE ASKED ({why}): no package was looked up")
     return 0
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":

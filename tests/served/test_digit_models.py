@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
-import drawn_digits
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from PIL import Image
+from support import drawn_digits
 
 from gourmet.serving.client import ask_sample
 from gourmet.systems.digits import contract, data

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import drawn_digits
 import numpy as np
 import onnxruntime
 import pytest
 from PIL import Image
+from support import drawn_digits
 
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,14 @@ from playwright.sync_api import Page, expect
 
 # As phones write it: the sensor lies on its side, the tag says how to turn the picture.
 ORIENTATION, TURNED = 0x0112, 6
+SOUP = Path(__file__).parents[1] / "drawings" / "soup.jpg"
 
 
 @pytest.fixture(scope="module")
 def phone_photo() -> bytes:
     """Twelve megapixels with a bowl that is off the middle, so that a wrong turn shows another square."""
-    from draw_food_dishes import soup
-
     random = np.random.default_rng(5)
-    scene = soup().resize((4000, 3000), Image.Resampling.BICUBIC)
+    scene = Image.open(SOUP).resize((4000, 3000), Image.Resampling.BICUBIC)
     grain = random.normal(0, 6, (3000, 4000, 1)).astype(np.float32)
     shade = np.linspace(0.55, 1.15, 4000, dtype=np.float32)[None, :, None]
     scene = Image.fromarray(np.clip(np.asarray(scene) * shade + grain, 0, 255).astype(np.uint8))

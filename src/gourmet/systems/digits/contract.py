@@ -27,7 +27,7 @@ _INK_SIZE: Final = 20
 # Ink of about the right size is moved and not resampled, which would only blur it.
 _RIGHT_SIZES: Final = range(17, 24)
 _DECODED_SIZE: Final = 280
-# The ten digits side by side, drawn by scripts/drawn_digits.py.
+# The ten digits side by side, drawn by tests/support/drawn_digits.py.
 _DRAWN: Final = Path(__file__).with_name("digits.png")
 # Of 255: less than this between ink and background is not ink.
 _FAINTEST_INK: Final = 24
@@ -110,7 +110,7 @@ SYSTEM: Final = DigitClassifier(
     model_variable="DIGITS_MODEL_NAME",
     default_model="digits",
     labels=tuple("0123456789"),
-    # A small PNG of a 3, drawn by scripts/drawn_digits.py.
+    # A small PNG of a 3, drawn by tests/support/drawn_digits.py.
     sample_file=Path(__file__).with_name("sample.png"),
     input_size=INPUT_SIZE,
     datatypes=("FP32",),

@@ -1,7 +1,7 @@
 """Digits drawn with a round brush, as somebody draws them on a page: the sample, and what tests send.
 
-`python scripts/drawn_digits.py` writes the system's pictures again (sample.png; digits.png, the ten side by
-side), and the ready-made digits of the page into its folder.
+`python tests/support/drawn_digits.py` writes the system's pictures again (sample.png; digits.png, the ten
+side by side), and the ready-made digits of the page into its folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageDraw
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 
 Point = tuple[float, float]
 Stroke = Sequence[Point]
