@@ -96,7 +96,7 @@ def compare(
     with bar("compare") as tick:
         side = measure(plan, tick)
     table(compare_report.TABLE, [row.cells() for row in compare_report.rows(side)])
-    table(HEADINGS, [goal.wanted.as_row(goal.verdict) for goal in compare_report.goals(side)])
+    table(HEADINGS, [goal.as_row() for goal in compare_report.goals(side)])
     if write:
         for path in compare_report.write(side, machine.about(), write, date.today().isoformat()):
             click.echo(f"wrote {path}")

@@ -6,13 +6,13 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from operator import truediv
 from pathlib import Path
 from typing import Any, Final
 
 from generation.compare import AGREES, EAGER, FASTAPI, FORMS, PYTHON, Side
 from generation.served import BLS, IN_PROCESS, JOINING, LOOP, MIXED_LEVEL, NOT_JOINING, STREAMED
 from generation.windows import SentenceWindow
+from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.results import HEADINGS, Requirement, median_and_range
 from gourmet.reports.chart import Bar, Drawing, bars
 from gourmet.reports.table import markdown, write_section
@@ -68,19 +68,6 @@ class ArmRow:
         )
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What is wanted of some arms."""
-
-    wanted: Requirement
-    arms: Sequence[ArmRow]
-
-    @property
-    def verdict(self) -> str:
-        """Instead of whether it is met; empty where that can be said."""
-        return "not judged: disturbed" if any(row.disturbed for row in self.arms) else ""
-
-
 def rows(side: Side) -> list[ArmRow]:
     groups: dict[tuple[str, int], list[SentenceWindow]] = {}
     for window in sorted(side.windows, key=lambda window: window.key.turn):
@@ -88,18 +75,20 @@ def rows(side: Side) -> list[ArmRow]:
     return [ArmRow(arm, level, windows) for (arm, level), windows in groups.items()]
 
 
-def goals(side: Side) -> list[Goal]:
+def goals(side: Side) -> list[Requirement]:
     """As far as everybody who is needed for one took part in every turn."""
     table = {(row.arm, row.level): row for row in rows(side)}
 
-    def ahead(words: str, begin: str, level: int, wanted: float) -> list[Goal]:
+    def ahead(words: str, begin: str, level: int, wanted: float) -> list[Requirement]:
         mine = table.get((IN_PROCESS.name, level))
         theirs = [row for (arm, at), row in table.items() if at == level and arm.startswith(begin)]
-        if not mine or not theirs:
+        if not mine:
             return []
-        best = [max(turn) for turn in zip(*(row.per_s for row in theirs), strict=True)]
-        ratios = tuple(map(truediv, mine.per_s, best))
-        return [Goal(Requirement(f"{IN_PROCESS.name} ÷ {words}, c={level}", ratios, wanted), [mine, *theirs])]
+        what = f"{IN_PROCESS.name} ÷ {words}, c={level}"
+        rates = (row.per_s for row in theirs)
+        return goals_by_turn(
+            what, mine.per_s, *rates, wanted=wanted, disturbed=any(row.disturbed for row in [mine, *theirs])
+        )
 
     behind = [f"{FASTAPI}, {form}" for form in FORMS]
     return [
@@ -114,7 +103,7 @@ def goals(side: Side) -> list[Goal]:
     ]
 
 
-def _first_piece(table: Mapping[tuple[str, int], ArmRow]) -> list[Goal]:
+def _first_piece(table: Mapping[tuple[str, int], ArmRow]) -> list[Requirement]:
     """In steps, less the encoder."""
     streamed = table.get((STREAMED.name, 1))
     parts = [row for (arm, level), row in table.items() if arm.startswith(PYTHON) and level == 1]
@@ -126,23 +115,25 @@ def _first_piece(table: Mapping[tuple[str, int], ArmRow]) -> list[Goal]:
         for mine, part in zip(streamed.windows, fastest.windows, strict=True)
     )
     words = "first piece, less the encoder, in steps of a decoder"
-    return [Goal(Requirement(words, steps, 2.5, True, "steps"), [streamed, fastest])]
+    disturbed = streamed.disturbed or fastest.disturbed
+    return [Requirement(words, steps, 2.5, at_most=True, unit="steps", disturbed=disturbed)]
 
 
-def _beside_long(table: Mapping[tuple[str, int], ArmRow]) -> list[Goal]:
+def _beside_long(table: Mapping[tuple[str, int], ArmRow]) -> list[Requirement]:
     pair = [row for name, _ in (JOINING, NOT_JOINING) if (row := table.get((name, MIXED_LEVEL)))]
     if len(pair) < 2:
         return []
-    on, off = ([window.p99_ms for window in row.windows] for row in pair)
+    p99s = [[window.p99_ms for window in row.windows] for row in pair]
     words = "p99 of short sentences beside long ones: joining ÷ not joining"
-    return [Goal(Requirement(words, tuple(map(truediv, on, off)), 0.5, at_most=True), pair)]
+    disturbed = any(row.disturbed for row in pair)
+    return goals_by_turn(words, *p99s, wanted=0.5, at_most=True, disturbed=disturbed)
 
 
 def as_markdown(side: Side, machine: Mapping[str, str], when: str) -> str:
     found = rows(side)
     plan = side.plan
     about = "; ".join(f"{name} {value}" for name, value in machine.items())
-    told = [goal.wanted.as_row(goal.verdict) for goal in goals(side)]
+    told = [goal.as_row() for goal in goals(side)]
     parts = [row for row in found if row.median("step ms")]
     return (
         f"`{COMMAND}`, {when}: {about}.\n\n"
@@ -172,10 +163,7 @@ def as_data(side: Side, machine: Mapping[str, str], when: str) -> dict[str, Any]
         "when": when,
         "machine": dict(machine),
         "sentences": side.sentences,
-        "goals": [
-            {**asdict(goal.wanted), "median": goal.wanted.median, "met": goal.wanted.met}
-            for goal in goals(side)
-        ],
+        "goals": [{**asdict(goal), "median": goal.median, "met": goal.met} for goal in goals(side)],
         "windows": [asdict(window) for window in side.windows],
     }
 

@@ -58,10 +58,8 @@ def as_markdown(results: Comparison, machine: dict[str, str], when: str) -> str:
         *(f"Left out: {CONTENDERS[arm].words}: {why}" for arm, why in results.left_out.items()),
         f"\n![Photos per second at {GOAL_CONCURRENCY} at a time]({PICTURE})\n",
     ]
-    # Ratios of what others took part in show how they fell, and not who is ahead.
-    verdict = "not judged: disturbed" if any(row.disturbed for row in table) else ""
     headings = (f"goal, at {GOAL_CONCURRENCY} at a time", *HEADINGS[1:])
-    page = "\n".join(parts) + "\n" + markdown(headings, (goal.as_row(verdict) for goal in goals(results)))
+    page = "\n".join(parts) + "\n" + markdown(headings, (goal.as_row() for goal in goals(results)))
     for photos in results.plan.photos:
         page += f"\n### {photos.capitalize()} photos\n\n"
         page += markdown(_HEADINGS, (_cells(row) for row in table if row.photos == photos))

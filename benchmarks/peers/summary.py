@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.results import Requirement
 from peers.contenders import CONTENDERS, FP32
 from peers.run import QUIET_CORES, Comparison
@@ -95,6 +96,8 @@ def _medians(each: Iterable[dict[str, float]]) -> dict[str, float]:
 def goals(results: Comparison) -> list[Requirement]:
     """What was asked for, as far as those take part who are needed to tell."""
     table = {(row.photos, row.arm, row.concurrency): row for row in rows(results)}
+    # Ratios of what others took part in show how they fell, and not who is ahead.
+    disturbed = any(row.disturbed for row in table.values())
     return [
         goal
         for photos in results.plan.photos
@@ -106,22 +109,22 @@ def goals(results: Comparison) -> list[Requirement]:
                 for concurrency in [0 if arm.role == "limit" else GOAL_CONCURRENCY]
                 if (photos, arm.key, concurrency) in table
             },
+            disturbed,
         )
     ]
 
 
-def _goals(photos: str, by_arm: Mapping[str, Row]) -> list[Requirement]:
+def _goals(photos: str, by_arm: Mapping[str, Row], disturbed: bool) -> list[Requirement]:
     found: list[Requirement] = []
     fp32, limit = by_arm.get("ours-fp32"), by_arm.get("limit-fp32")
     if fp32 and limit and photos == "small":
-        reached = _ratios(fp32.photos_per_s, limit.photos_per_s)
-        found.append(Requirement(f"{photos} photos, fp32: ours ÷ the limit", reached, 0.85))
+        what = f"{photos} photos, fp32: ours ÷ the limit"
+        found += goals_by_turn(what, fp32.photos_per_s, limit.photos_per_s, wanted=0.85, disturbed=disturbed)
     peers = [
         row for key, row in by_arm.items() if CONTENDERS[key].role == "peer" and CONTENDERS[key].model == FP32
     ]
     if not peers:
         return found
-    best = tuple(max(turn) for turn in zip(*(peer.photos_per_s for peer in peers), strict=True))
     lowest_p99 = min(peer.p99_ms for peer in peers)
     for key, name, wanted in (
         ("ours-fp32", "fp32", 1.0 if photos == "small" else 2.0),
@@ -129,12 +132,9 @@ def _goals(photos: str, by_arm: Mapping[str, Row]) -> list[Requirement]:
     ):
         if ours := by_arm.get(key):
             what = f"{photos} photos, {name}: ours ÷ the best peer"
-            found.append(Requirement(what, _ratios(ours.photos_per_s, best), wanted))
+            rates = (peer.photos_per_s for peer in peers)
+            found += goals_by_turn(what, ours.photos_per_s, *rates, wanted=wanted, disturbed=disturbed)
             what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
-            found.append(Requirement(what, (ours.p99_ms / lowest_p99,), 1.0, at_most=True))
+            ratio = (ours.p99_ms / lowest_p99,)
+            found.append(Requirement(what, ratio, 1.0, at_most=True, disturbed=disturbed))
     return found
-
-
-def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
-    """Turn by turn, so that a machine that gets slower in between favours neither."""
-    return tuple(mine / their if their else float("inf") for mine, their in zip(ours, theirs, strict=True))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
-from gourmet.measure import claims, scenario, scenarios, storage, sweep, tables, validity
+from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
 from gourmet.measure.raw_onnx import Layout, LayoutResult
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenarios import delays, serving_lab
@@ -34,14 +34,14 @@ WILD = (40.0, 160.0, 320.0)
 def test_a_claim_is_decided_only_where_the_interval_excludes_the_opposite(
     figure: Estimate, outcome: bool | None
 ) -> None:
-    assert claims.above(figure, 1.05) is outcome
-    assert claims.below(figure, 1.05) is (None if outcome is None else not outcome)
+    assert comparison.above(figure, 1.05) is outcome
+    assert comparison.below(figure, 1.05) is (None if outcome is None else not outcome)
 
 
 def test_several_figures_show_a_claim_together() -> None:
-    assert claims.all_of(True, True) is True
-    assert claims.all_of(True, None) is None
-    assert claims.all_of(None, False) is False
+    assert comparison.all_of(True, True) is True
+    assert comparison.all_of(True, None) is None
+    assert comparison.all_of(None, False) is False
 
 
 def points(**rates: tuple[float, ...]) -> scenario.Points:

@@ -13,7 +13,7 @@ import pytest
 from gourmet.errors import GourmetError
 from gourmet.measure import (
     async_client,
-    claims,
+    comparison,
     results,
     scenario,
     server_probe,
@@ -187,14 +187,14 @@ def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], verdict: str) -> None:
     before, now = a_bench(a_point(), a_point("gone")), a_bench(a_point(rates=rates))
-    (pair,) = claims.compare(before, now)
+    (pair,) = comparison.compare(before, now)
     assert pair.verdict == verdict
-    assert storage.comparison(before, now, [pair], claims.NOISE).count("<circle") == 1
+    assert storage.comparison(before, now, [pair], comparison.NOISE).count("<circle") == 1
     if verdict == "slower":
         with pytest.raises(GourmetError, match=r"1 of 1 points .* throughput × 0.8"):
-            claims.refuse_slower([pair])
+            comparison.refuse_slower([pair])
     else:
-        claims.refuse_slower([pair])
+        comparison.refuse_slower([pair])
 
 
 def test_where_the_rate_is_given_the_latency_decides() -> None:
@@ -202,13 +202,13 @@ def test_where_the_rate_is_given_the_latency_decides() -> None:
         windows = tuple(Window(50.0, mean_ms + more) for more in (0.0, 0.1, 0.2))
         return a_bench(a_point(demand=LoadSpec("m", 50, "poisson"), windows=windows))
 
-    (pair,) = claims.compare(at_a_rate(20.0), at_a_rate(30.0))
+    (pair,) = comparison.compare(at_a_rate(20.0), at_a_rate(30.0))
     assert (pair.verdict, round(pair.speed.value, 2)) == ("slower", 0.67)
 
 
 def test_runs_of_other_things_are_not_compared() -> None:
     with pytest.raises(GourmetError, match="one has arm c=2, the other else c=2"):
-        claims.compare(a_bench(a_point()), a_bench(a_point("else")))
+        comparison.compare(a_bench(a_point()), a_bench(a_point("else")))
 
 
 def test_turns_become_one_point_whose_interval_is_theirs() -> None:
@@ -308,3 +308,11 @@ def test_a_requirement_is_met_where_every_turn_reaches_it(
 ) -> None:
     wanted = Requirement("ours ÷ the best peer", per_turn, 1.0, at_most)
     assert (wanted.met, wanted.as_row()[-1]) == (met, says)
+
+
+def test_ratios_are_taken_turn_by_turn_against_the_best_of_the_others() -> None:
+    (goal,) = comparison.goals_by_turn("a", [4.0, 9.0], [2.0, 1.0], [1.0, 3.0], wanted=2.0)
+    assert (goal.per_turn, goal.verdict) == ((2.0, 3.0), "met")
+    (disturbed,) = comparison.goals_by_turn("a", [1.0], [1.0], wanted=2.0, disturbed=True)
+    assert disturbed.verdict == "not judged: disturbed"
+    assert comparison.goals_by_turn("a", [1.0, 2.0], [1.0], wanted=2.0) == [], "a turn is missing"

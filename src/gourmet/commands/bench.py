@@ -18,7 +18,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.doctor import machine
 from gourmet.errors import UsageError
-from gourmet.measure import claims, results, scenarios, storage, sweep, tables, validity
+from gourmet.measure import comparison, results, scenarios, storage, sweep, tables, validity
 from gourmet.measure import deployer as deploying
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
@@ -297,18 +297,18 @@ def _run_beside(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> No
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
     first, second = storage.load(before), storage.load(now)
-    pairs = claims.compare(first, second, noise / 100)
+    pairs = comparison.compare(first, second, noise / 100)
     headings, rows = tables.pairs(pairs)
     if as_json:
         _print_json(("point", "before", "now", "throughput", "latency", "p95", "verdict"), rows)
     else:
-        for words in claims.differences(first, second):
+        for words in comparison.differences(first, second):
             click.echo(f"differs in {words}")
         table(headings, rows)
     if save:
         save.write_text(storage.comparison(first, second, pairs, noise / 100))
         click.echo(f"wrote {save}", err=True)
-    claims.refuse_slower(pairs, noise / 100)
+    comparison.refuse_slower(pairs, noise / 100)
 
 
 @bench.command(name="list")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Final
 
-from gourmet.measure.claims import Pair
+from gourmet.measure.comparison import Pair
 from gourmet.measure.results import Point, Split
 from gourmet.reports import chart
 from gourmet.reports.chart import Bar, Series

@@ -16,7 +16,7 @@ from typing import Final
 
 from gourmet.config_change import Change, Config
 from gourmet.measure import charts, results, storage, sweep, without_server
-from gourmet.measure.claims import Found, above, claim, times_the_throughput
+from gourmet.measure.comparison import Found, above, claim, times_the_throughput
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Requirement, Statement
 from gourmet.measure.scenario import Arm, config_of, load, restored

@@ -222,6 +222,8 @@ class Requirement:
     wanted: float
     at_most: bool = False
     unit: str = "×"
+    # Other processes took so much of the machine that it is not to be judged.
+    disturbed: bool = False
 
     @property
     def median(self) -> float:
@@ -232,12 +234,17 @@ class Requirement:
         reached = {each <= self.wanted if self.at_most else each >= self.wanted for each in self.per_turn}
         return reached.pop() if len(reached) == 1 else None
 
-    def as_row(self, verdict: str = "") -> tuple[str, ...]:
-        """Under the HEADINGS; `verdict` stands where the figure is not to be judged."""
+    @property
+    def verdict(self) -> str:
+        if self.disturbed:
+            return "not judged: disturbed"
+        return {True: "met", False: "not met", None: "not decided"}[self.met]
+
+    def as_row(self) -> tuple[str, ...]:
+        """Under the HEADINGS."""
         unit = self.unit if self.unit == "×" else f" {self.unit}"
         wanted = f"at {'most' if self.at_most else 'least'} {self.wanted:g}{unit}"
-        verdict = verdict or {True: "met", False: "not met", None: "not decided"}[self.met]
-        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, verdict
+        return self.what, f"{median_and_range(self.per_turn, '.2f')}{unit}", wanted, self.verdict
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gourmet.config_change import Change, Config, changed
 from gourmet.measure import stats, sweep
-from gourmet.measure.claims import NotMeasured
+from gourmet.measure.comparison import NotMeasured
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import (

@@ -11,7 +11,7 @@ from typing import Final
 from gourmet.config_change import as_pbtxt, summary
 from gourmet.errors import GourmetError
 from gourmet.measure import charts, tables
-from gourmet.measure.claims import Pair, differences
+from gourmet.measure.comparison import Pair, differences
 from gourmet.measure.results import Bench, as_json, read
 from gourmet.reports import page
 from gourmet.reports.table import markdown, write_section

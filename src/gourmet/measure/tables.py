@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from gourmet.measure.claims import Pair
+from gourmet.measure.comparison import Pair
 from gourmet.measure.results import HEADINGS, Bench, Latency, Point, Usage
 
 # Headings, and rows under them.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.config_change import summary
-from gourmet.measure.claims import below
+from gourmet.measure.comparison import below
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name, render
 from gourmet.reports import chart

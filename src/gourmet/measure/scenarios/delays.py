@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gourmet.config_change import Change
-from gourmet.measure.claims import (
+from gourmet.measure.comparison import (
     NOISE,
     Found,
     NotMeasured,

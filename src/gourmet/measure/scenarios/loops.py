@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import truediv
 from typing import Final
 
 import numpy as np
@@ -16,13 +15,14 @@ import numpy as np
 from gourmet import repository
 from gourmet.config_change import Change
 from gourmet.contracts import Array
-from gourmet.measure.claims import (
+from gourmet.measure.comparison import (
     NOISE,
     Found,
     NotMeasured,
     all_of,
     below,
     claim,
+    goals_by_turn,
     over,
     times_the_throughput,
 )
@@ -136,21 +136,14 @@ def _second_pays_not(points: Points) -> Found:
 
 
 def _goals(points: Points) -> list[Requirement]:
-    """Turn by turn, as far as both were measured in each."""
+    def ratio(theirs: str, level: int, wanted: float) -> list[Requirement]:
+        rates = [
+            [point.rows_per_s.value for point in points.turns(arm, LoadSpec("", level))]
+            for arm in (INSIDE, theirs)
+        ]
+        return goals_by_turn(f"{INSIDE} ÷ {theirs}, c={level}", *rates, wanted=wanted)
 
-    def ratio(ours: str, theirs: str, level: int, wanted: float) -> Requirement | None:
-        pair = [points.turns(arm, LoadSpec("", level)) for arm in (ours, theirs)]
-        if not pair[0] or len(pair[0]) != len(pair[1]):
-            return None
-        rates = [[point.rows_per_s.value for point in turns] for turns in pair]
-        return Requirement(f"{ours} ÷ {theirs}, c={level}", tuple(map(truediv, *rates)), wanted)
-
-    found = (
-        ratio(INSIDE, LOOP, _FEW, 5.0),
-        ratio(INSIDE, LOOP, _MANY, 10.0),
-        ratio(INSIDE, BLS, _MANY, 2.0),
-    )
-    return [goal for goal in found if goal]
+    return [*ratio(LOOP, _FEW, 5.0), *ratio(LOOP, _MANY, 10.0), *ratio(BLS, _MANY, 2.0)]
 
 
 def _answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:

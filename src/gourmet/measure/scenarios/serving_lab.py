@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from gourmet.config_change import Change
-from gourmet.measure.claims import (
+from gourmet.measure.comparison import (
     Found,
     NotMeasured,
     above,

@@ -1,18 +1,20 @@
-"""What figures decide: whether a lab's claim is seen here, and whether a run is slower than one before.
+"""One arm against another: ratios, goals by turn, claims of a lab, and a run against one before.
 
 A claim counts as seen only where the whole 95 % interval of its figure lies on the claim's side, and as not
-seen only where the whole of it lies on the other; in between, these figures do not decide it.
+seen only where the whole of it lies on the other; in between, these figures do not decide it. A goal is met
+where every turn reaches it, and not met where none does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gourmet.errors import GourmetError
 from gourmet.measure import stats
-from gourmet.measure.results import Bench, Estimate, Point, Statement
+from gourmet.measure.results import Bench, Estimate, Point, Requirement, Statement
 
 # Windows of one run agree better than two runs do: the machine warms, memory lies elsewhere.
 NOISE: Final = 0.05
@@ -78,9 +80,29 @@ def over(points: Sequence[Point], show: Callable[[Point], str], label: Callable[
     return ", ".join(f"{show(point)} ({label(point)})" for point in points)
 
 
+def goals_by_turn(
+    what: str,
+    ours: Sequence[float],
+    *theirs: Sequence[float],
+    wanted: float,
+    at_most: bool = False,
+    disturbed: bool = False,
+) -> list[Requirement]:
+    """The goal for ours ÷ the best of theirs: figures of arms measured in turns, where more is better.
+
+    Ratios are taken turn by turn, so that a machine that slows down in between favours neither. No goal
+    where an arm was not measured in every turn: there is nothing to compare it with.
+    """
+    if not ours or not theirs or any(len(each) != len(ours) for each in theirs):
+        return []
+    best = map(max, zip(*theirs, strict=True))
+    ratios = tuple(mine / other if other else math.inf for mine, other in zip(ours, best, strict=True))
+    return [Requirement(what, ratios, wanted, at_most, disturbed=disturbed)]
+
+
 @dataclass(frozen=True)
 class Pair:
-    """The same demand in both runs; ratios are now ÷ before."""
+    """The same load in both runs; ratios are now ÷ before."""
 
     name: str
     before: Point
