@@ -49,7 +49,7 @@ ROOMS: Final = (
     ),
     Room("systems", "their contracts, found by looking", ("gourmet.systems",), _LIGHT),
     Room("serving", "gourmet up, and asking what runs", ("gourmet.serving",), f"{_LIGHT} repository systems"),
-    Room("training", "the loop", ("gourmet.training",), f"{_LIGHT} reports"),
+    Room("training", "the loop", ("gourmet.training",), f"{_LIGHT} reports repository"),
     Room(
         "deploying",
         "staging, the gate’s frame, rollback",

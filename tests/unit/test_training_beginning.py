@@ -43,14 +43,9 @@ def earlier() -> Summing:
     return network.eval()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("form", ["best.safetensors", "model.pt"])
-def test_a_run_begins_with_the_weights_of_an_earlier_one(earlier: Summing, form: str, tmp_path: Path) -> None:
-    path = tmp_path / form
-    if path.suffix == ".pt":
-        torch.jit.trace(earlier, torch.randn(1, 3)).save(path)  # type: ignore[no-untyped-call]
-    else:
-        save_tensors(path, earlier.state_dict(), {})
+def test_a_run_begins_with_the_weights_of_an_earlier_one(earlier: Summing, tmp_path: Path) -> None:
+    path = tmp_path / "best.safetensors"
+    save_tensors(path, earlier.state_dict(), {})
     network = Summing(DISHES).eval()
     begin_with(network, path)
     rows = torch.randn(5, 3)

@@ -1,7 +1,13 @@
-"""Files of weights: ours, which say what they are, and anybody's. Tensors only: no code in them runs."""
+"""Files of weights: ours, which say what they are, and anybody's. Tensors only: no code in them runs.
+
+TorchScript is a program, which runs when it is opened, before anyone can look at its tensors. It is opened
+only where `gourmet deploy` wrote it: its sha256 stands in a manifest of the checkout's model repository.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import re
 import warnings
@@ -16,8 +22,10 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
+from gourmet import repository
 from gourmet.errors import GourmetError
 from gourmet.runtime.files import written_aside
+from gourmet.runtime.manifest import MANIFEST
 
 Tensors = dict[str, torch.Tensor]
 
@@ -34,7 +42,7 @@ def save_tensors(path: Path, tensors: Tensors, about: dict[str, Any]) -> None:
 
 
 def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors in a safetensors, plain .pth or TorchScript, and what `gourmet train` wrote of them.
+    """The tensors in a .safetensors, plain .pth or served model.pt, and what `gourmet train` wrote of them.
 
     What training scripts wrap round their tensors is taken off: a dictionary with other things beside
     them, and the `module.` that DataParallel puts before every name.
@@ -49,9 +57,7 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
                 about = json.loads((opened.metadata() or {}).get("about", "{}"))
                 found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         elif _is_torchscript(path):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # it is what is served
-                found = dict(torch.jit.load(str(path), map_location="cpu").state_dict())  # type: ignore[no-untyped-call]
+            found = deployed_tensors(path, repository.DEFAULT)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, KeyError, IndexError, EOFError) as exc:  # as for bytes of any other kind
@@ -77,6 +83,27 @@ def _is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def deployed_tensors(path: Path, models: Path) -> Tensors:
+    """The tensors of a TorchScript file that was deployed into `models`; any other is refused unopened."""
+    script = path.read_bytes()  # once: what is hashed is what is opened
+    digest = hashlib.sha256(script).hexdigest()
+    if digest not in _deployed(models):
+        raise GourmetError(
+            f"{path} is TorchScript, a program that would run when it is opened, and it was not deployed "
+            "here: where you trust it, save its weights alone, with torch.save(network.state_dict(), …)"
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)  # it is what is served
+        network = torch.jit.load(io.BytesIO(script), map_location="cpu")  # type: ignore[no-untyped-call]
+    return dict(network.state_dict())
+
+
+def _deployed(models: Path) -> set[str]:
+    """The sha256 of each file that a manifest of the repository speaks of."""
+    manifests = (json.loads(path.read_text(encoding="utf-8")) for path in models.glob(f"*/*/{MANIFEST}"))
+    return {str(each["sha256"]) for each in manifests}
 
 
 def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from gourmet.tasks.classification.evaluation import Calibration, write_evaluatio
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, measures, phase
 from gourmet.tasks.system_parts import BadData
+from gourmet.training.files import deployed_tensors, save_tensors
 from gourmet.training.task import Phase, Recipe, Tick
 
 LEAST: Final = 8
@@ -100,12 +101,14 @@ def recipe(training: PictureTraining, epochs: int, rate: float, seed: int) -> Re
     return Recipe(epochs, (phase(0.0, training.size, _BATCH),), rate, warmup=0.1, ema_decay=0.95, seed=seed)
 
 
-def served_weights(version: Path) -> Path:
-    """The weights of a served version that can be trained on."""
+def served_weights(version: Path, out: Path) -> Path:
+    """The weights of a served version, written into the folder of the run that begins with them."""
     path = version / "model.pt"
     if not path.exists():
         raise UsageError(f"{version} has no model.pt, which `gourmet deploy` leaves there, to begin with")
-    return path
+    weights = out / "served.safetensors"
+    save_tensors(weights, deployed_tensors(path, version.parents[1]), {})
+    return weights
 
 
 def keep_calibration(weights: Path, version: Path, changes: Sequence[Change]) -> None:
