@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gourmet.measure.raw_onnx import Layout
 from gourmet.measure.validity import WrongAnswers
+from gourmet.measure.without_server import Layout
 from gourmet.pictures.classifier import Floats
 from gourmet.systems.food11 import contract
 from peers import processes

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
-from gourmet.measure.raw_onnx import usual_layouts
+from gourmet.measure.without_server import usual_layouts
 from gourmet.pictures.classifier import Floats
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.openvino_network import ONNX_RUNTIME

@@ -12,9 +12,9 @@ from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
 from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
-from gourmet.measure.raw_onnx import Layout, LayoutResult
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenarios import delays, serving_lab
+from gourmet.measure.without_server import Layout, LayoutResult
 
 SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
 

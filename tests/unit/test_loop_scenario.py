@@ -7,10 +7,10 @@ from pathlib import Path
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.measure import scenarios
-from gourmet.measure.raw_onnx import Layout, LayoutResult
 from gourmet.measure.results import Point, Rejection
 from gourmet.measure.scenario import ArmResult, Points
 from gourmet.measure.scenarios import loops
+from gourmet.measure.without_server import Layout, LayoutResult
 from gourmet.result_store import ResultStore
 
 

@@ -20,7 +20,6 @@ from gourmet.config_change import Change, Config, changed
 from gourmet.measure import stats, sweep
 from gourmet.measure.comparison import NotMeasured
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import (
     BatchSize,
     Bench,
@@ -38,6 +37,7 @@ from gourmet.measure.results import (
 )
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.without_server import LayoutResult
 from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled
 from gourmet.serving.client import TritonUnreachable, triton

@@ -1,55 +1,125 @@
-"""What a deployed file does without a server, on all CPUs: the bar that Triton is held to."""
+"""What a model file does without a server on this machine: the bar that Triton is held to."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from gourmet.contracts import Array, Tensors
 from gourmet.errors import GourmetError
 from gourmet.measure.task import MeasureOptions
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.openvino_network import OPENVINO, new_core
+from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO, new_core
 
-# The second run is when TorchScript compiles.
 _WARM_UP_RUNS: Final = 3
+# Two ways to share a product among threads round differently; more than this is a different answer.
+_RELATIVE_TOLERANCE: Final = 1e-3
+_ABSOLUTE_TOLERANCE: Final = 1e-4
 
 Run = Callable[[], Sequence[Array]]
 
 
-def runs_per_s(run: Run, effort: MeasureOptions) -> list[float]:
+@dataclass(frozen=True)
+class Layout:
+    """One way to use the machine: so many sessions, each of so many threads."""
+
+    sessions: int
+    threads: int
+
+    def __str__(self) -> str:
+        sessions, threads = "s" * (self.sessions > 1), "s" * (self.threads > 1)
+        return f"{self.sessions} session{sessions} × {self.threads} thread{threads}"
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """How one layout did; latencies are of single runs."""
+
+    layout: Layout
+    runs_per_s: float
+    mean_ms: float
+    p50_ms: float
+
+
+def usual_layouts(cpus: int) -> tuple[Layout, ...]:
+    """One session on one thread, one session on all CPUs, one session per CPU."""
+    return (Layout(1, 1),) if cpus == 1 else (Layout(1, 1), Layout(1, cpus), Layout(cpus, 1))
+
+
+def measure(
+    model: Path, feeds: Tensors, *, seconds: float = 3.0, layouts: Sequence[Layout] = ()
+) -> list[LayoutResult]:
+    """Run an ONNX file for `seconds` in every layout, by ONNX Runtime; all must give the same answer."""
+    found: list[LayoutResult] = []
+    expected: Sequence[Array] = ()
+    for layout in layouts or usual_layouts(available_cpus()):
+        runs = [opened(model, ONNX_RUNTIME, feeds, layout.threads) for _ in range(layout.sessions)]
+        for run in runs:
+            _warm_up(run)
+        stop = time.perf_counter() + seconds
+        with ThreadPoolExecutor(layout.sessions) as pool:
+            done = list(pool.map(_run_until, runs, [stop] * layout.sessions))
+        expected = expected or done[0][1]
+        for _, answer in done:
+            pairs = zip(answer, expected, strict=True)
+            if not all(np.allclose(*pair, _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE) for pair in pairs):
+                first = found[0].layout if found else layout
+                raise GourmetError(f"{layout} and {first} answer the same input differently: measure neither")
+        found.append(summarise(layout, [moments for moments, _ in done]))
+    return found
+
+
+def summarise(layout: Layout, moments: Sequence[Array]) -> LayoutResult:
+    """The result of a layout out of when each session began, and was done with each run, in seconds."""
+    took_ms = 1000 * np.concatenate([np.diff(each) for each in moments])
+    wall_s = max(each[-1] for each in moments) - min(each[0] for each in moments)
+    return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
+
+
+def runs_per_s(run: Run, options: MeasureOptions) -> list[float]:
     """By window; each holds whole runs, and one at least."""
-    for _ in range(_WARM_UP_RUNS):
-        run()
-    rates: list[float] = []
-    for _ in range(effort.windows):
-        runs, started = 0, time.perf_counter()
-        while (took := time.perf_counter() - started) < effort.window_s:
-            run()
-            runs += 1
-        rates.append(runs / took)
-    return rates
+    _warm_up(run)
+    windows = [_run_until(run, time.perf_counter() + options.window_s)[0] for _ in range(options.windows)]
+    return [(moments.size - 1) / float(moments[-1] - moments[0]) for moments in windows]
 
 
-def opened(path: Path, engine: str, feeds: Tensors) -> Run:
-    """The file by its engine (an ONNX file's; TorchScript has one), asked for `feeds` again and again."""
-    cpus = available_cpus()
+def opened(path: Path, engine: str, feeds: Tensors, threads: int | None = None) -> Run:
+    """The file by its engine (an ONNX file's; TorchScript has one), on so many threads or on all CPUs."""
+    open_file = _torchscript if path.suffix == ".pt" else _openvino if engine == OPENVINO else _onnxruntime
     try:
-        if path.suffix == ".pt":
-            return _torchscript(path, feeds, cpus)
-        return (_openvino if engine == OPENVINO else _onnxruntime)(path, feeds, cpus)
+        return open_file(path, feeds, threads or available_cpus())
     except Exception as exc:  # each engine has its own
         raise GourmetError(f"{path} cannot be run without a server: {exc}") from exc
 
 
-def _torchscript(path: Path, feeds: Tensors, cpus: int) -> Run:
+def _warm_up(run: Run) -> None:
+    """The first runs; TorchScript compiles in the second."""
+    for _ in range(_WARM_UP_RUNS):
+        run()
+
+
+def _run_until(run: Run, stop: float) -> tuple[Array, Sequence[Array]]:
+    """When it began and was done with each run, and the last answer."""
+    moments, answer = [time.perf_counter()], run()
+    moments.append(time.perf_counter())
+    while moments[-1] < stop:
+        answer = run()
+        moments.append(time.perf_counter())
+    return np.array(moments), answer
+
+
+def _torchscript(path: Path, feeds: Tensors, threads: int) -> Run:
     """Frozen and fused, as the backend runs it."""
     import torch
 
-    torch.set_num_threads(cpus)
+    torch.set_num_threads(threads)
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         loaded: Any = torch.jit.load(path)  # type: ignore[no-untyped-call]
         network: Any = torch.jit.optimize_for_inference(torch.jit.freeze(loaded.eval()))
@@ -62,21 +132,25 @@ def _torchscript(path: Path, feeds: Tensors, cpus: int) -> Run:
     return run
 
 
-def _onnxruntime(path: Path, feeds: Tensors, cpus: int) -> Run:
+def _onnxruntime(path: Path, feeds: Tensors, threads: int) -> Run:
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = cpus
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised
     session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)
 
 
-def _openvino(path: Path, feeds: Tensors, cpus: int) -> Run:
+def _openvino(path: Path, feeds: Tensors, threads: int) -> Run:
     """Compiled for just these shapes, which is OpenVINO at its fastest."""
     core = new_core()
     model = core.read_model(path)
     model.reshape({name: list(rows.shape) for name, rows in feeds.items()})
-    hints = {"INFERENCE_NUM_THREADS": cpus, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    hints = {
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
     request = core.compile_model(model, "CPU", hints).create_infer_request()
     return lambda: list(request.infer(dict(feeds), share_inputs=True).values())

@@ -19,15 +19,15 @@ import numpy as np
 from gourmet import repository
 from gourmet.config_change import Change
 from gourmet.contracts import Array
-from gourmet.measure import raw_onnx
+from gourmet.measure import without_server
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.inputs import InputRows
-from gourmet.measure.raw_onnx import LayoutResult
 from gourmet.measure.results import LoadSpec, Point, Requirement, Statement, median_and_range
 from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
+from gourmet.measure.without_server import LayoutResult
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
 from gourmet.systems import registry
 
@@ -134,7 +134,7 @@ def _raw(onnx: str, rows: InputRows) -> list[LayoutResult]:
     """One turn of every layout of ONNX Runtime by itself."""
     folder = repository.DEFAULT / onnx
     weights = folder / str(repository.versions(folder)[-1]) / "model.onnx"
-    return raw_onnx.measure(weights, {given.name: rows.tensor(given, (0,)) for given in rows.inputs})
+    return without_server.measure(weights, {given.name: rows.tensor(given, (0,)) for given in rows.inputs})
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import pytest
 
 from gourmet.contracts import Tensors
 from gourmet.errors import GourmetError
-from gourmet.measure import raw_onnx
-from gourmet.measure.raw_onnx import Layout
+from gourmet.measure import without_server
+from gourmet.measure.without_server import Layout
 
 
 def write(path: Path, operator: str) -> Path:
@@ -30,7 +30,7 @@ def test_every_layout_runs_and_reports(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "Relu")
     layouts = (Layout(1, 1), Layout(2, 1))
 
-    found = raw_onnx.measure(model, {"x": np.ones((1, 4), np.float32)}, seconds=0.1, layouts=layouts)
+    found = without_server.measure(model, {"x": np.ones((1, 4), np.float32)}, seconds=0.1, layouts=layouts)
 
     assert [result.layout for result in found] == list(layouts)
     for result in found:
@@ -41,7 +41,7 @@ def test_every_layout_runs_and_reports(tmp_path: Path) -> None:
 def test_layouts_that_answer_differently_are_not_measured(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", "RandomNormalLike")
     with pytest.raises(GourmetError, match="2 sessions × 1 thread and 1 session × 1 thread answer"):
-        raw_onnx.measure(
+        without_server.measure(
             model,
             {"x": np.ones((1, 4), np.float32)},
             seconds=0.05,
@@ -51,7 +51,7 @@ def test_layouts_that_answer_differently_are_not_measured(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("content", "feeds", "says"),
-    [(None, {}, "cannot be run .* doesn't exist"), (b"no model", {}, "cannot be run by ONNX Runtime")],
+    [(None, {}, "cannot be run .* doesn't exist"), (b"no model", {}, "cannot be run without a server")],
 )
 def test_a_file_that_cannot_be_run_is_named(
     tmp_path: Path, content: bytes | None, feeds: Tensors, says: str
@@ -60,13 +60,13 @@ def test_a_file_that_cannot_be_run_is_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(GourmetError, match=says):
-        raw_onnx.measure(path, feeds, seconds=0.05, layouts=(Layout(1, 1),))
+        without_server.measure(path, feeds, seconds=0.05, layouts=(Layout(1, 1),))
 
 
 def test_throughput_counts_the_runs_of_all_sessions_over_the_time_they_share() -> None:
     moments = [np.array([10, 10.5, 11, 12]), np.array([10.5, 11.5, 13])]
 
-    result = raw_onnx.summarise(Layout(2, 1), moments)
+    result = without_server.summarise(Layout(2, 1), moments)
 
     assert result.runs_per_s == 5 / 3
     assert result.p50_ms == 1000
@@ -82,4 +82,4 @@ def test_throughput_counts_the_runs_of_all_sessions_over_the_time_they_share() -
     ],
 )
 def test_the_usual_layouts_fill_the_machine(cpus: int, layouts: tuple[Layout, ...]) -> None:
-    assert raw_onnx.usual_layouts(cpus) == layouts
+    assert without_server.usual_layouts(cpus) == layouts
