@@ -13,3 +13,7 @@ class UsageError(GourmetError):
     """The command line asked for something that makes no sense."""
 
     exit_code = 2
+
+
+class UnknownSystem(GourmetError):
+    """A name that is not the folder of a system, or a part that its folder lacks."""

@@ -25,16 +25,19 @@ from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
 from gourmet.pictures.classifier import softmax
+from gourmet.serving.client import describe_model
+from gourmet.serving.client import triton as client_of
 from gourmet.serving.waiting import wait_until
+from gourmet.systems import registry
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.evaluate import EVALUATION
 from gourmet.systems.food11.network import Food11Network, load
-from gourmet.tasks.checking import Wanted
+from gourmet.tasks import checking
 from gourmet.tasks.classification.accuracy import accuracy
-from gourmet.tasks.classification.checking.asking import Agreement
-from gourmet.tasks.classification.checking.check import check_pictures
-from gourmet.tasks.classification.checking.report import Report
+from gourmet.tasks.classification.agreement import Agreement
+from gourmet.tasks.classification.check_report import PictureReport
+from gourmet.tasks.system_parts import SystemParts
 from gourmet.training.files import save_tensors
 
 GOURMET = Path(sys.executable).with_name("gourmet")
@@ -105,9 +108,14 @@ def put_faulty(repository: Path, fault: str) -> None:
     )
 
 
-def checked(url: str, model: str, data: Path, **more: Any) -> Report:
-    wanted = Wanted(model, data, repository=MODELS, url=url, **more)
-    return check_pictures(wanted, lambda title: nullcontext(lambda share, words="": None))
+def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
+    options = checking.CheckOptions(model, data, repository=MODELS, url=url, **more)
+    with client_of(url) as client:
+        info = describe_model(client, model)
+    parts = SystemParts(info.system, registry.piece)
+    found = checking.check(options, info, parts, lambda title: nullcontext(lambda share, words="": None))
+    assert isinstance(found, PictureReport)
+    return found
 
 
 def run(*arguments: object) -> Result:
@@ -126,7 +134,7 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
         found = checked(triton.http_url, model, data, limit=66)
         assert found.problems() == []
         assert found.pictures.names == answered.names
-        served = found.asked.probabilities
+        served = found.answers.probabilities
         np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
         np.testing.assert_allclose(served, softmax(answered.logits, found.served.info.temperature), atol=1e-3)
         assert found.quality is not None
@@ -145,9 +153,9 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
 def test_every_row_is_counted_whatever_the_batch(batch: int, faulty: str, drawn: Path) -> None:
     found = checked(faulty, "food_none", drawn, in_flight=4, batch=batch)
     assert found.problems() == []
-    assert found.answered == found.asked.sent == found.counted.rows == 44
-    assert len(found.asked.latencies_ms) == -(-44 // min(batch, 16))
-    assert sum(size * times for size, times in found.counted.executions_by_batch.items()) == 44
+    assert found.answered == found.replies.sent == found.replies.counted.rows == 44
+    assert len(found.replies.latencies_ms) == -(-44 // min(batch, 16))
+    assert sum(size * times for size, times in found.replies.counted.executions_by_batch.items()) == 44
     assert found.again is not None
     assert found.again.pictures == 44
 
@@ -155,8 +163,8 @@ def test_every_row_is_counted_whatever_the_batch(batch: int, faulty: str, drawn:
 def test_a_model_without_batches_gets_one_picture_at_a_time(faulty: str, drawn: Path) -> None:
     found = checked(faulty, "food_one_by_one", drawn)
     assert found.problems() == []
-    assert found.answered == len(found.asked.latencies_ms) == 44
-    assert found.wanted.batch == 1
+    assert found.answered == len(found.replies.latencies_ms) == 44
+    assert found.options.batch == 1
 
 
 def test_dropped_rows_are_failed_requests_with_the_pictures_named(faulty: str, drawn: Path) -> None:

@@ -22,7 +22,6 @@ from gourmet.repository import versions
 from gourmet.runtime import manifest
 from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, triton
 from gourmet.serving.waiting import wait_until
-from gourmet.tasks.classification.checking.asking import describe
 
 MODEL = "rolling"
 MODELS = Path(__file__).parents[2] / "triton" / "models"
@@ -113,7 +112,6 @@ def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, mod
 
         wait_until(lambda: states() == {"1": "READY", "2": "UNAVAILABLE"}, 60, "version 2 is still there")
         assert describe_model(client, MODEL).version == "1"
-    assert describe(url, MODEL).info.version == "1"
     assert "the sample is" in ask_sample(url, "food11", MODEL)
     subject = Examined((lab_triton.repository,), "127.0.0.1", {}, url, True, {"FOOD11_MODEL_NAME": MODEL})
     found = [finding for check in (served, answers) for finding in check(subject)]

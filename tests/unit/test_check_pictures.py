@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
-from gourmet.tasks.classification.checking.pictures import Pictures, find
+from gourmet.systems.food11.data import DATA
+from gourmet.tasks.classification.checked_pictures import CheckedPictures, find
 from gourmet.tasks.system_parts import BadData
 
-CLASSES = range(len(contract.SYSTEM.labels))
+CLASSES = range(len(SYSTEM.labels))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def fill(folder: Path, blob: bytes, names: list[str]) -> Path:
 
 def asked(
     data: Path, part: str | None = None, limit: int | None = None, missing_classes: bool = False
-) -> Pictures:
-    return find("food11", data, part, limit, missing_classes=missing_classes)
+) -> CheckedPictures:
+    return find(DATA, SYSTEM.labels, data, part, limit, missing_classes=missing_classes)
 
 
 def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path, blob: bytes) -> None:
@@ -49,8 +49,6 @@ def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path,
 
 
 def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
-    from gourmet.systems.food11.data import DATA
-
     found = asked(labelled, missing_classes=True)
     assert found.names == [photo.name for photo in DATA.listing(labelled, "test")]
     assert 0 < len(found) < 110

@@ -12,14 +12,20 @@ import pytest
 
 from gourmet.contracts import ModelInfo
 from gourmet.runtime.statistics import ModelStatistics
-from gourmet.tasks.checking import Wanted
+from gourmet.tasks.checking import CheckOptions, FailedRequest, Replies
 from gourmet.tasks.classification.accuracy import calibration_error
-from gourmet.tasks.classification.checking.asking import Again, Asked, Failure, Served, agreement
-from gourmet.tasks.classification.checking.pictures import Pictures
-from gourmet.tasks.classification.checking.report import Report
+from gourmet.tasks.classification.agreement import (
+    AskedAgain,
+    BatchAnswer,
+    PictureAnswers,
+    ServedClassifier,
+    agreement,
+)
+from gourmet.tasks.classification.check_report import PictureReport
+from gourmet.tasks.classification.checked_pictures import CheckedPictures
 
 LABELS = ("a", "b", "c<d")
-SERVED = Served(
+SERVED = ServedClassifier(
     "localhost:8000",
     ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3"),
     SimpleNamespace(labels_of=lambda info: LABELS),  # type: ignore[arg-type]
@@ -28,37 +34,34 @@ PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.
 CLASSES = np.array([0, 1, 1, 2])
 
 
-def pictures(classes: np.ndarray | None = CLASSES) -> Pictures:
+def pictures(classes: np.ndarray | None = CLASSES) -> CheckedPictures:
     names = ["p0", "p1", "p2", "p3"]
-    return Pictures(Path("data"), "test", names, classes, lambda rows: iter([b"picture"] * 4))
+    return CheckedPictures(Path("data"), "test", names, classes, lambda rows: iter([b"picture"] * 4))
 
 
-def asked() -> Asked:
-    return Asked(
-        PROBABILITIES.copy(),
-        np.full(4, np.nan, np.float32),
-        sent=4,
-        wall_s=0.5,
-        latencies_ms=[10.0, 30.0],
-        versions={"3"},
-    )
+def replies(**more: object) -> Replies[BatchAnswer]:
+    counted = ModelStatistics(rows=4, executions_by_batch={2: 2})
+    return Replies(sent=4, wall_s=0.5, latencies_ms=[10.0, 30.0], counted=counted, **more)
 
 
-def report(got: Asked, of: Pictures | None = None) -> Report:
-    of = of or pictures()
-    return Report(
+def answers() -> PictureAnswers:
+    return PictureAnswers(PROBABILITIES.copy(), np.full(4, np.nan, np.float32), frozenset("3"))
+
+
+def report(got: PictureAnswers, of: CheckedPictures | None = None, **more: object) -> PictureReport:
+    return PictureReport(
         served=SERVED,
-        pictures=of,
-        wanted=Wanted("letters", None, Path("models"), in_flight=2, batch=2),
-        asked=got,
-        counted=ModelStatistics(rows=4, executions_by_batch={2: 2}),
-        again=Again(4, 1e-7, ()),
+        pictures=of or pictures(),
+        options=CheckOptions("letters", None, Path("models"), in_flight=2, batch=2),
+        replies=replies(**more),
+        answers=got,
+        again=AskedAgain(4, 1e-7, ()),
         eager="no weights",
     )
 
 
 def test_quality_of_the_answers_by_hand() -> None:
-    found = report(asked()).quality
+    found = report(answers()).quality
     assert found is not None
     assert found.accuracy.top1 == 3 / 4
     assert found.accuracy.balanced == pytest.approx((1 + 1 / 2 + 1) / 3)
@@ -69,10 +72,9 @@ def test_quality_of_the_answers_by_hand() -> None:
 
 
 def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_accuracy() -> None:
-    got = asked()
+    got = answers()
     got.probabilities[1] = np.nan
-    got.failures.append(Failure(["p1"], "no answer within 60 s"))
-    made = report(got)
+    made = report(got, failures=[FailedRequest(["p1"], "no answer within 60 s")])
     assert made.answered == 3
     assert made.quality is not None
     assert made.quality.accuracy.top1 == 1.0
@@ -84,17 +86,16 @@ def test_a_picture_without_an_answer_is_counted_and_named_and_left_out_of_the_ac
 
 
 def test_rows_mixed_up_and_two_versions_are_problems() -> None:
-    got = asked()
-    got.versions.add("4")
-    made = replace(report(got), again=Again(4, 0.4, ("p1 (its answer went to p2)",)))
+    got = replace(answers(), versions=frozenset("34"))
+    made = replace(report(got), again=AskedAgain(4, 0.4, ("p1 (its answer went to p2)",)))
     mixed, versions = made.problems()
     assert "p1 (its answer went to p2)" in mixed
     assert "the versions 3, 4 answered" in versions
 
 
 def test_nothing_answered_is_a_report_without_accuracy() -> None:
-    got = replace(Asked.nothing_yet(4, 3), sent=4, failures=[Failure(["p0", "p1"], "broken")])
-    made = replace(report(got), again=None)
+    got = PictureAnswers.joined([], 4, 3)
+    made = replace(report(got, failures=[FailedRequest(["p0", "p1"], "broken")]), again=None)
     assert made.quality is None
     assert "0 of 4 pictures answered" in made.summary()
     assert "p0 … p1: broken" in made.problems()[0]
@@ -105,7 +106,7 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     theirs = PROBABILITIES.astype(np.float64)
     theirs[1] = [0.45, 0.46, 0.09]
     theirs[2] = [0.1, 0.6, 0.3]
-    found = agreement(asked(), theirs, pictures(), LABELS, Path("w"))
+    found = agreement(answers(), theirs, pictures(), LABELS, Path("w"))
     assert found.different == 1
     assert found.largest_difference == pytest.approx(0.2)
     assert [each["name"] for each in found.worst[:2]] == ["p1", "p2"]
@@ -114,14 +115,14 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
 
 
 def test_rows_without_an_answer_are_not_compared() -> None:
-    got = asked()
+    got = answers()
     got.probabilities[0] = np.nan
     found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, Path("w"))
     assert (found.pictures, found.different) == (3, 0)
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
-    got = asked()
+    got = answers()
     made = replace(report(got), eager=agreement(got, PROBABILITIES, pictures(), LABELS, Path("w")))
     html = made.page()
     assert html.count("<svg") == 5
@@ -134,14 +135,14 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
 
 
 def test_without_labels_the_page_still_says_how_fast() -> None:
-    html = report(asked(), pictures(None)).page()
+    html = report(answers(), pictures(None)).page()
     assert "rows/s" in html
     assert "Who is taken for whom" not in html
 
 
 def test_what_looks_like_something_else_is_counted_and_never_sure() -> None:
     food = replace(SERVED.info, parameters={"threshold": "0.6", "subject_threshold": "0.5"})
-    got = replace(asked(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
+    got = replace(answers(), relevance=np.array([0.1, 0.9, 0.9, 0.9], np.float32))
     contract = SimpleNamespace(labels_of=lambda info: LABELS, subject="food")
     found = replace(report(got), served=replace(SERVED, info=food, contract=contract))
     assert found.declined == {"irrelevant": 1 / 4, "not sure": 2 / 4}
@@ -150,4 +151,4 @@ def test_what_looks_like_something_else_is_counted_and_never_sure() -> None:
     assert found.quality.at_threshold.coverage == 1 / 4
     assert found.quality.accuracy.top1 == 3 / 4, "which does not ask how sure an answer is"
     assert "25.0% do not look like it (below 0.5), 50.0% more are not sure" in found.summary()
-    assert report(asked()).declined == {}, "from a model that does not tell"
+    assert report(answers()).declined == {}, "from a model that does not tell"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from gourmet.contracts import ModelInfo
+from gourmet.tasks.checking import FailedRequest, Replies
 from gourmet.tasks.generation.check import TextAnswer, TextReport
+from gourmet.tasks.system_parts import Reference
+
+
+def answer(text: str, pieces: tuple[str, ...], whole: str) -> TextAnswer:
+    return TextAnswer(Reference("", text, ""), pieces, whole, 10.0, 4.0)
 
 
 def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:
-    asked = [
-        TextAnswer("a b", ("b", " a"), "b a", 10.0, 4.0),
-        TextAnswer("c d", ("d", "c"), "d c", 10.0, 4.0),
-        TextAnswer("e", (), failure="no answer within 60 s"),
-    ]
-    report = TextReport("m", "1", True, "whole", 3, asked)
+    replies = Replies(
+        [answer("a b", ("b", " a"), "b a"), answer("c d", ("d", "c"), "d c")],
+        [FailedRequest(("'e'",), "no answer within 60 s")],
+    )
+    report = TextReport(ModelInfo("m", (), (), version="1", decoupled=True), "whole", 3, replies)
     assert report.faults() == [
         "1 of 3 texts have no answer: 'e': no answer within 60 s",
         "1 of 3 answers are not those of whole: 'c d': 'dc' in pieces, 'd c' whole",

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UnknownSystem
 from gourmet.systems import registry
-from gourmet.systems.registry import UnknownSystem
 from gourmet.tasks.system_parts import SystemParts
 
 

@@ -13,6 +13,7 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import DEFAULT
+from gourmet.systems import registry
 
 
 class Stopped(GourmetError):
@@ -78,12 +79,23 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
     from gourmet.runtime.files import write_whole
+    from gourmet.serving.client import describe_model, triton
     from gourmet.tasks import checking
+    from gourmet.tasks.system_parts import SystemParts
 
     if out and out.suffix not in ("", ".html"):
         raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
+    options = checking.CheckOptions(model, **how)
+    with triton(options.url) as client:
+        info = describe_model(client, model)
+    if not info.system:
+        raise UsageError(
+            f"the config of {model!r} does not say which system it belongs to: give it "
+            f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
+            f"one of {', '.join(registry.names())}"
+        )
     try:
-        report = checking.check(checking.Wanted(model, **how), bar)
+        report = checking.check(options, info, SystemParts(info.system, registry.piece), bar)
     except KeyboardInterrupt:
         raise Stopped("stopped before the first answer") from None
     if json_to:

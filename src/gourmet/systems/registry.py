@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from gourmet.contracts import Classification, Generation, System
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UnknownSystem
 from gourmet.systems import folders
 
 Piece = TypeVar("Piece")
-
-
-class UnknownSystem(GourmetError):
-    """A name that is not the folder of a system."""
 
 
 def names() -> tuple[str, ...]:

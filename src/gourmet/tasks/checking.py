@@ -1,32 +1,42 @@
-"""A check of a served model of any task: what is wanted, what comes of it, and who does it."""
+"""One frame for checks of served models: ask many questions at a time, compare the answers, report.
+
+A task brings the questions, how one of them is asked, and what the answers are worth: `ServedCheck`. Its
+module `gourmet.tasks.<task>.check` has a function `prepare` that makes one of the options of `gourmet check`.
+Threads, deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are the frame's.
+"""
 
 from __future__ import annotations
 
+import importlib
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import gevent
 import numpy as np
+from tritonclient.http import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from gourmet.errors import UsageError
-from gourmet.serving.client import describe_model, triton
-from gourmet.systems import registry
-from gourmet.tasks.system_parts import Stage
-
-if TYPE_CHECKING:
-    from gourmet.tasks.classification.checking.report import Report
-    from gourmet.tasks.generation.check import TextReport
-
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+from gourmet.contracts import Array, ModelInfo, Tensors
+from gourmet.errors import GourmetError
+from gourmet.runtime.generate import stream
+from gourmet.runtime.instances import available_cpus
+from gourmet.runtime.statistics import ModelStatistics
+from gourmet.serving.client import ModelUnavailable, TritonUnreachable, booked, statistics_now
+from gourmet.serving.waiting import http_ok
+from gourmet.tasks.system_parts import Stage, SystemParts
+from gourmet.training.task import Tick
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What to check, and how; what a task has no use for it passes over."""
+class CheckOptions:
+    """What to check, and how; a task ignores the options that do not apply to it."""
 
     model: str
     data: Path | None
@@ -43,23 +53,218 @@ class Wanted:
     min_top1: float | None = None
 
 
-def check(wanted: Wanted, stage: Stage) -> Report | TextReport:
-    """Check a served model as its task wants it; Ctrl-C ends it early, with what was found by then."""
-    with triton(wanted.url) as client:
-        info = describe_model(client, wanted.model)
-    if not info.system:
-        raise UsageError(
-            f"the config of {wanted.model!r} does not say which system it belongs to: give it "
-            f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
-            f"one of {', '.join(registry.names())}"
-        )
-    if registry.load(info.system).task == "generation":
-        from gourmet.tasks.generation.check import check_texts
+class CheckQuestion(Protocol):
+    """One request, and what it is about."""
 
-        return check_texts(wanted, stage)
-    from gourmet.tasks.classification.checking.check import check_pictures
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the examples in it, by which a failure is reported."""
 
-    return check_pictures(wanted, stage)
+
+AnyQuestion = TypeVar("AnyQuestion", bound=CheckQuestion)
+AnyAnswer = TypeVar("AnyAnswer")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class FailedRequest:
+    """A request without an answer, and the examples that it was about."""
+
+    names: Sequence[str]
+    reason: str
+
+    def __str__(self) -> str:
+        which = self.names[0] if len(self.names) == 1 else f"{self.names[0]} … {self.names[-1]}"
+        return f"{which}: {self.reason}"
+
+
+@dataclass
+class Replies(Generic[AnyAnswer]):
+    """Everything that came back."""
+
+    answers: list[AnyAnswer] = field(default_factory=list)  # in the order of the questions
+    failures: list[FailedRequest] = field(default_factory=list)
+    sent: int = 0  # examples
+    answered: int = 0  # examples
+    wall_s: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)  # of answered requests
+    stopped: bool = False  # by Ctrl-C
+    counted: ModelStatistics = field(default_factory=ModelStatistics)  # by Triton, meanwhile
+
+    @property
+    def mean_in_flight(self) -> float:
+        """How many requests were at the server at a time; fewer than allowed if encoding is slower."""
+        return sum(self.latencies_ms) / 1000.0 / self.wall_s if self.wall_s else 0.0
+
+    @contextmanager
+    def until_stopped(self) -> Iterator[None]:
+        """Ctrl-C ends what is done within, and leaves what was found by then."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stopped = True
+
+
+class CheckReport(Protocol):
+    """What a check found, for a terminal, a script and a browser."""
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def progress(self) -> str:
+        """How far a check came that was stopped."""
+
+    def faults(self) -> list[str]:
+        """Why the check fails, a sentence each; empty if it passes."""
+
+    def summary(self) -> str: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+    def page(self) -> str: ...
+
+
+class TimedServer:
+    """The server as questions reach it: at most so many requests at a time, each of them timed."""
+
+    def __init__(self, url: str, in_flight: int, timeout_s: float) -> None:
+        self.url, self.in_flight, self.timeout_s = url, in_flight, timeout_s
+        self._places, self._mine = threading.Semaphore(in_flight), threading.local()
+        self._clients: list[InferenceServerClient] = []
+
+    def infer(self, model: str, inputs: Tensors) -> tuple[dict[str, Array], str]:
+        """The outputs by name, and the version of the model that answered."""
+        tensors = []
+        for name, values in inputs.items():
+            tensor = InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
+            tensor.set_data_from_numpy(values)
+            tensors.append(tensor)
+        try:
+            with self._timed():
+                result = self._client().infer(model, tensors)
+        except InferenceServerException as exc:
+            raise ModelUnavailable(str(exc)) from exc
+        response = result.get_response()
+        outputs = {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]}
+        return outputs, str(response.get("model_version", ""))
+
+    def stream(self, model: ModelInfo, inputs: Tensors) -> Iterator[Tensors]:
+        """The pieces of an answer as they arrive."""
+        with self._timed():
+            yield from stream(self.url, model, inputs, self.timeout_s)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    def taken_ms(self) -> float:
+        """How long the requests of this thread took since it last asked for this."""
+        taken: float = getattr(self._mine, "taken_ms", 0.0)
+        self._mine.taken_ms = 0.0
+        return taken
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        with self._places:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self._mine.taken_ms = self.taken_ms() + (time.monotonic() - began) * 1000.0
+
+    def _client(self) -> InferenceServerClient:
+        """A client for each thread, as tritonclient demands."""
+        if not hasattr(self._mine, "client"):
+            self._mine.client = InferenceServerClient(
+                self.url, connection_timeout=2.0, network_timeout=self.timeout_s
+            )
+            self._clients.append(self._mine.client)
+        client: InferenceServerClient = self._mine.client
+        return client
+
+
+class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
+    """A served model, the questions to it, and what its answers are worth."""
+
+    @property
+    def examples(self) -> str:
+        """What the questions are about, as in "pictures"."""
+
+    def __len__(self) -> int:
+        """How many examples there are in all questions."""
+
+    def questions(self) -> Iterator[AnyQuestion]:
+        """They are read as they are needed, in one thread."""
+
+    def ask(self, question: AnyQuestion, server: TimedServer) -> AnyAnswer:
+        """Runs in one of several threads; a GourmetError fails this question alone."""
+
+    def score(self, replies: Replies[AnyAnswer], stage: Stage) -> CheckReport: ...
+
+
+def check(options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage) -> CheckReport:
+    """Check a served model as the task of its system does."""
+    task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
+    return run_check(task.prepare(options, model, parts), options, stage)
+
+
+def run_check(check: ServedCheck[AnyQuestion, AnyAnswer], options: CheckOptions, stage: Stage) -> CheckReport:
+    """Ask everything and score what came back; Ctrl-C ends it early, with what was found by then."""
+    replies = Replies[AnyAnswer]()
+    before = statistics_now(options.url, options.model)
+    with replies.until_stopped(), stage("asking") as tick:
+        ask_all(check, TimedServer(options.url, options.in_flight, options.timeout_s), replies, tick)
+    requests = len(replies.latencies_ms)
+    replies.counted = booked(options.url, options.model, before, lambda counted: counted.requests >= requests)
+    return check.score(replies, stage)
+
+
+def ask_all(
+    check: ServedCheck[AnyQuestion, AnyAnswer], server: TimedServer, replies: Replies[AnyAnswer], tick: Tick
+) -> None:
+    """Fill `replies`. A request that fails is noted and the others go on, unless the server is gone."""
+
+    def ask(question: AnyQuestion) -> tuple[Sequence[str], AnyAnswer | FailedRequest]:
+        server.taken_ms()
+        try:
+            answer = check.ask(question, server)
+            replies.latencies_ms.append(server.taken_ms())
+            return question.names, answer
+        except GourmetError as exc:
+            reason = str(exc)
+        except (gevent.Timeout, TimeoutError):
+            reason = f"no answer within {server.timeout_s:g} s"
+        except Exception as exc:  # a lost connection has many names
+            if not http_ok(f"http://{server.url}/v2/health/live"):
+                raise TritonUnreachable(f"Triton at {server.url} went away") from exc
+            reason = f"the connection broke: {exc!r}"
+        return question.names, FailedRequest(question.names, reason)
+
+    def questions() -> Iterator[AnyQuestion]:
+        for question in check.questions():
+            replies.sent += len(question.names)
+            yield question
+
+    began, done, total = time.monotonic(), 0, len(check)
+    try:
+        # More threads than requests in flight, so that encoding goes on meanwhile.
+        for names, answer in in_threads(ask, questions(), server.in_flight + available_cpus()):
+            done += len(names)
+            if isinstance(answer, FailedRequest):
+                replies.failures.append(answer)
+            else:
+                replies.answers.append(answer)
+                replies.answered += len(names)
+            rate = done / max(1e-9, time.monotonic() - began)
+            tick(done / total, f"{done}/{total} · {rate:.0f}/s")
+    except TritonUnreachable as exc:
+        raise TritonUnreachable(
+            f"{exc} after {replies.answered} of {total} {check.examples}: start it again and repeat the check"
+        ) from exc
+    finally:
+        replies.wall_s = time.monotonic() - began
+        server.close()
 
 
 def percentiles(times_ms: Sequence[float]) -> dict[str, float]:
@@ -74,12 +279,15 @@ def as_words(times_ms: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in times_ms.items()) + " ms"
 
 
-def in_threads(
-    ask: Callable[[Question], Answer], questions: Iterable[Question], threads: int
-) -> Iterator[Answer]:
+def first_of(reasons: Sequence[object], count: int = 5) -> str:
+    """The first of several sentences, as one."""
+    return "; ".join([*map(str, reasons[:count]), *(("…",) if len(reasons) > count else ())])
+
+
+def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
     """The answers in the order of the questions, which are read as they are needed."""
     pool = ThreadPoolExecutor(threads)
-    under_way: deque[Future[Answer]] = deque()
+    under_way: deque[Future[Result]] = deque()
     try:
         for question in questions:
             under_way.append(pool.submit(ask, question))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from gourmet.contracts import Classification, Generation, System
 from gourmet.deploying.target import Export
 from gourmet.errors import GourmetError, UsageError
 from gourmet.training.task import Tick, Training
@@ -129,6 +130,18 @@ class SystemParts:
 
     system: str
     find: FindPart
+
+    @property
+    def contract(self) -> System:
+        return self.find(self.system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
+
+    @property
+    def classifier(self) -> Classification:
+        return self.find(self.system, "contract", "SYSTEM", Classification)  # type: ignore[type-abstract]
+
+    @property
+    def generator(self) -> Generation:
+        return self.find(self.system, "contract", "SYSTEM", Generation)  # type: ignore[type-abstract]
 
     @property
     def data(self) -> Data:

@@ -15,7 +15,7 @@ from gourmet.reports import machine
 from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, columns, lines, matrix, stacked
 from gourmet.reports.page import render
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
-from gourmet.tasks.classification.checking.report import Report
+from gourmet.tasks.classification.check_report import PictureReport
 from gourmet.tasks.classification.evaluation import Answered, Evaluated
 
 
@@ -45,13 +45,13 @@ def confusions(title: str, evaluated: Evaluated) -> Drawing:
     return stacked(title, parts)
 
 
-def check_page(report: Report) -> str:
+def check_page(report: PictureReport) -> str:
     pictures = report.pictures
 
     def worst() -> list[dict[str, Any]]:
         assert pictures.classes is not None
-        there, read = np.flatnonzero(report.asked.answered), pictures.read
-        names, probabilities = [pictures.names[row] for row in there], report.asked.probabilities[there]
+        there, read = np.flatnonzero(report.answers.there), pictures.read
+        names, probabilities = [pictures.names[row] for row in there], report.answers.probabilities[there]
         labels = report.served.labels
         return mistakes(
             probabilities, pictures.classes[there], names, lambda row: next(read([there[row]])), labels
@@ -142,14 +142,14 @@ def _recall(found: Accuracy) -> Drawing:
     return bars(shown, "recall by class", "recall", most=1.0)
 
 
-def _latencies(report: Report) -> Drawing:
-    times = report.asked.latencies_ms
+def _latencies(report: PictureReport) -> Drawing:
+    times = report.replies.latencies_ms
     counts, edges = np.histogram(times, bins=24, range=(0.0, max(times)))
     says, median = ("ms", "requests"), float(np.median(times))
     return columns(counts.tolist(), "requests by latency", says, step=float(edges[1]), mark=median)
 
 
-def _batches(report: Report) -> Drawing:
-    sizes = report.counted.executions_by_batch
-    counts = [sizes.get(size, 0) for size in range(1, max(*sizes, report.wanted.batch) + 1)]
+def _batches(report: PictureReport) -> Drawing:
+    sizes = report.replies.counted.executions_by_batch
+    counts = [sizes.get(size, 0) for size in range(1, max(*sizes, report.options.batch) + 1)]
     return columns(counts, "executions by rows", ("rows at once", "executions"), begins=0.5)

@@ -12,7 +12,7 @@ from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.generation.scoring import Scores, score
+from gourmet.tasks.generation.scoring import TextScores, score
 from gourmet.tasks.system_parts import Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
 
@@ -24,12 +24,12 @@ Answer = Callable[[Path, Sequence[str], str, Tick], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Part:
+class AnsweredPart:
     """One part of the data with its answers, and how near they are."""
 
     references: Sequence[Reference]
     answers: Sequence[str]
-    scores: Scores
+    scores: TextScores
 
     def to_read(self) -> list[tuple[str, str, str]]:
         """Some texts, evenly from the whole: what was asked, answered, and what people said."""
@@ -44,7 +44,7 @@ class Part:
 class TextsEvaluated:
     """Fulfils `gourmet.tasks.system_parts.Evaluated`."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, AnsweredPart]
 
     def as_dict(self) -> dict[str, Any]:
         return {name: asdict(part.scores) for name, part in self.parts.items()}
@@ -93,5 +93,5 @@ class TextEvaluation:
             references = self.data.references(data, name, limit)
             with stage(name) as tick:
                 answers = self.answer(weights, [each.text for each in references], device, tick)
-            found[name] = Part(references, answers, score(references, answers))
+            found[name] = AnsweredPart(references, answers, score(references, answers))
         return TextsEvaluated(found)

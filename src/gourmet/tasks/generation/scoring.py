@@ -21,27 +21,27 @@ _DRAWS = 300
 
 
 @dataclass(frozen=True)
-class Score:
+class TextScore:
     texts: int
     bleu: float
     chrf: float
 
 
 @dataclass(frozen=True)
-class Scores:
+class TextScores:
     """Of a part of some data; the signatures are sacrebleu's, without which no score can be compared."""
 
-    all: Score
+    all: TextScore
     margin: float  # half of the interval that holds BLEU with 95 %, were the texts drawn again
-    by_length: Mapping[str, Score]
-    by_source: Mapping[str, Score]
+    by_length: Mapping[str, TextScore]
+    by_source: Mapping[str, TextScore]
     signatures: tuple[str, str]
 
-    def groups(self) -> Mapping[str, Score]:
+    def groups(self) -> Mapping[str, TextScore]:
         return {"all": self.all, **self.by_length, **self.by_source}
 
 
-def score(references: Sequence[Reference], answers: Sequence[str]) -> Scores:
+def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores:
     with needed():
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -62,15 +62,15 @@ def score(references: Sequence[Reference], answers: Sequence[str]) -> Scores:
     right = [[reference.answer for reference in references]]
     drawn_anew = bleu.corpus_score(answers, right, n_bootstrap=_DRAWS)
     signatures = (str(bleu.get_signature()), str(chrf.get_signature()))
-    return Scores(found, float(drawn_anew._ci), by_length, by_source, signatures)
+    return TextScores(found, float(drawn_anew._ci), by_length, by_source, signatures)
 
 
 def _score(
     references: Sequence[Reference], answers: Sequence[str], places: Sequence[int], bleu: BLEU, chrf: CHRF
-) -> Score:
+) -> TextScore:
     said = [answers[place] for place in places]
     right = [[references[place].answer for place in places]]
-    return Score(
+    return TextScore(
         len(said), float(bleu.corpus_score(said, right).score), float(chrf.corpus_score(said, right).score)
     )
 

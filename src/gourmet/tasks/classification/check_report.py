@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.reports.table import columns
-from gourmet.runtime.statistics import ModelStatistics
-from gourmet.tasks.checking import Wanted, as_words, percentiles
+from gourmet.tasks.checking import CheckOptions, Replies, as_words, first_of, percentiles
 from gourmet.tasks.classification.accuracy import (
     Accuracy,
     Bin,
@@ -22,8 +21,14 @@ from gourmet.tasks.classification.accuracy import (
     operating_at,
     reliability,
 )
-from gourmet.tasks.classification.checking.asking import Again, Agreement, Asked, Served
-from gourmet.tasks.classification.checking.pictures import Pictures
+from gourmet.tasks.classification.agreement import (
+    Agreement,
+    AskedAgain,
+    BatchAnswer,
+    PictureAnswers,
+    ServedClassifier,
+)
+from gourmet.tasks.classification.checked_pictures import CheckedPictures
 
 _NAMED: Final = 5
 
@@ -48,34 +53,34 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Report:
+class PictureReport:
     """One check of one served model."""
 
-    served: Served
-    pictures: Pictures
-    wanted: Wanted
-    asked: Asked
-    counted: ModelStatistics
-    again: Again | None
+    served: ServedClassifier
+    pictures: CheckedPictures
+    options: CheckOptions
+    replies: Replies[BatchAnswer]
+    answers: PictureAnswers
+    again: AskedAgain | None
     eager: Agreement | str  # or why it was not compared
 
     @property
     def stopped(self) -> bool:
-        return self.asked.stopped
+        return self.replies.stopped
 
     @property
     def answered(self) -> int:
-        return int(self.asked.answered.sum())
+        return int(self.answers.there.sum())
 
     @cached_property
     def quality(self) -> Quality | None:
         """None without labels or answers."""
-        there = self.asked.answered
+        there = self.answers.there
         if self.pictures.classes is None or not there.any():
             return None
-        probabilities, classes = self.asked.probabilities[there], self.pictures.classes[there]
+        probabilities, classes = self.answers.probabilities[there], self.pictures.classes[there]
         info = self.served.info
-        shown = self.asked.acted_on(info.subject_threshold)
+        shown = self.answers.acted_on(info.subject_threshold)
         return Quality(
             accuracy=accuracy(probabilities, classes, self.served.labels),
             bins=reliability(probabilities, classes),
@@ -85,46 +90,46 @@ class Report:
     @cached_property
     def declined(self) -> dict[str, float]:
         """Shares of the answered pictures; empty where the model does not tell what is relevant."""
-        relevance = self.asked.relevance[self.asked.answered]
+        relevance = self.answers.relevance[self.answers.there]
         if not len(relevance) or np.isnan(relevance).any():
             return {}
         info = self.served.info
         irrelevant = relevance < info.subject_threshold
-        unsure = ~irrelevant & (self.asked.acted_on(info.subject_threshold).max(axis=1) < info.threshold)
+        unsure = ~irrelevant & (self.answers.acted_on(info.subject_threshold).max(axis=1) < info.threshold)
         return {"irrelevant": float(irrelevant.mean()), "not sure": float(unsure.mean())}
 
     @property
     def rows_per_s(self) -> float:
-        return self.answered / self.asked.wall_s if self.asked.wall_s else 0.0
+        return self.answered / self.replies.wall_s if self.replies.wall_s else 0.0
 
     def problems(self) -> list[str]:
         """What keeps these numbers from being the model's, a sentence each; the model may still be bad."""
         found = []
-        asked, again = self.asked, self.again
-        if failures := asked.failures:
+        replies, again = self.replies, self.again
+        if failures := replies.failures:
             lost = sum(len(failure.names) for failure in failures)
             found.append(
-                f"{len(failures)} of {len(failures) + len(asked.latencies_ms)} requests failed, which leaves "
-                f"{lost} of {asked.sent} pictures without an answer: {_named(list(map(str, failures)))}"
+                f"{len(failures)} of {len(failures) + len(replies.latencies_ms)} requests failed, "
+                f"which leaves {lost} of {replies.sent} pictures without an answer: {first_of(failures)}"
             )
         if again:
             other = "got another answer when asked about alone, so the model mixes up the rows of its batches"
             refused = "were refused when asked about alone"
             found += [
-                f"{len(names)} of {again.pictures} pictures {what}: {_named(names)}"
+                f"{len(names)} of {again.pictures} pictures {what}: {first_of(names)}"
                 for what, names in ((other, again.different), (refused, again.refused))
                 if names
             ]
-        if len(asked.versions) > 1:
+        if len(self.answers.versions) > 1:
             found.append(
-                f"the versions {', '.join(sorted(asked.versions))} answered, so these are numbers of "
+                f"the versions {', '.join(sorted(self.answers.versions))} answered, so these are numbers of "
                 "none of them: repeat the check when nothing is being deployed"
             )
         return found
 
     def faults(self) -> list[str]:
         """Why the check fails, a sentence each; empty if it passes."""
-        least, found = self.wanted.min_top1, self.problems()
+        least, found = self.options.min_top1, self.problems()
         if least is not None and self.quality is None:
             found.append(f"--min-top1 {least} cannot be judged: there are no labels, or no answers")
         elif least is not None and self.quality and (top1 := self.quality.accuracy.top1) < least:
@@ -140,10 +145,11 @@ class Report:
         return check_page(self)
 
     def as_dict(self) -> dict[str, Any]:
-        problems, eager = self.problems(), self.eager
+        problems, eager, replies = self.problems(), self.eager, self.replies
+        counted = replies.counted
         return {
             "model": self.served.info.name,
-            "versions": sorted(self.asked.versions),
+            "versions": sorted(self.answers.versions),
             "system": self.served.info.system,
             "url": self.served.url,
             "data": str(self.pictures.source),
@@ -153,25 +159,25 @@ class Report:
             "stopped": self.stopped,
             "problems": problems,
             "pictures": len(self.pictures),
-            "sent": self.asked.sent,
+            "sent": replies.sent,
             "answered": self.answered,
             "failed_requests": [
-                {"pictures": list(failure.names), "reason": failure.reason} for failure in self.asked.failures
+                {"pictures": list(failure.names), "reason": failure.reason} for failure in replies.failures
             ],
             "requests": {
-                "answered": len(self.asked.latencies_ms),
-                "rows": self.wanted.batch,
-                "in_flight": self.wanted.in_flight,
-                "mean_in_flight": round(self.asked.mean_in_flight, 2),
-                "latency_ms": percentiles(self.asked.latencies_ms),
+                "answered": len(replies.latencies_ms),
+                "rows": self.options.batch,
+                "in_flight": self.options.in_flight,
+                "mean_in_flight": round(replies.mean_in_flight, 2),
+                "latency_ms": percentiles(replies.latencies_ms),
                 "rows_per_s": round(self.rows_per_s, 1),
-                "seconds": round(self.asked.wall_s, 2),
+                "seconds": round(replies.wall_s, 2),
             },
             "triton": {
-                "rows": self.counted.rows,
-                "executions_by_rows": {str(k): v for k, v in self.counted.executions_by_batch.items()},
-                "mean_rows": round(self.counted.mean_batch, 2),
-                "cache_hits": self.counted.cache_hits,
+                "rows": counted.rows,
+                "executions_by_rows": {str(k): v for k, v in counted.executions_by_batch.items()},
+                "mean_rows": round(counted.mean_batch, 2),
+                "cache_hits": counted.cache_hits,
             },
             "asked_again": asdict(self.again) if self.again else None,
             "eager": {"compared": False, "why": eager}
@@ -183,7 +189,7 @@ class Report:
 
     def headline(self) -> str:
         """The model, the pictures, and whether all of them were answered."""
-        versions = ", ".join(sorted(self.asked.versions)) or self.served.info.version
+        versions = ", ".join(sorted(self.answers.versions)) or self.served.info.version
         part = f", part {self.pictures.part}" if self.pictures.part else ""
         return (
             f"{self.served.info.name} version {versions} at {self.served.url}: {self.answered} of "
@@ -204,7 +210,7 @@ class Report:
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Name and value of everything measured, but for the classes."""
-        asked, wanted = self.asked, self.wanted
+        replies, options = self.replies, self.options
         if self.quality:
             found, at = self.quality.accuracy, self.quality.at_threshold
             yield "top-1", f"{found.top1:.4f}, top-3 {found.top3:.4f}, top-5 {found.top5:.4f}"
@@ -227,13 +233,13 @@ class Report:
                 f"{again.pictures} asked again alone: {len(again.different)} answered otherwise, "
                 f"probabilities apart by at most {again.largest_difference:.1e}",
             )
-        if times := asked.latencies_ms:
+        if times := replies.latencies_ms:
             requests = "1 request" if len(times) == 1 else f"{len(times)} requests"
-            yield "latency", f"{as_words(percentiles(times))}, {requests} of up to {wanted.batch} rows"
+            yield "latency", f"{as_words(percentiles(times))}, {requests} of up to {options.batch} rows"
         yield (
             "throughput",
-            f"{self.rows_per_s:.0f} rows/s over {asked.wall_s:.1f} s, decoding here included; "
-            f"{asked.mean_in_flight:.1f} of {wanted.in_flight} requests in flight on average",
+            f"{self.rows_per_s:.0f} rows/s over {replies.wall_s:.1f} s, decoding here included; "
+            f"{replies.mean_in_flight:.1f} of {options.in_flight} requests in flight on average",
         )
         yield "batches", self._batches()
 
@@ -248,14 +254,10 @@ class Report:
         )
 
     def _batches(self) -> str:
-        counts = self.counted
+        counts = self.replies.counted
         sizes = ", ".join(f"{times} of {size}" for size, times in counts.executions_by_batch.items())
         mean = f"{counts.mean_batch:.1f} rows at once on average inside Triton"
         words = f"{mean} ({sizes})" if sizes else "none ran"
         return (
             f"{words}; {counts.cache_hits} requests answered from the cache" if counts.cache_hits else words
         )
-
-
-def _named(reasons: Sequence[str]) -> str:
-    return "; ".join([*reasons[:_NAMED], *(("…",) if len(reasons) > _NAMED else ())])

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
-from gourmet.systems import registry
 from gourmet.tasks.classification.labelled_pictures import SUFFIXES
-from gourmet.tasks.system_parts import BadData, EmptyPart, Labelled, SystemParts, evenly
+from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Labelled, evenly
 
 
 @dataclass(frozen=True)
-class Pictures:
+class CheckedPictures:
     """Pictures in their order, not yet read."""
 
     source: Path
@@ -30,7 +29,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def some(self, rows: Sequence[int]) -> Pictures:
+    def some(self, rows: Sequence[int]) -> CheckedPictures:
         """Those of `rows`, without their labels."""
         return replace(
             self,
@@ -40,25 +39,32 @@ class Pictures:
         )
 
 
-def find(system: str, data: Path, part: str | None, limit: int | None, *, missing_classes: bool) -> Pictures:
-    """The pictures of one part of `data`; where none is named, of its test part.
+def find(
+    source: Data,
+    labels: Sequence[str],
+    data: Path,
+    part: str | None,
+    limit: int | None,
+    *,
+    missing_classes: bool,
+) -> CheckedPictures:
+    """The pictures of one part of `data`, which `source` reads; the test part unless another is named.
 
     A folder that holds nothing but pictures is not divided: all of it is asked about.
     """
     loose = _loose(data)
     if loose is not None:
         try:
-            _listing(system, data, "all")
+            _listing(source, labels, data, "all")
         except GourmetError as exc:
             if loose:
                 return _unlabelled(data, loose, limit, str(exc))
             suffixes = ", ".join(sorted(SUFFIXES))
             raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
     part = part or ("all" if loose else "test")
-    there = _listing(system, data, part)
-    labels = registry.classification(system).labels
+    there = _listing(source, labels, data, part)
     if there[0].class_id >= len(labels):
-        return _of_listing(system, data, part, evenly(there, limit), labelled=False)
+        return _of_listing(source, data, part, evenly(there, limit), labelled=False)
 
     def lacking(pictures: Sequence[Labelled]) -> str:
         found = {picture.class_id for picture in pictures}
@@ -72,33 +78,31 @@ def find(system: str, data: Path, part: str | None, limit: int | None, *, missin
         raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
     pictures = evenly(there, limit)
     words = lacking(pictures)
-    found = _of_listing(system, data, part, pictures)
+    found = _of_listing(source, data, part, pictures)
     return replace(found, note=f"{words}; balanced numbers are over the others") if words else found
 
 
 def _of_listing(
-    system: str, data: Path, part: str, pictures: Sequence[Labelled], *, labelled: bool = True
-) -> Pictures:
-    return Pictures(
+    source: Data, data: Path, part: str, pictures: Sequence[Labelled], *, labelled: bool = True
+) -> CheckedPictures:
+    return CheckedPictures(
         source=data,
         part=part,
         names=[picture.name for picture in pictures],
         classes=np.array([picture.class_id for picture in pictures], dtype=np.int64) if labelled else None,
-        read=lambda rows: SystemParts(system, registry.piece).data.read([pictures[row] for row in rows]),
+        read=lambda rows: source.read([pictures[row] for row in rows]),
         note="" if labelled else "these pictures show none of the labels",
     )
 
 
-def _listing(system: str, data: Path, part: str) -> Sequence[Labelled]:
-    known = SystemParts(system, registry.piece).data
+def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequence[Labelled]:
     if part != "all":
-        return known.listing(data, part)
-    parts = dict.fromkeys(("train", *known.parts(data)))
+        return source.listing(data, part)
+    parts = dict.fromkeys(("train", *source.parts(data)))
     pictures: list[Labelled] = []
-    labels = len(registry.classification(system).labels)
     for each in parts:
         with suppress(EmptyPart):  # few pictures may leave one empty
-            pictures += [picture for picture in known.listing(data, each) if picture.class_id < labels]
+            pictures += [picture for picture in source.listing(data, each) if picture.class_id < len(labels)]
     if not pictures:
         raise BadData(f"{data} has no pictures in {', '.join(parts)}")
     return pictures
@@ -114,10 +118,10 @@ def _loose(data: Path) -> list[Path] | None:
     return [entry for entry in visible if entry.suffix.lower() in SUFFIXES]
 
 
-def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> Pictures:
+def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> CheckedPictures:
     rows = np.linspace(0, len(paths) - 1, min(limit or len(paths), len(paths))).round().astype(int)
     chosen = [paths[row] for row in rows]
-    return Pictures(
+    return CheckedPictures(
         source=data,
         part="",
         names=[path.name for path in chosen],

@@ -1,0 +1,192 @@
+"""The answers of a served classifier beside others: its own to the same pictures alone, its network's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.contracts import Classification, ModelInfo
+from gourmet.pictures.classifier import softmax
+from gourmet.runtime import malloc
+from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.tasks.checking import CheckOptions
+from gourmet.tasks.classification import evaluation
+from gourmet.tasks.classification.accuracy import Scores
+from gourmet.tasks.classification.checked_pictures import CheckedPictures
+from gourmet.tasks.system_parts import Load
+from gourmet.training.task import Tick
+
+# Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
+_SAME_WITHIN: Final = 0.02
+_WORST: Final = 10
+
+
+@dataclass(frozen=True)
+class ServedClassifier:
+    """A classifier, the contract of its system, and the address of the Triton that serves it."""
+
+    url: str
+    info: ModelInfo
+    contract: Classification
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.contract.labels_of(self.info)
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """What was answered to the pictures of one request, by their places among all."""
+
+    rows: slice
+    probabilities: Scores
+    relevance: Scores | None
+    version: str
+
+
+@dataclass(frozen=True)
+class PictureAnswers:
+    """What was answered to each picture. Rows without an answer are nan."""
+
+    probabilities: Scores
+    relevance: Scores  # [pictures]; nan also where the model does not tell
+    versions: frozenset[str] = frozenset()
+
+    @classmethod
+    def joined(cls, answers: Sequence[BatchAnswer], pictures: int, labels: int) -> PictureAnswers:
+        rows = np.full((pictures, labels + 1), np.nan, dtype=np.float32)
+        for answer in answers:
+            rows[answer.rows, :labels] = answer.probabilities
+            if answer.relevance is not None:
+                rows[answer.rows, labels] = answer.relevance
+        return cls(rows[:, :labels], rows[:, labels], frozenset(answer.version for answer in answers))
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """Which rows have an answer."""
+        answered: npt.NDArray[np.bool_] = ~np.isnan(self.probabilities[:, 0])
+        return answered
+
+    def acted_on(self, subject_threshold: float) -> Scores:
+        """The probabilities of the answered pictures, as they are acted on: zero for what is not relevant."""
+        there = self.there
+        return self.probabilities[there] * ~(self.relevance[there] < subject_threshold)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class AskedAgain:
+    """How alike two answers about the same pictures are: in a batch, and alone."""
+
+    pictures: int
+    largest_difference: float
+    different: tuple[str, ...]  # names of pictures that got another answer alone, and whose it was
+    refused: tuple[str, ...] = ()  # names of pictures that got none alone, and why
+
+    @classmethod
+    def compared(
+        cls, in_batches: PictureAnswers, alone: PictureAnswers, rows: Sequence[int], names: Sequence[str]
+    ) -> AskedAgain:
+        """`alone` are the answers about the pictures in `rows`."""
+        largest, different = 0.0, []
+        for place in np.flatnonzero(alone.there):
+            apart = np.abs(in_batches.probabilities - alone.probabilities[place]).max(axis=1)
+            row, nearest = rows[place], int(np.nanargmin(apart))
+            largest = max(largest, float(apart[row]))
+            if apart[row] > _SAME_WITHIN:
+                found = apart[nearest] <= _SAME_WITHIN
+                whose = f" (its answer went to {names[nearest]})" if found else ""
+                different.append(f"{names[row]}{whose}")
+        return cls(len(rows), largest, tuple(different))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a served model is from its network, over the pictures that it answered."""
+
+    weights: Path
+    pictures: int
+    different: int  # answered with another class
+    largest_difference: float  # of any probability
+    worst: list[dict[str, Any]]  # pictures about which the two disagree, or agree least
+    top1: float | None  # of the network itself, where there are labels
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Picture, answers of both, and how far apart, for a table."""
+        return [
+            (
+                each["name"],
+                f"{each['served']} {each['served_sure']:.3f}",
+                f"{each['eager']} {each['eager_sure']:.3f}",
+                f"{each['difference']:.1e}",
+            )
+            for each in self.worst
+        ]
+
+
+def compare(
+    served: ServedClassifier,
+    pictures: CheckedPictures,
+    answers: PictureAnswers,
+    load: Load,
+    weights: Path,
+    tick: Tick,
+) -> Agreement:
+    """Ask the network in `weights` about all pictures that were answered."""
+    malloc.use(malloc.TRAINING)
+    network, _ = load(weights, "")
+    rows = np.flatnonzero(answers.there).tolist()
+    logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
+    return agreement(answers, softmax(logits, served.info.temperature), pictures, served.labels, weights)
+
+
+def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> Path | str:
+    """The weights that the manifest of a served version names, if they are among the runs, or why not."""
+    manifest = options.repository / model.name / version / MANIFEST
+    runs = options.runs / model.system
+    try:
+        digest = json.loads(manifest.read_text(encoding="utf-8"))["training"]["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{manifest} does not name the weights that were exported: name them with --eager"
+    for path in sorted(runs.glob("*.safetensors")):
+        if sha256(path) == digest:
+            return path
+    return (
+        f"the weights {digest[:12]}… that version {version} was exported from are not in {runs}: "
+        "name them with --eager"
+    )
+
+
+def agreement(
+    answers: PictureAnswers, theirs: Scores, pictures: CheckedPictures, labels: tuple[str, ...], weights: Path
+) -> Agreement:
+    """Set the served answers against `theirs`, which are about the answered pictures, row by row."""
+    there = np.flatnonzero(answers.there)
+    mine = answers.probabilities[there]
+    apart = np.abs(mine - theirs).max(axis=1)
+    best, right = mine.argmax(axis=1), theirs.argmax(axis=1)
+    # Other classes first, and the largest differences first among them.
+    order = np.lexsort((-apart, best == right))[:_WORST]
+    return Agreement(
+        weights=weights,
+        pictures=len(there),
+        different=int((best != right).sum()),
+        largest_difference=float(apart.max()),
+        worst=[
+            {
+                "name": pictures.names[there[row]],
+                "served": labels[best[row]],
+                "served_sure": float(mine[row].max()),
+                "eager": labels[right[row]],
+                "eager_sure": float(theirs[row].max()),
+                "difference": float(apart[row]),
+            }
+            for row in order
+        ],
+        top1=None if pictures.classes is None else float(np.mean(right == pictures.classes[there])),
+    )

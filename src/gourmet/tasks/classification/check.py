@@ -1,0 +1,162 @@
+"""A served classifier asked about pictures: how right is it, and is each answer its picture's own?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gourmet.contracts import BadAnswer, ModelInfo
+from gourmet.errors import UnknownSystem, UsageError
+from gourmet.pictures.decode import PictureError
+from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
+from gourmet.tasks.classification.agreement import (
+    Agreement,
+    AskedAgain,
+    BatchAnswer,
+    PictureAnswers,
+    ServedClassifier,
+    compare,
+    exported_weights,
+)
+from gourmet.tasks.classification.check_report import PictureReport
+from gourmet.tasks.classification.checked_pictures import CheckedPictures, find
+from gourmet.tasks.system_parts import BadData, Stage, SystemParts
+from gourmet.training.task import Tick
+
+_AGAIN: Final = 64
+_SAMPLE_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class PictureBatch:
+    """The pictures of one request, by their places among all."""
+
+    rows: slice
+    names: Sequence[str]
+    blobs: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class PictureCheck:
+    """Fulfils `gourmet.tasks.checking.ServedCheck`."""
+
+    served: ServedClassifier
+    pictures: CheckedPictures
+    options: CheckOptions
+    parts: SystemParts
+    examples: str = "pictures"
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def questions(self) -> Iterator[PictureBatch]:
+        """Batches, of which the last may be smaller."""
+        everything = self.pictures.read(range(len(self)))
+        for first in range(0, len(self), self.options.batch):
+            try:
+                blobs = list(islice(everything, self.options.batch))
+            except OSError as exc:
+                raise BadData(f"{self.pictures.source} cannot be read: {exc}") from exc
+            rows = slice(first, first + len(blobs))
+            yield PictureBatch(rows, self.pictures.names[rows], blobs)
+
+    def ask(self, question: PictureBatch, server: TimedServer) -> BatchAnswer:
+        """Raise BadAnswer unless each picture has an answer of its own."""
+        (spec,) = self.served.info.inputs
+        encoded = []
+        for name, blob in zip(question.names, question.blobs, strict=True):
+            try:
+                encoded.append(self.served.contract.encode(blob, spec.datatype))
+            except PictureError as exc:
+                raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
+        info, contract = self.served.info, self.served.contract
+        outputs, version = server.infer(info.name, {spec.name: np.concatenate(encoded)})
+        pictures = len(question.blobs)
+        for name, output in outputs.items():
+            if info.max_batch_size and len(output) != pictures:
+                raise BadAnswer(f"{name} has {len(output)} rows in answer to {pictures}")
+        rows, expected = contract.probabilities(outputs, info), (pictures, len(self.served.labels))
+        if rows.shape != expected:
+            raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
+        if not np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):  # not true of nan either
+            raise BadAnswer("the probabilities of a row do not sum to 1")
+        return BatchAnswer(question.rows, rows, contract.relevance(outputs, info), version)
+
+    def score(self, replies: Replies[BatchAnswer], stage: Stage) -> PictureReport:
+        """Ask about some pictures again, compare with the network, and measure."""
+        answers = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
+        again: AskedAgain | None = None
+        eager: Agreement | str = "stopped before" if replies.stopped else "no picture was answered"
+        if answers.versions and not replies.stopped:
+            with replies.until_stopped():
+                with stage("asking some again") as tick:
+                    again = self._ask_again(answers, tick)
+                eager = self._compare(answers, stage)
+        if replies.stopped:
+            eager = "stopped before"
+        return PictureReport(self.served, self.pictures, self.options, replies, answers, again, eager)
+
+    def _ask_again(self, answers: PictureAnswers, tick: Tick) -> AskedAgain:
+        """Ask about pictures from all over, each alone: is the answer in a batch the picture's own?
+
+        A server that drops, repeats or swaps rows answers with good probabilities for the wrong pictures,
+        which accuracy alone would show as a bad network.
+        """
+        there = np.flatnonzero(answers.there)
+        rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False))
+        some = self.pictures.some(rows.tolist())
+        alone = replace(self, pictures=some, options=replace(self.options, batch=1))
+        replies = Replies[BatchAnswer]()
+        ask_all(alone, TimedServer(self.served.url, 1, self.options.timeout_s), replies, tick)
+        found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
+        compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
+        return replace(compared, refused=tuple(map(str, replies.failures)))
+
+    def _compare(self, answers: PictureAnswers, stage: Stage) -> Agreement | str:
+        options = self.options
+        weights = options.weights or exported_weights(self.served.info, max(answers.versions), options)
+        if isinstance(weights, str):
+            return weights
+        with stage("asking the network") as tick:
+            load = self.parts.evaluation.load
+            return compare(self.served, self.pictures, answers, load, weights, tick)
+
+
+def prepare(options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
+    """Find the pictures, and see that the model answers its system's sample."""
+    served = ServedClassifier(options.url, model, parts.classifier)
+    data = options.data or _bundled(model, parts)
+    # A model without batching takes one picture at a time, and none takes more than its maximum.
+    options = replace(options, batch=min(options.batch, max(1, model.max_batch_size)))
+    pictures = find(
+        parts.data,
+        served.contract.labels,
+        data,
+        options.part,
+        options.limit,
+        missing_classes=options.missing_classes,
+    )
+    found = PictureCheck(served, pictures, options, parts)
+    server = TimedServer(options.url, 1, _SAMPLE_TIMEOUT_S)
+    try:
+        found.ask(PictureBatch(slice(0, 1), ["the sample"], [served.contract.sample()]), server)
+    finally:
+        server.close()
+    return found
+
+
+def _bundled(model: ModelInfo, parts: SystemParts) -> Path:
+    """The labelled pictures that the model's system brings along."""
+    with suppress(UnknownSystem):  # its folder may have nothing that trains it
+        if found := parts.training.bundled_data():
+            return found[0]
+    raise UsageError(
+        f"{model.name!r} is a classifier, and {model.system} brings no pictures along: "
+        "name some to ask about with --data"
+    )
