@@ -12,14 +12,14 @@ from typing import Any, Final
 import click
 
 from gourmet.commands import values
+from gourmet.commands.bench_deployer import deployer
 from gourmet.commands.bench_options import command_line, finish, measuring, table
-from gourmet.commands.options import json_option, serving_url
+from gourmet.commands.options import json_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.doctor import machine
 from gourmet.errors import UsageError
-from gourmet.measure import comparison, results, scenarios, storage, sweep, tables, validity
-from gourmet.measure import deployer as deploying
+from gourmet.measure import comparison, scenarios, storage, sweep, tables
 from gourmet.measure import scenario as running
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
@@ -39,6 +39,9 @@ def bench() -> None:
     """
 
 
+bench.add_command(deployer)
+
+
 @bench.command()
 @click.argument("model")
 @click.option(
@@ -49,10 +52,12 @@ def bench() -> None:
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
     default="poisson",
-    help="How the requests of a --rate are spaced.",
+    help="Spacing of the requests of --rate.",
 )
 @click.option("--batch", type=values.counts, default="1", help="Rows per request, like 1 or 1,4,16.")
-@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http")
+@click.option(
+    "--protocol", type=click.Choice(["http", "grpc"]), default="http", help="Protocol to ask Triton by."
+)
 @click.option("--shared-memory", is_flag=True, help="Hand the inputs over in shared memory.")
 @click.option(
     "--through",
@@ -60,14 +65,14 @@ def bench() -> None:
     default="triton",
     help="Ask Triton, or the web app's POST /predict.",
 )
-@click.option("--data", "folder", type=FOUND, help="A folder of examples, or an .npz by input.")
-@click.option("--rows", "count", default=32, type=POSITIVE, help="How many inputs.")
-@click.option("--seed", default=5, help="Of the inputs that are made up.")
-@click.option("--photo-size", "size", type=values.size, default="400x300", help="Of the drawn photos.")
+@click.option("--data", "folder", type=FOUND, help="Folder of examples, or an .npz by input.")
+@click.option("--rows", "count", default=32, type=POSITIVE, help="Number of inputs to send.")
+@click.option("--seed", default=5, help="Seed of generated inputs.")
+@click.option("--photo-size", "size", type=values.size, default="400x300", help="Size of generated photos.")
 @click.option(
     "--reference",
     type=FOUND_FILE,
-    help="An ONNX file whose answers without a server are the right ones.  [default: rows asked alone]",
+    help="Compare with this ONNX file's answers.  [default: rows asked alone]",
 )
 @measuring
 def run(
@@ -80,7 +85,7 @@ def run(
     shared_memory: bool,
     through: Any,
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     save: Path | None,
     as_json: bool,
     **data: Any,
@@ -99,7 +104,7 @@ def run(
         raise UsageError(
             "--concurrency keeps requests in flight and --rate sends them by the clock: give one"
         )
-    demands = [
+    loads = [
         LoadSpec(model, level, arrivals if rate else "closed", rows, protocol, shared_memory, through)
         for rows in batch
         for level in rate or concurrency or (1,)
@@ -107,27 +112,27 @@ def run(
     with bar(f"bench {model}") as tick:
         tick(0.0, "asking every row alone")
         workload = sweep.prepare(model, target, DataSource(**data), through=through)
-        points, refused = sweep.run(workload, demands, target, effort, on_step=tick)
-    loads = str(demands[0]) if len(demands) == 1 else f"{demands[0]} to {demands[-1]}"
-    title = f"{model}: {loads}"
+        points, refused = sweep.run(workload, loads, target, options, on_step=tick)
+    span = str(loads[0]) if len(loads) == 1 else f"{loads[0]} to {loads[-1]}"
+    title = f"{model}: {span}"
     finish(sweep.bench(title, command_line(), workload.rows.about, points, refused), save, as_json)
 
 
 @bench.command()
 @click.argument("name")
-@click.option("--turns", default=1, type=POSITIVE, help="How often all is run.")
-@click.option("--model", help="queue-delay: the model whose delay changes.  [default: food_classifier_onnx]")
-@click.option("--rows", "count", default=32, type=click.IntRange(2), help="How many inputs.")
-@click.option("--data", type=FOUND, help="A folder of examples instead of drawn ones.")
+@click.option("--turns", default=1, type=POSITIVE, help="Number of times to measure every config.")
+@click.option("--model", help="Model of queue-delay, whose delay changes.  [default: food_classifier_onnx]")
+@click.option("--rows", "count", default=32, type=click.IntRange(2), help="Number of inputs to send.")
+@click.option("--data", type=FOUND, help="Folder of examples to send instead of generated ones.")
 @click.option(
     "--write",
     type=FOUND_FOLDER,
-    help="Folder with labs.md, whose part of this scenario is rewritten, such as docs.",
+    help="Folder with labs.md, such as docs, in which to rewrite the part of this scenario.",
 )
 @click.option(
     "--resume",
     type=FOLDER,
-    help="Keep each config's points in this folder, and go on from those that are there.",
+    help="Keep the points of each config in this folder, and skip those that are there already.",
 )
 @measuring
 def scenario(
@@ -139,7 +144,7 @@ def scenario(
     write: Path | None,
     resume: Path | None,
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     **output: Any,
 ) -> None:
     """Run the exercise NAME of a known lab on the running server, and say what it shows here.
@@ -147,7 +152,7 @@ def scenario(
     \b
     food         one instance, client batches, dynamic batching, 2 and 4 instances, ONNX, ONNX scaled
     digits       instance counts, queue delays on a model that cannot batch and on one that can
-    queue-delay  how long a request may wait for company
+    queue-delay  how long a request may wait for more requests
     gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
     foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
     translator   a loop of words in the client, in BLS and in process (on a server of its own)
@@ -168,7 +173,7 @@ def scenario(
         result = running.run(
             chosen,
             target,
-            effort,
+            options,
             rows,
             turns=turns,
             command=command_line(),
@@ -181,82 +186,14 @@ def scenario(
     finish(result, **output)
 
 
-@bench.command()
-@click.argument("repository", metavar="MODEL_REPOSITORY", type=FOLDER)
-@click.argument("log", metavar="LOG_DIRECTORY", type=FOLDER)
-@click.argument("architecture", metavar="ARCHITECTURE")
-@click.argument("checkpoint", metavar="[CHECKPOINT]", type=FOUND_FILE, required=False)
-@click.option("--formats", default="ts-script,onnx", help=f"Of {', '.join(deploying.FORMATS)}.")
-@click.option("--fp16", "half", is_flag=True, help="Half precision, which few CPUs are faster with.")
-@click.option("--batches", type=values.counts, default="1,2,4,8,16,32,64", help="Pictures a request.")
-@click.option("--concurrency", "levels", type=values.counts, default="1,2,4,8,16,32,64,128,256")
-@click.option("--engines", type=values.counts, default="1,2", help="Instances.")
-@click.option("--delays", "delays_us", type=values.durations, default="0", help="Of dynamic batching.")
-@click.option("--rows", type=click.IntRange(2), default=16, help="How many different pictures are sent.")
-@click.option("--write", type=FOUND_FOLDER, help="Folder for its page in Markdown, such as docs.")
-@measuring
-def deployer(
-    repository: Path,
-    log: Path,
-    formats: str,
-    write: Path | None,
-    target: Addresses,
-    effort: MeasureOptions,
-    save: Path | None,
-    as_json: bool,
-    **plan: Any,
-) -> None:
-    """Deploy ARCHITECTURE in every format and measure each, as NVIDIA's benchmark.sh does.
-
-    Static batching with several pictures a request, dynamic batching with single pictures and many requests
-    at a time. What was measured is kept in LOG_DIRECTORY: the same command goes on where it was stopped.
-    It asks the running stack if that serves MODEL_REPOSITORY, else a Triton of its own.
-
-    \b
-    gourmet bench deployer repository logs resnext101-32x4d model_checkpoint
-    gourmet bench deployer repository logs torchvision:resnet18 --batches 1,8 --concurrency 1,8 --engines 1
-    """
-    chosen = tuple(formats.split(","))
-    if unknown := [form for form in chosen if form not in deploying.FORMATS]:
-        raise UsageError(f"--formats has {unknown[0]!r}; there are {', '.join(deploying.FORMATS)}")
-    named = click.get_current_context().get_parameter_source("url") != click.core.ParameterSource.DEFAULT
-    running = target if named or serving_url(repository) else None
-    with bar(f"bench {plan['architecture']}") as tick:
-        result = deploying.run(
-            deploying.Plan(repository=repository, log=log, formats=chosen, **plan),
-            running,
-            effort,
-            command=command_line(),
-            on_step=tick,
-        )
-    if not result.points:
-        raise validity.Untrusted("; ".join(map(str, result.refused)))
-    deploying.save(result, save or log)
-    if write:
-        page = write / f"deployer-{plan['architecture'].replace(':', '-')}.md"
-        deploying.write_markdown(result, page)
-        click.echo(f"wrote {page}", err=True)
-    if as_json:
-        click.echo(results.as_json(result), nl=False)
-    else:
-        for title, found in deploying.tables(result.points):
-            click.echo(title)
-            table(*found)
-        table(*deploying.choices(result.points))
-        click.echo(f"saved in {save or log}: open {save or log}/index.html")
-    for refused in result.refused:
-        click.echo(str(refused), err=True)
-
-
 @bench.command(context_settings=_PASSED_ON)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """The backend against raw ONNX Runtime, and model.py against a reference lab's.
+    """Compare the backend with raw ONNX Runtime, and model.py with a reference lab's.
 
-    The scenario of that name with its usual options, which others may follow. It takes about three minutes a
-    turn; on a machine that does something else at the same time the ratios still mean something, the rest
-    does not.
+    Run the scenario of that name with its usual options, to which others may be added. It takes about three
+    minutes a turn. On a machine that is busy with something else, only the ratios are valid.
     """
     # A busy machine's windows may never agree; the spread over the turns says how much they differ.
     usual = ("--turns=3", "--rows=64", "--window=2", "--windows=3", "--steady=30")
@@ -268,7 +205,7 @@ def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """Ours, FastAPI, LitServe, BentoML and no server at all, on the same photos (benchmarks/peers)."""
+    """Compare with FastAPI, LitServe, BentoML and no server, on the same photos (benchmarks/peers)."""
     _run_beside(ctx, "peers", arguments)
 
 
@@ -276,12 +213,12 @@ def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def generation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """A translator's loop: its engines, and what others would do instead (benchmarks/generation)."""
+    """Measure a translator's loop: its engines, and the alternatives (benchmarks/generation)."""
     _run_beside(ctx, "generation", arguments)
 
 
 def _run_beside(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> None:
-    """A program beside the package, which only a checkout has."""
+    """Run a program that only a checkout has, beside the package."""
     program = PROGRAMS / name
     if not program.is_dir():
         raise UsageError(f"no {program} found: run this in a checkout")
@@ -291,8 +228,8 @@ def _run_beside(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> No
 @bench.command()
 @click.argument("before", type=FOUND)
 @click.argument("now", type=FOUND)
-@click.option("--noise", default=5.0, help="Percent by which two runs may differ.")
-@click.option("--save", type=FILE, help="An HTML page of it.")
+@click.option("--noise", default=5.0, help="Percent by which two equal runs may differ.")
+@click.option("--save", type=FILE, help="Write the comparison as an HTML page.")
 @json_option
 def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: bool) -> None:
     """Compare two saved runs, folders or JSON files; fail where NOW is slower beyond noise."""
@@ -315,7 +252,7 @@ def compare(before: Path, now: Path, noise: float, save: Path | None, as_json: b
 @json_option
 @click.argument("folder", type=FOLDER, default=storage.DEFAULT)
 def list_(as_json: bool, folder: Path) -> None:
-    """The saved runs, the latest first."""
+    """List the saved runs, the latest first."""
     headings = ("folder", "when", "title", "points")
     rows = [(str(path), each.when, each.title, str(len(each.points))) for path, each in storage.saved(folder)]
     if as_json:

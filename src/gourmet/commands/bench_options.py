@@ -30,16 +30,18 @@ def _share(_ctx: click.Context, _param: click.Parameter, percent: float) -> floa
 def measuring(command: F) -> F:
     """Where to ask, how long to look and what to put up with, and where the run is kept and how it is shown.
 
-    The command gets a `target`, an `effort`, `save` and `as_json`.
+    The command gets a `target`, `options`, `save` and `as_json`.
     """
 
-    @url_option("Triton's HTTP.")
-    @click.option("--grpc-url", help="Triton's gRPC.  [default: the running stack's, or localhost:8001]")
-    @click.option("--app-url", help="The web app.  [default: the running stack's, or localhost:5000]")
-    @click.option("--window", "window_s", default=1.0, help="Seconds a window.")
-    @click.option("--windows", default=5, type=click.IntRange(2), help="How many.")
-    @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds not measured.")
-    @click.option("--attempts", default=3, type=POSITIVE, help="When disturbed.")
+    @url_option("Triton's HTTP address.")
+    @click.option(
+        "--grpc-url", help="Triton's gRPC address.  [default: the running stack's, or localhost:8001]"
+    )
+    @click.option("--app-url", help="Web app's address.  [default: the running stack's, or localhost:5000]")
+    @click.option("--window", "window_s", default=1.0, help="Length of a window in seconds.")
+    @click.option("--windows", default=5, type=click.IntRange(2), help="Number of windows of a measurement.")
+    @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds of load before the first window.")
+    @click.option("--attempts", default=3, type=POSITIVE, help="Tries of a disturbed measurement.")
     @click.option(
         "--steady", "steadiness", default=10.0, callback=_share, help="Percent by which windows may differ."
     )
@@ -48,7 +50,7 @@ def measuring(command: F) -> F:
         "errors_allowed",
         default=0.0,
         callback=_share,
-        help="Percent of requests; counted apart.",
+        help="Percent of requests that may fail.",
     )
     @click.option(
         "--client",
@@ -56,15 +58,15 @@ def measuring(command: F) -> F:
         default="auto",
         help="auto: perf_analyzer for closed loops at Triton, ours for the rest.",
     )
-    @click.option("--save", type=FOLDER, help="Folder for the run.  [default: a new one under runs]")
+    @click.option("--save", type=FOLDER, help="Folder to save the run in.  [default: a new one under runs]")
     @json_option
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **given: Any) -> Any:
         stack = stack_at(url)
         grpc_url = grpc_url or (stack.grpc_url if stack else Addresses.grpc_url)
         app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or Addresses.app_url
-        effort = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
-        return command(*args, target=Addresses(url, grpc_url, app_url), effort=effort, **given)
+        options = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
+        return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **given)
 
     return measured  # type: ignore[return-value]
 
@@ -101,6 +103,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def command_line() -> str:
-    """What was typed, for the reader of a report who wants to do it again."""
+    """The command that was typed, so that the reader of a report can repeat it."""
     words = sys.argv[1:] if Path(sys.argv[0]).name == "gourmet" else []
     return shlex.join(["gourmet", *words])

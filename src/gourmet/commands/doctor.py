@@ -44,8 +44,10 @@ def examine(subject: Examined) -> Iterator[tuple[str, Finding]]:
 
 @click.command()
 @repositories_option(found=True)
-@url_option("Triton's HTTP address; given, it must answer.  [default: the running stack's]", required=False)
-@click.option("--host", default="127.0.0.1", help="Address whose ports are looked at.")
+@url_option(
+    "Triton's HTTP address; if given, it must answer.  [default: the running stack's]", required=False
+)
+@click.option("--host", default="127.0.0.1", help="Address whose ports to check.")
 @port_options(found=True)
 @json_option
 def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:

@@ -40,10 +40,12 @@ def trained_options(command: Command) -> Command:
             "--architecture",
             default="",
             show_default=False,
-            help="Of weights that others trained, as in torchvision:resnet18.",
+            help="Network of weights that others trained, like torchvision:resnet18.",
         ),
         click.option("--data", type=PATH, help="Labelled examples.  [default: those of training]"),
-        click.option("--weights", type=PATH, help="[default: runs/SYSTEM/last.safetensors]"),
+        click.option(
+            "--weights", type=PATH, help="Trained weights.  [default: runs/SYSTEM/last.safetensors]"
+        ),
     ):
         command = option(command)
     return command

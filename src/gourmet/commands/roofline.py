@@ -30,20 +30,25 @@ def _dim(text: str) -> tuple[str, int]:
 
 @click.command()
 @click.argument("model")
-@click.option("--batch", default=1, type=POSITIVE, help="Rows at a time.")
+@click.option("--batch", default=1, type=POSITIVE, help="Number of rows at a time.")
 @click.option(
     "--gpu",
     "gpus",
     multiple=True,
     type=click.Choice(list(machines.GPUS), case_sensitive=False),
-    help="Also against this GPU's published figures.",
+    help="Compare with the published figures of this GPU too.",
 )
-@click.option("--no-machine", is_flag=True, help="Leave this machine out, and so the measuring; with --gpu.")
+@click.option("--no-machine", is_flag=True, help="Do not measure this machine; needs --gpu.")
 @click.option(
-    "--dim", "dims", multiple=True, type=_dim, metavar="NAME=N", help="A free dimension, like sequence=32."
+    "--dim",
+    "dims",
+    multiple=True,
+    type=_dim,
+    metavar="NAME=N",
+    help="Set a free dimension, like sequence=32.",
 )
-@click.option("--top", default=12, type=POSITIVE, help="Layers to list.")
-@click.option("--picture", type=FILE, help="Draw it into this SVG file.")
+@click.option("--top", default=12, type=POSITIVE, help="Number of layers to list.")
+@click.option("--picture", type=FILE, help="Draw the roofline into this SVG file.")
 @json_option
 def roofline(
     model: str,

@@ -18,13 +18,13 @@ from gourmet.tuning.search import tune as search
 
 @click.command()
 @click.argument("model")
-@click.option("--p95", "p95_us", type=goal, help="The p95 that must not be passed, like 50ms.")
+@click.option("--p95", "p95_us", type=goal, help="Highest p95 that is allowed, like 50ms.")
 @click.option(
     "--goal",
     "kind",
     type=click.Choice(["throughput", "latency"]),
     default="throughput",
-    help="Most rows a second at any of the loads, or the lowest p95 at the heaviest.",
+    help="Look for most rows a second at any load, or for the lowest p95 at the heaviest.",
 )
 @click.option(
     "--concurrency",
@@ -32,19 +32,34 @@ from gourmet.tuning.search import tune as search
     type=levels,
     help="Requests kept in flight, like 4 or 1,4,16.  [default: 1, 2 a CPU, 8 a CPU; for latency 2 a CPU]",
 )
-@click.option("--batch", default=1, type=POSITIVE, help="Rows per request.")
-@click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http")
-@click.option("--instances", type=counts, help="To try.  [default: 1, 2, 4, … up to 2 a CPU]")
-@click.option("--threads", type=counts, help="Of each, to try.  [default: the CPUs shared out, and 1]")
-@click.option("--max-batches", type=counts, help="To try.  [default: the present one, and what fills]")
+@click.option("--batch", default=1, type=POSITIVE, help="Number of rows per request.")
 @click.option(
-    "--delays", "delays_us", type=durations, help="To try.  [default: 100us,1ms,5ms, below half of --p95]"
+    "--protocol", type=click.Choice(["http", "grpc"]), default="http", help="Protocol to ask Triton by."
 )
-@click.option("--preferred", type=counts, help="Sizes to try.  [default: half and a quarter of the load]")
-@click.option("--turns", default=5, type=click.IntRange(2), help="Against the present one.")
+@click.option("--instances", type=counts, help="Instance counts to try.  [default: 1, 2, 4, … up to 2 a CPU]")
+@click.option(
+    "--threads", type=counts, help="Threads per instance to try.  [default: the CPUs shared out, and 1]"
+)
+@click.option(
+    "--max-batches",
+    type=counts,
+    help="Largest batches to try.  [default: the present one, and what fills]",
+)
+@click.option(
+    "--delays",
+    "delays_us",
+    type=durations,
+    help="Queue delays to try.  [default: 100us,1ms,5ms, below half of --p95]",
+)
+@click.option(
+    "--preferred",
+    type=counts,
+    help="Preferred sizes to try.  [default: half and a quarter of the load]",
+)
+@click.option("--turns", default=5, type=click.IntRange(2), help="Turns against the present config.")
 @click.option("--apply", is_flag=True, help="Load the best config, if it beats the present one in turns.")
-@click.option("--data", type=FOUND, help="A folder of photos, or an .npz.")
-@click.option("--rows", "count", default=16, type=click.IntRange(2), help="Inputs.")
+@click.option("--data", type=FOUND, help="Folder of examples, or an .npz by input.")
+@click.option("--rows", "count", default=16, type=click.IntRange(2), help="Number of inputs to send.")
 @measuring
 def tune(
     model: str,
@@ -52,10 +67,10 @@ def tune(
     data: Path | None,
     count: int,
     target: Any,
-    effort: Any,
+    options: Any,
     save: Path | None,
     as_json: bool,
-    **wished: Any,
+    **request: Any,
 ) -> None:
     """Find the best config of the served MODEL on this machine, with the reason.
 
@@ -67,10 +82,10 @@ def tune(
     gourmet tune food_classifier_onnx --p95 50ms
     gourmet tune digits --goal latency --concurrency 1 --apply
     """
-    wish = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **wished)
+    wanted = results.TuneRequest(model, p95_ms=p95_us and p95_us / 1000, **request)
     with bar(f"tune {model}") as tick:
         rows = DataSource(count, folder=data)
-        found = search(wish, target, effort, rows, command=command_line(), on_step=tick)
+        found = search(wanted, target, options, rows, command=command_line(), on_step=tick)
     folder = report.save(found, save)
     if as_json:
         click.echo(results.as_json(found), nl=False)

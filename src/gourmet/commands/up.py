@@ -45,8 +45,8 @@ def _help() -> str:
 @click.command(help=_help())
 @click.option("--host", default="127.0.0.1", help="Address that the web app listens on.")
 @port_options()
-@click.option("--workers", default=2, type=POSITIVE, help="Web processes.")
-@click.option("--threads", default=4, type=POSITIVE, help="Photos each works on at once.")
+@click.option("--workers", default=2, type=POSITIVE, help="Number of web processes.")
+@click.option("--threads", default=4, type=POSITIVE, help="Number of photos that each works on at once.")
 @click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()
 @click.option(
@@ -61,7 +61,7 @@ def _help() -> str:
     type=click.IntRange(0),
     default=0,
     metavar="MB",
-    help="Remember answers, for models whose config asks for it.",
+    help="Cache answers of models whose config asks for it.",
 )
 @click.option(
     "--unlocked",
@@ -70,7 +70,7 @@ def _help() -> str:
 )
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
 @click.option("--web-only", is_flag=True, help="Start the web app for a Triton that runs already.")
-@click.option("-v", "--verbose", is_flag=True, help="Every line of Triton's log, with where it comes from.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every line of Triton's log with its source.")
 def up(
     host: str,
     port: int,
