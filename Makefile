@@ -55,10 +55,11 @@ test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack; w
 test-containers: setup-dev ## Build the images, bring the CPU stack up and classify a photo through it
 	$(PYTEST) tests/containers --timeout 2400 $(ARGS)
 
-check: setup-dev ## Lint, check the format and the types
+check: setup-dev ## Lint, check the format, the types and which package imports which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	@# Every model and backend is a program of its own, and all call themselves "model".
 	@for folder in $(MODEL_FOLDERS); do echo "mypy $$folder"; MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
 
@@ -108,4 +109,4 @@ $(VENV)/.ready-hard: $(VENV)/.ready-dev requirements/fuzz.txt
 	@touch $@
 
 clean: ## Remove the virtual environment, caches and local runs
-	rm -rf $(VENV) *.egg-info runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) *.egg-info runs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
