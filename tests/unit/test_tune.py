@@ -37,7 +37,7 @@ def around(running: dict[str, Any] = RUNNING, **more: Any) -> Space:
     return Space(running, TuneRequest("m", **{"cpus": 2, "levels": (16,), **more}))
 
 
-def wish(p95_ms: float | None, kind: Any = "throughput") -> TuneRequest:
+def request(p95_ms: float | None, kind: Any = "throughput") -> TuneRequest:
     return TuneRequest("m", kind, p95_ms, levels=(8,), cpus=2)
 
 
@@ -167,16 +167,16 @@ def test_what_these_settings_do_not_describe_is_not_tuned(more: dict[str, Any]) 
 
 
 def test_the_goal_chooses_the_load_and_ranks_what_misses_it_last() -> None:
-    goal = wish(50)
+    goal = request(50)
     fast, slow = point(200, 60), point(100, 20, level=1)
     assert goal.best([fast, slow]) is slow
     assert goal.rank([slow]) > goal.rank([fast]) > goal.rank([point(900, 70)]) > goal.rank([])
-    assert wish(None, "latency").best([slow, fast]) is fast  # at the heaviest load
+    assert request(None, "latency").best([slow, fast]) is fast  # at the heaviest load
 
 
 @pytest.mark.parametrize(("kind", "gain"), [("throughput", 2.0), ("latency", 0.5)])
 def test_the_gain_is_of_what_is_wanted(kind: Any, gain: float) -> None:
-    found = wish(None, kind).gain(point(200, 20), point(100, 10))
+    found = request(None, kind).gain(point(200, 20), point(100, 10))
     assert found.value == pytest.approx(gain)
     assert found.low is not None
     assert found.low < gain
@@ -187,18 +187,18 @@ def test_the_front_is_what_nothing_beats_in_both() -> None:
     assert report.front([*kept, point(150, 40), point(90, 10)]) == kept
 
 
-def duel(ours: Point, theirs: Point, **more: Any) -> Confirmation:
+def confirmation(ours: Point, theirs: Point, **more: Any) -> Confirmation:
     return Confirmation(
         ours,
         theirs,
-        wish(None).gain(ours, theirs),
+        request(None).gain(ours, theirs),
         **{"keeps": True, **more},
     )
 
 
 def test_the_reason_is_that_more_ran_at_a_time() -> None:
     ours = point(200, 10, "two", usage=Usage(0.1, 1.95))
-    said = report.sentence(wish(50), "better", Trial("two", {}, "long"), duel(ours, point()))
+    said = report.sentence(request(50), "better", Trial("two", {}, "long"), confirmation(ours, point()))
     assert "“two” reaches 200 rows/s with a p95 of 10 ms at c=8, 2.00 (1.9" in said
     assert "1.0 executions run at a time instead of 0.5 (1.9 of 2 cores busy instead of 1.0, all that" in said
     assert said.count(".  ") == 0
@@ -217,18 +217,18 @@ def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
 
 
 def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
-    tie = duel(point(101, 10, "other"), point())
+    tie = confirmation(point(101, 10, "other"), point())
     assert not tie.won
-    said = report.sentence(wish(50), "better", Trial("other", {}, "long"), tie)
+    said = report.sentence(request(50), "better", Trial("other", {}, "long"), tie)
     assert said.startswith("The present config stays: ")
     assert said.endswith("which may be noise.")
-    assert not duel(point(200, 90, "other"), point(), keeps=False).won
-    assert duel(point(90, 10, "other"), point(100, 99), only_ours=True).won
+    assert not confirmation(point(200, 90, "other"), point(), keeps=False).won
+    assert confirmation(point(90, 10, "other"), point(100, 99), only_ours=True).won
 
 
 def test_what_the_interval_excludes_is_not_called_noise() -> None:
-    worse = duel(point(80, 10, "other"), point())
-    said = report.sentence(wish(None), "no better", Trial("other", {}, "long"), worse)
+    worse = confirmation(point(80, 10, "other"), point())
+    said = report.sentence(request(None), "no better", Trial("other", {}, "long"), worse)
     assert worse.gain.high is not None
     assert worse.gain.high < 1
     assert said.endswith("which is worse.")
@@ -241,9 +241,9 @@ def tuning(verdict: Any, **more: Any) -> Tuning:
         Trial("other", changed(RUNNING, batching(2, 1, 100)), "long", (ours,)),
         Trial("broken", RUNNING, "coarse", refused="it would not load"),
     )
-    goal = wish(50)
+    goal = request(50)
     bench = Bench("t", "gourmet tune m", "2026-01-01T00:00:00+00:00", {}, "rows", (ours, point()))
-    fought = duel(ours, point())
+    fought = confirmation(ours, point())
     return Tuning(goal, ("a few",), trials, "other", fought, verdict, "Because " * 40, bench, **more)
 
 
@@ -279,17 +279,17 @@ def test_the_picture_shows_goal_front_and_both_sides() -> None:
     drawn = report.pareto(tuning("better"))
     for words in ("goal: p95 of at most 50 ms", "other c=8: 200 rows/s", "present c=8: 100 rows/s"):
         assert words in drawn
-    lone = replace(tuning("out of reach"), duel=None, best=PRESENT)
+    lone = replace(tuning("out of reach"), confirmation=None, best=PRESENT)
     assert "<svg" in report.pareto(lone)
 
 
-def test_the_page_says_where_the_time_goes_of_a_duel_and_why_to_believe_it(tmp_path: Path) -> None:
+def test_the_page_says_where_the_time_goes_of_both_sides_and_why_to_believe_it(tmp_path: Path) -> None:
     report.save(tuning("better"), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert page.count("<svg") == 3
     assert "Where the time goes" in page
     assert "Why to believe them" in page
-    report.save(replace(tuning("undecided"), duel=None), tmp_path)
+    report.save(replace(tuning("undecided"), confirmation=None), tmp_path)
     assert (tmp_path / "index.html").read_text().count("<svg") == 1
 
 
@@ -305,7 +305,7 @@ def test_the_page_says_where_the_time_goes_of_a_duel_and_why_to_believe_it(tmp_p
         (["--turns", "1"], "is not in the range"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(arguments: list[str], says: str) -> None:
+def test_a_goal_that_makes_no_sense_is_refused(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(main, ["tune", "m", *arguments])
     assert result.exit_code == 2
     assert says in result.output

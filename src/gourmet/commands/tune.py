@@ -93,9 +93,9 @@ def tune(
         table(report.HEADINGS, list(report.rows(found)))
         for words in found.searched:
             click.echo(f"· {words}")
-        if found.duel:
+        if found.confirmation:
             click.echo("In turns against the present config:")
-            table(report.HEADINGS, report.duel_rows(found))
+            table(report.HEADINGS, report.confirmation_rows(found))
         click.echo(found.sentence)
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")

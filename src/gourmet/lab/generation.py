@@ -59,13 +59,13 @@ def measured(
     url: str, model: str, through: Through, system: str = "", *, levels: Sequence[int], seconds: float
 ) -> list[Point]:
     """A point for each number of clients, every answer checked; `system` where the model names none."""
-    target, effort = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5, client="gourmet")
+    target, options = Addresses(url), MeasureOptions(seconds / 2, 2, 0.5, steadiness=0.5, client="gourmet")
     data = DataSource(_EXAMPLES, _SEED)
 
     def measure() -> list[Point]:
         workload = sweep.prepare(model, target, data, through=through, stepped=system)
         loads = [LoadSpec(model, level, through=through) for level in levels]
-        return [sweep.measure(workload, load, target, effort) for load in loads]
+        return [sweep.measure(workload, load, target, options) for load in loads]
 
     # In a thread, since a notebook's own has a loop of events already.
     with ThreadPoolExecutor(1) as pool:

@@ -115,15 +115,15 @@ _LATENCIES: Final = 10
 _LONGEST_S: Final = 10.0
 
 
-def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions) -> Point:
+def measure(workload: Workload, demand: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     """The point that perf_analyzer measures; raises Untrusted."""
     # perf_analyzer looks at no answer, so the same load comes from us first, every answer checked.
-    first = replace(effort, warm_up_s=0.0, windows=1, window_s=max(0.5, effort.warm_up_s))
+    first = replace(options, warm_up_s=0.0, windows=1, window_s=max(0.5, options.warm_up_s))
     traffic, checks = checked_traffic(workload, demand, target, first)
     due, _, done = traffic.arrays()
     latency_s = float((done - due).mean()) if done.size else 0.0
     # As asked, and long enough that the requests that a window cuts through do not matter.
-    window_s = max(effort.measure_s / _WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
+    window_s = max(options.measure_s / _WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
     probe = ServerProbe(target, demand)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
         load = PerfLoad(
@@ -132,7 +132,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
             input_data=for_perf_analyzer(workload.rows, Path(folder) / "rows.json"),
             window_ms=round(1000 * window_s),
             max_windows=2 * _WINDOWS + 2,
-            stability_percent=100 * effort.steadiness,
+            stability_percent=100 * options.steadiness,
         )
         got = profile(load, probe.look)
     counted = probe.counted
@@ -153,7 +153,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         usage=probe.usage(got.client_cores),
         checks=(
             *checks,
-            validity.steady(got.windows, stats.unsteadiness(rates), 2 * effort.steadiness),
+            validity.steady(got.windows, stats.unsteadiness(rates), 2 * options.steadiness),
             validity.rate_counted(
                 counted.rows / probe.seconds, measured.rows_per_s, demand.level, got.requests
             ),

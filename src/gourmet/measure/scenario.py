@@ -143,7 +143,7 @@ class ArmResult:
 def run(
     scenario: Scenario,
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     data: DataSource,
     *,
     turns: int = 1,
@@ -157,7 +157,13 @@ def run(
     """
     results: list[ArmResult] = []
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
-    plan = {"scenario": scenario.name, "turns": turns, "arms": scenario.arms, "data": data, "options": effort}
+    plan = {
+        "scenario": scenario.name,
+        "turns": turns,
+        "arms": scenario.arms,
+        "data": data,
+        "options": options,
+    }
     store = ResultStore(resume, plan, ArmResult)
     with scenario.server() if scenario.server else nullcontext(target) as asked:
         on_step(0.0, "asking every row alone")
@@ -181,7 +187,7 @@ def run(
                     on_arm(0.0, f"loading {arm.name}")
                     load(asked, arm.model, config_of(running[arm.model], arm))
                     points, refused = sweep.run(
-                        workloads[arm.asks], arm.demands, asked, effort, arm.name, on_arm
+                        workloads[arm.asks], arm.demands, asked, options, arm.name, on_arm
                     )
                     result = ArmResult(tuple(points), tuple(refused), tuple(beside))
                     store.put(result, turn, arm.name)

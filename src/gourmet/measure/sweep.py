@@ -66,7 +66,7 @@ def run(
     workload: Workload,
     demands: Iterable[LoadSpec],
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
 ) -> tuple[list[Point], list[Rejection]]:
@@ -81,27 +81,27 @@ def run(
         name = f"{arm or demand.model} {demand}"
         on_step(place / len(wanted), name)
         try:
-            points.append(measure(workload, demand, target, effort, arm))
+            points.append(measure(workload, demand, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
             refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
     return points, refused
 
 
 def measure(
-    workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions, arm: str = ""
+    workload: Workload, demand: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
-    task.check_possible(demand, workload.rows, effort)
+    task.check_possible(demand, workload.rows, options)
     with triton(target.url) as client:
         config = client.get_model_config(demand.model)
-    ours = effort.client == "gourmet" or task.only_ours(demand, workload.rows, effort)
+    ours = options.client == "gourmet" or task.only_ours(demand, workload.rows, options)
     client_measures = async_client.measure if ours else perf_analyzer.measure
-    for attempt in range(1, effort.attempts + 1):
+    for attempt in range(1, options.attempts + 1):
         try:
-            point = client_measures(workload, demand, target, effort)
+            point = client_measures(workload, demand, target, options)
             return replace(point, arm=arm or demand.model, attempts=attempt, config=config)
         except validity.Disturbed:
-            if attempt == effort.attempts:
+            if attempt == options.attempts:
                 raise
     raise AssertionError("an attempt returns or raises")
 

@@ -110,7 +110,7 @@ def wire_for(target: Addresses, demand: LoadSpec, rows: InputRows, regions: Any 
     return (transports.StreamedHttp if streamed else transports.TritonHttp)(target.url, *what)
 
 
-def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> None:
+def check_possible(demand: LoadSpec, rows: InputRows, options: MeasureOptions) -> None:
     """Raise UsageError for what cannot be asked."""
     if demand.batch > 1 and not rows.batched:
         raise UsageError(f"{demand.model} takes one input a request (max_batch_size 0): drop --batch")
@@ -123,20 +123,20 @@ def check_possible(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) ->
             f"{demand.model} answers in pieces (it is decoupled), one row a request: no --batch, "
             "no --shared-memory"
         )
-    if effort.client == "perf-analyzer" and only_ours(demand, rows, effort):
+    if options.client == "perf-analyzer" and only_ours(demand, rows, options):
         raise UsageError(
             "perf_analyzer measures closed loops at Triton with whole answers, and gives up at the first "
             "error: use --client gourmet for rates, streamed answers, the app and --allow-errors"
         )
 
 
-def only_ours(demand: LoadSpec, rows: InputRows, effort: MeasureOptions) -> bool:
+def only_ours(demand: LoadSpec, rows: InputRows, options: MeasureOptions) -> bool:
     """perf_analyzer does closed loops at Triton; the rest, and whatever may fail, is ours."""
     return (
         rows.info.decoupled
         or demand.arrivals != "closed"
         or demand.through != "triton"
-        or effort.errors_allowed > 0
+        or options.errors_allowed > 0
     )
 
 

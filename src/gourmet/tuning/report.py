@@ -41,30 +41,32 @@ _WORTH_NAMING: Final = 0.03
 _FULL: Final = 0.9
 
 
-def sentence(wish: TuneRequest, verdict: Verdict, best: Trial, duel: Confirmation | None) -> str:
+def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: Confirmation | None) -> str:
     if verdict == "out of reach":
-        return _out_of_reach(wish, best)
+        return _out_of_reach(request, best)
     if verdict == "undecided":
         return (
             f"The present config stays: “{best.name}” could not be compared with it, since too few turns "
             "could be believed; wait until nothing else runs here, or use a longer --window."
         )
-    if duel is None:
+    if confirmation is None:
         return "The present config stays: no other could be measured."
-    ours, theirs = duel.ours, duel.theirs
+    ours, theirs = confirmation.ours, confirmation.theirs
     figures = f"“{best.name}” reaches {_reached(ours)}"
-    if wish.kind == "throughput":
-        against = f"{duel.gain:.2f} times the throughput of the present config ({_reached(theirs)})"
+    if request.kind == "throughput":
+        against = f"{confirmation.gain:.2f} times the throughput of the present config ({_reached(theirs)})"
     else:
-        against = f"a p95 {duel.gain:.2f} times as short as that of the present config ({_reached(theirs)})"
-    if not duel.won:
+        against = (
+            f"a p95 {confirmation.gain:.2f} times as short as that of the present config ({_reached(theirs)})"
+        )
+    if not confirmation.won:
         # Noise is only what the interval does not exclude.
-        why_not = "which is worse" if below(duel.gain, 1) else "which may be noise"
-        why_not = why_not if duel.keeps else "its p95 does not keep the goal"
+        why_not = "which is worse" if below(confirmation.gain, 1) else "which may be noise"
+        why_not = why_not if confirmation.keeps else "its p95 does not keep the goal"
         return f"The present config stays: the best found, {figures}, {against}, {why_not}."
-    if duel.only_ours:
+    if confirmation.only_ours:
         against += f", which misses the goal with a p95 of at least {min(p95s(theirs)):.3g} ms in every turn"
-    return f"{figures}, {against}, because {because(ours, theirs, wish.cpus)}."
+    return f"{figures}, {against}, because {because(ours, theirs, request.cpus)}."
 
 
 def because(ours: Point, theirs: Point, cpus: int) -> str:
@@ -111,19 +113,19 @@ def _reached(point: Point) -> str:
     return f"{point.rows_per_s.value:.4g} rows/s with {p95} at {point.demand}"
 
 
-def _out_of_reach(wish: TuneRequest, best: Trial) -> str:
+def _out_of_reach(request: TuneRequest, best: Trial) -> str:
     point = nearest(best.points)
     name = "the present one" if best.name == PRESENT else f"“{best.name}”"
     most, ms = max(vars(point.split_ms).items(), key=lambda part: float(part[1]))
     return (
-        f"No config that was tried reaches a p95 of {wish.p95_ms:g} ms; the nearest is {name}, which "
+        f"No config that was tried reaches a p95 of {request.p95_ms:g} ms; the nearest is {name}, which "
         f"reaches {_reached(point)}; {ms / point.latency_ms.mean:.0%} of its mean is {most}."
     )
 
 
 def save(tuning: Tuning, folder: Path | None = None) -> Path:
     """Write page, picture, JSON and, where there is one to recommend, the config.pbtxt."""
-    folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.wish.model))
+    folder = folder or Path("runs", "tune", folder_name(tuning.bench.when, tuning.request.model))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(as_json(tuning))
     (folder / "pareto.svg").write_text(pareto(tuning))
@@ -137,18 +139,17 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
 
 def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
     """Every config at the load that it would be run at, the best first."""
-    wish = tuning.wish
-    for trial in sorted(tuning.trials, key=lambda each: wish.rank(each.points), reverse=True):
+    request = tuning.request
+    for trial in sorted(tuning.trials, key=lambda each: request.rank(each.points), reverse=True):
         if trial.points:
             marks = ["recommended"] if tuning.recommended is trial else []
-            yield _row(tuning, wish.best(trial.points) or nearest(trial.points), trial.stage, marks)
+            yield _row(tuning, request.best(trial.points) or nearest(trial.points), trial.stage, marks)
         else:
             yield (trial.name, *("",) * 6, trial.stage, "Rejected")
 
 
-def duel_rows(tuning: Tuning) -> list[tuple[str, ...]]:
-    sides = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
-    return [_row(tuning, point, f"{point.turns} turns") for point in sides]
+def confirmation_rows(tuning: Tuning) -> list[tuple[str, ...]]:
+    return [_row(tuning, point, f"{point.turns} turns") for point in tuning.sides]
 
 
 def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ()) -> tuple[str, ...]:
@@ -162,7 +163,7 @@ def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ())
         f"{point.executed_rows:.2f}",
         "" if cores is None else f"{cores:.2f}",
         measured,
-        ", ".join([*marks, *([] if tuning.wish.keeps(point) else ["misses the goal"])]),
+        ", ".join([*marks, *([] if tuning.request.keeps(point) else ["misses the goal"])]),
     )
 
 
@@ -178,10 +179,9 @@ def front(points: Iterable[Point]) -> list[Point]:
 def pareto(tuning: Tuning) -> chart.Drawing:
     """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
     points = [point for trial in tuning.trials for point in trial.points]
-    duel = [tuning.duel.ours, tuning.duel.theirs] if tuning.duel else []
-    best, limit = front(points), tuning.wish.p95_ms or 0.0
-    highest = _SHOWN * max(limit, *(point.latency_ms.p95 for point in (*best, *duel)))
-    shown = [point for point in (*points, *duel) if point.latency_ms.p95 <= highest]
+    best, limit = front(points), tuning.request.p95_ms or 0.0
+    highest = _SHOWN * max(limit, *(point.latency_ms.p95 for point in (*best, *tuning.sides)))
+    shown = [point for point in (*points, *tuning.sides) if point.latency_ms.p95 <= highest]
     fastest = max(point.rows_per_s.value for point in shown)
     top = max(limit, *(point.latency_ms.p95 for point in shown))
     colours = {"tried": _OTHER, tuning.best: chart.COLOURS[2], PRESENT: chart.COLOURS[1]}
@@ -198,7 +198,7 @@ def pareto(tuning: Tuning) -> chart.Drawing:
         drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
     return lines(
         drawn,
-        f"p95 against throughput of every config of {tuning.wish.model}",
+        f"p95 against throughput of every config of {tuning.request.model}",
         ("rows per second", "p95, ms"),
         x_range=(0, 1.05 * fastest),
         y_range=(0, top),
@@ -221,7 +221,7 @@ def _page(tuning: Tuning) -> str:
         picture=pareto(tuning),
         headings=HEADINGS,
         rows=rows(tuning),
-        duel=duel_rows(tuning),
+        confirmation=confirmation_rows(tuning),
     )
 
 

@@ -21,7 +21,7 @@ Kind = Literal["throughput", "latency"]
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What somebody asks for; None leaves it to the machine and the model.
+    """The goal and the loads of a search; None leaves a value to the machine and the model.
 
     The goal is most rows a second, or the lowest p95 at the heaviest load; neither with a p95 above
     the limit.
@@ -130,11 +130,11 @@ class Confirmation:
 class Tuning:
     """A whole search; `bench` holds the points that the pages of `gourmet bench` can draw."""
 
-    wish: TuneRequest
+    request: TuneRequest
     searched: tuple[str, ...]
     trials: tuple[Trial, ...]
     best: str
-    duel: Confirmation | None
+    confirmation: Confirmation | None
     verdict: Verdict
     sentence: str
     bench: Bench
@@ -143,6 +143,11 @@ class Tuning:
 
     def trial(self, name: str) -> Trial:
         return next(trial for trial in self.trials if trial.name == name)
+
+    @property
+    def sides(self) -> list[Point]:
+        """The best and the present config, as measured in turns, where they were."""
+        return [self.confirmation.ours, self.confirmation.theirs] if self.confirmation else []
 
     @property
     def recommended(self) -> Trial | None:
@@ -167,10 +172,12 @@ class Tuning:
 
 def as_json(tuning: Tuning) -> str:
     """The saved form, the points of the search once, under its trials."""
-    data: dict[str, Any] = asdict(tuning)
-    wish, about = data.pop("wish"), data.pop("bench")
-    goal = {"kind": wish["kind"], "p95_ms": wish["p95_ms"], "heaviest": tuning.wish.heaviest}
-    data = {"model": wish["model"], "goal": goal, **data}
-    data |= {name: about[name] for name in ("command", "when", "machine", "data")}
+    request, bench = tuning.request, tuning.bench
+    goal = {"kind": request.kind, "p95_ms": request.p95_ms, "heaviest": request.heaviest}
+    data: dict[str, Any] = {"model": request.model, "goal": goal, **asdict(tuning)}
+    data["duel"] = data.pop("confirmation")
+    for name in ("request", "bench"):
+        del data[name]
+    data |= {name: getattr(bench, name) for name in ("command", "when", "machine", "data")}
     data["recommended"] = tuning.recommended.name if tuning.recommended else None
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""The search: a coarse grid in short windows, its best's neighbours, the best for longer, then a duel.
+"""The search: a coarse grid in short windows, neighbours of its best, longer windows, then turns to confirm.
 
 The windows of a search are many, and the best of many noisy figures is partly the luckiest. So what it
 finds is measured again against the present config, in turns, and only those turns decide.
@@ -33,9 +33,9 @@ _STEADINESS: Final = 0.5
 
 
 def tune(
-    wish: TuneRequest,
+    request: TuneRequest,
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     data: DataSource,
     *,
     command: str,
@@ -46,28 +46,28 @@ def tune(
     Applied is only what beat the present config in turns, by more than their noise.
     """
     on_step(0.0, "asking every row alone")
-    workload = sweep.prepare(wish.model, target, data)
-    with restored(target, [wish.model]) as serves_afterwards:
-        space = Space(serves_afterwards[wish.model], wish)
-        search = Search(workload, target, effort, space, on_step)
-        verdict, best, duel = search.run()
-        if applied := wish.apply and verdict == "better":
-            serves_afterwards[wish.model] = best.config
+    workload = sweep.prepare(request.model, target, data)
+    with restored(target, [request.model]) as serves_afterwards:
+        space = Space(serves_afterwards[request.model], request)
+        search = Search(workload, target, options, space, on_step)
+        verdict, best, confirmation = search.run()
+        if applied := request.apply and verdict == "better":
+            serves_afterwards[request.model] = best.config
         on_step(1.0, f"loading {best.name if applied else 'the present config'}")
     trials = tuple(search.trials.values())
     return Tuning(
-        wish,
+        request,
         tuple(searched(space, trials, search.long)),
         trials,
         best.name,
-        duel,
+        confirmation,
         verdict,
-        sentence(wish, verdict, best, duel),
+        sentence(request, verdict, best, confirmation),
         sweep.bench(
-            f"The best config of {wish.model} here: {wish}",
+            f"The best config of {request.model} here: {request}",
             command,
             workload.rows.about,
-            [duel.ours, duel.theirs] if duel else best.points,
+            [confirmation.ours, confirmation.theirs] if confirmation else best.points,
         ),
         applied,
     )
@@ -76,9 +76,11 @@ def tune(
 def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> list[str]:
     """What was tried and how, for a reader to judge the result by."""
     numbers = {"bases": _BASES, "finalists": _FINALISTS}
-    efforts = {"short": _shorter(long), "long": long}
+    times = {"short": _shorter(long), "long": long}
     template = "tuning/searched.txt"
-    return render(template, space=space, wish=space.wish, trials=trials, **numbers, **efforts).splitlines()
+    return render(
+        template, space=space, request=space.request, trials=trials, **numbers, **times
+    ).splitlines()
 
 
 def _shorter(long: MeasureOptions) -> MeasureOptions:
@@ -90,15 +92,15 @@ class Search:
     """One search on one model; within `restored` only."""
 
     def __init__(
-        self, workload: Workload, target: Addresses, effort: MeasureOptions, space: Space, on_step: OnStep
+        self, workload: Workload, target: Addresses, options: MeasureOptions, space: Space, on_step: OnStep
     ) -> None:
         self._workload, self._target, self._space, self._on_step = workload, target, space, on_step
-        self._wish = space.wish
+        self._request = space.request
         self._candidates: dict[str, Change] = {}
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT
         self._done = 0.0
-        self.long = replace(effort, steadiness=max(_STEADINESS, effort.steadiness))
+        self.long = replace(options, steadiness=max(_STEADINESS, options.steadiness))
 
     def run(self) -> tuple[Verdict, Trial, Confirmation | None]:
         """The best config found, and how it did against the present one in turns, if they could be held."""
@@ -112,15 +114,15 @@ class Search:
         self._stage("long", going_on, self.long, until=0.8)
         ranked = self._ranked()
         long = [trial for trial in ranked if trial.stage == "long"] or ranked
-        if not any(self._wish.best(trial.points) for trial in long):
+        if not any(self._request.best(trial.points) for trial in long):
             return "out of reach", min(long, key=lambda trial: nearest(trial.points).latency_ms.p95), None
         challenger = next((trial for trial in long if trial.name != PRESENT), None)
         if challenger is None:
             return "no better", self.trials[PRESENT], None
-        duel = self._duel(challenger)
-        if duel is None:
+        confirmation = self._confirm(challenger)
+        if confirmation is None:
             return "undecided", challenger, None
-        return "better" if duel.won else "no better", challenger, duel
+        return "better" if confirmation.won else "no better", challenger, confirmation
 
     def _try_the_present(self) -> None:
         """Which also tells whether our client is fast enough for the model."""
@@ -129,8 +131,8 @@ class Search:
         clients: list[Client] = ["gourmet", "auto"] if asked == "auto" else [asked]
         for client in clients:
             self.long = replace(self.long, client=client)
-            patient = replace(_shorter(self.long), attempts=self.long.attempts)
-            self._stage("coarse", [self._space.present], patient, until=0.05)
+            retried = replace(_shorter(self.long), attempts=self.long.attempts)
+            self._stage("coarse", [self._space.present], retried, until=0.05)
             if self.trials[PRESENT].points:
                 return
 
@@ -141,25 +143,25 @@ class Search:
             reasons = dict.fromkeys(trial.refused for trial in self.trials.values())
             raise validity.Untrusted("no config could be measured: " + "; ".join(reasons))
         # What was measured for longer goes first: short windows flatter the lucky.
-        found.sort(key=lambda trial: (trial.stage == "long", *self._wish.rank(trial.points)), reverse=True)
+        found.sort(key=lambda trial: (trial.stage == "long", *self._request.rank(trial.points)), reverse=True)
         return found
 
-    def _stage(self, stage: str, candidates: Sequence[Change], effort: MeasureOptions, until: float) -> None:
+    def _stage(self, stage: str, candidates: Sequence[Change], options: MeasureOptions, until: float) -> None:
         """Try each of these; `until` is the share of the whole search that is done then."""
         for place, candidate in enumerate(candidates):
             name = PRESENT if candidate == self._space.present else name_of(candidate)
             done = self._done + (until - self._done) * place / len(candidates)
             self._on_step(done, f"{stage} {place + 1} of {len(candidates)}: {name}")
             self._candidates[name] = candidate
-            self.trials[name] = self._tried(name, stage, effort)
+            self.trials[name] = self._tried(name, stage, options)
         self._done = until
 
-    def _tried(self, name: str, stage: str, effort: MeasureOptions) -> Trial:
+    def _tried(self, name: str, stage: str, options: MeasureOptions) -> Trial:
         running = self._space.running
         trial = Trial(name, running if name == PRESENT else changed(running, self._candidates[name]), stage)
         try:
             self._serve(trial)
-            points, refused = sweep.run(self._workload, self._wish.demands, self._target, effort, name)
+            points, refused = sweep.run(self._workload, self._request.demands, self._target, options, name)
         except (ModelUnavailable, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
@@ -170,30 +172,30 @@ class Search:
 
     def _serve(self, trial: Trial) -> None:
         if trial.name != self._serving:
-            load(self._target, self._wish.model, trial.config)
+            load(self._target, self._request.model, trial.config)
             self._serving = trial.name
 
-    def _duel(self, challenger: Trial) -> Confirmation | None:
+    def _confirm(self, challenger: Trial) -> Confirmation | None:
         """Both in turns, the first of a turn being the other one each time; None where too few tell."""
-        wish, present = self._wish, self.trials[PRESENT]
-        best = wish.best(challenger.points) or nearest(challenger.points)
-        theirs = wish.best(present.points) or best
+        request, present = self._request, self.trials[PRESENT]
+        best = request.best(challenger.points) or nearest(challenger.points)
+        theirs = request.best(present.points) or best
         sides = [(challenger, best.demand), (present, theirs.demand)]
         # Half of the time: the turns together are longer than any other measurement.
         half = replace(self.long, window_s=self.long.window_s / 2)
         seen: dict[str, list[Point]] = {challenger.name: [], PRESENT: []}
-        for turn in range(wish.turns):
+        for turn in range(request.turns):
             for trial, demand in sides[:: 1 if turn % 2 else -1]:
-                words = f"turn {turn + 1} of {wish.turns} against the present config: {trial.name}"
-                self._on_step(self._done + (1 - self._done) * turn / wish.turns, words)
+                words = f"turn {turn + 1} of {request.turns} against the present config: {trial.name}"
+                self._on_step(self._done + (1 - self._done) * turn / request.turns, words)
                 self._serve(trial)
                 with suppress(validity.Disturbed, validity.CountsDisagree):
                     seen[trial.name].append(
                         sweep.measure(self._workload, demand, self._target, half, trial.name)
                     )
-        if min(map(len, seen.values())) < min(wish.turns, _FEWEST_TURNS):
+        if min(map(len, seen.values())) < min(request.turns, _FEWEST_TURNS):
             return None
         ours, others = (merge(points) for points in seen.values())
-        keeps = wish.keeps(ours)
-        misses = wish.p95_ms is not None and min(p95s(others), default=0.0) > wish.p95_ms
-        return Confirmation(ours, others, wish.gain(ours, others), keeps, keeps and misses)
+        keeps = request.keeps(ours)
+        misses = request.p95_ms is not None and min(p95s(others), default=0.0) > request.p95_ms
+        return Confirmation(ours, others, request.gain(ours, others), keeps, keeps and misses)

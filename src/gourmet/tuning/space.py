@@ -40,13 +40,13 @@ class Space:
     """The candidates around a running config."""
 
     running: Config
-    wish: TuneRequest
+    request: TuneRequest
 
     def __post_init__(self) -> None:
         decoupled = self.running.get("model_transaction_policy", {}).get("decoupled")
         if decoupled or {"ensemble_scheduling", "sequence_batching"} & self.running.keys():
             raise UsageError(
-                f"{self.wish.model} cannot be tuned here: ensembles (tune the models they are made of), "
+                f"{self.request.model} cannot be tuned here: ensembles (tune the models they are made of), "
                 "models with sequences and decoupled models are not"
             )
 
@@ -74,12 +74,12 @@ class Space:
     @property
     def _in_flight(self) -> int:
         """How many rows wait at a time, at most."""
-        return int(self.wish.heaviest) * self.wish.batch
+        return int(self.request.heaviest) * self.request.batch
 
     @property
     def batches(self) -> bool:
         """Whether rows of several requests can go through the network at once, and would ever meet."""
-        return self.largest > 1 and self._in_flight > self.wish.batch
+        return self.largest > 1 and self._in_flight > self.request.batch
 
     @property
     def keeps_its_queue(self) -> bool:
@@ -88,7 +88,7 @@ class Space:
     @property
     def takes_as_many(self) -> bool:
         """Clients may send as many rows as the present config takes: less only where somebody says so."""
-        return self.wish.apply and self.wish.max_batches is None
+        return self.request.apply and self.request.max_batches is None
 
     def coarse(self) -> list[Change]:
         """Every layout of instances and threads, with dynamic batching and without."""
@@ -109,7 +109,7 @@ class Space:
         for base in bases if self.batches else ():
             found += [_batching(base, delay) for delay in self._delays()]
             found += [
-                _batching(base, _WAIT_FOR_PREFERRED_US, size) for size in self._sizes(self.wish.preferred)
+                _batching(base, _WAIT_FOR_PREFERRED_US, size) for size in self._sizes(self.request.preferred)
             ]
             found += [replace(_batching(base), max_batch=size) for size in self._largest_to_try()]
         return self._new(found, tried)
@@ -119,31 +119,31 @@ class Space:
         return [each for each in dict.fromkeys(found) if each not in known]
 
     def _layouts(self) -> list[tuple[int, int | None]]:
-        wish, cpus = self.wish, self.wish.cpus
+        request, cpus = self.request, self.request.cpus
         if not self.on_cpu:
-            return [(count, None) for count in wish.instances or _INSTANCES_ON_A_GPU]
+            return [(count, None) for count in request.instances or _INSTANCES_ON_A_GPU]
         most = _INSTANCES_A_CPU * cpus
-        counts = wish.instances or [2**power for power in range(most.bit_length())]
-        if wish.threads:
-            return [(count, threads) for count in counts for threads in wish.threads]
+        counts = request.instances or [2**power for power in range(most.bit_length())]
+        if request.threads:
+            return [(count, threads) for count in counts for threads in request.threads]
         shared: list[tuple[int, int | None]] = [(count, max(1, cpus // count)) for count in counts]
         # One thread alone: a small network loses more by sharing a row out than it gains.
         return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
 
     def _delays(self) -> list[int]:
-        delays = _DELAYS_US if self.wish.delays_us is None else self.wish.delays_us
+        delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
         # A wait of half the goal cannot keep it: the row must still be computed.
-        return [each for each in delays if self.wish.p95_ms is None or each <= 500 * self.wish.p95_ms]
+        return [each for each in delays if self.request.p95_ms is None or each <= 500 * self.request.p95_ms]
 
     def _sizes(self, given: Sequence[int] | None = None) -> list[int]:
         """Batches that can come about: half and a quarter of what waits at most."""
         together = min(self.largest, self._in_flight)
         sizes = (together // 2, together // 4) if given is None else given
-        return [size for size in dict.fromkeys(sizes) if max(2, self.wish.batch) <= size <= self.largest]
+        return [size for size in dict.fromkeys(sizes) if max(2, self.request.batch) <= size <= self.largest]
 
     def _largest_to_try(self) -> list[int]:
-        if self.wish.max_batches is not None:
-            return [size for size in self.wish.max_batches if size >= self.wish.batch]
+        if self.request.max_batches is not None:
+            return [size for size in self.request.max_batches if size >= self.request.batch]
         return [] if self.takes_as_many else self._sizes()
 
 
