@@ -1,0 +1,14 @@
+"""The only code that speaks to Triton.
+
+From the bottom upwards:
+
+    transport.py        Call and Reply, and the one method that everything below `Triton` has: `send`
+    http.py, grpc.py    the two that reach a server at an address
+    shared_memory.py    between a transport and its user: large inputs go where the server sees them
+    triton.py           Triton: infer, stream, describe, load and the rest, over HTTP or gRPC, at one address
+                        or several
+    errors.py           what can go wrong, as one tree
+    aio.py              requests made ready for a load generator, which sends them asynchronously
+
+Importing `triton` imports neither gRPC nor gevent: what talks gRPC does so when it is first asked to.
+"""

@@ -1,0 +1,29 @@
+"""A moment by which an answer must be there, and whether anybody still waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+# What is left of a deadline that has passed: a timeout of 0 would mean not to wait for anything.
+_LEAST_S: Final = 0.001
+
+
+class Deadline:
+    """So many seconds from now, on a clock that cannot jump.
+
+    `is_cancelled` says that nobody waits any more.
+    """
+
+    def __init__(self, seconds: float, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        self.seconds = seconds
+        self.is_cancelled = is_cancelled
+        self._end = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        return max(_LEAST_S, self._end - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self.left_s() <= _LEAST_S

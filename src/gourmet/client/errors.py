@@ -1,0 +1,107 @@
+"""What can go wrong with a question to Triton, as one tree.
+
+    TritonError
+    ├── TritonUnreachable       nobody answers at the address
+    ├── NoAnswerInTime          the deadline passed first
+    ├── NotTriton               what came back is not what a Triton answers
+    └── TritonRefused           Triton answered with an error, which is its `reason`
+        ├── ApiRestricted       it does this only for those with its key
+        ├── ModelUnavailable    it does not serve the model, or not yet
+        ├── InvalidRequest      the request is at fault
+        ├── ModelBusy           the model's queue is full
+        └── ModelFailed         the model could not answer
+
+The command line prints the message of each; the app gives each its HTTP status (app/core/errors.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+
+from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
+from gourmet.errors import GourmetError
+
+# What Triton says of a request that waited in its queue until its deadline.
+_TIMED_OUT: Final = "timeout expired"
+_RESTRICTED: Final = "This API is restricted"
+
+
+class TritonError(GourmetError):
+    """Triton could not be asked, or did not answer as asked."""
+
+
+class TritonUnreachable(TritonError):
+    def __init__(self, address: str, why: object, over: str = "") -> None:
+        super().__init__(f"no Triton answers at {address}{over} ({why}): start one with `gourmet up`")
+        self.address = address
+
+
+class NoAnswerInTime(TritonError):
+    def __init__(self, seconds: float, who: str = "Triton") -> None:
+        super().__init__(f"{who} did not answer within {seconds:g} s")
+
+
+class NotTriton(TritonError):
+    @classmethod
+    def at(cls, address: str, why: object) -> NotTriton:
+        return cls(f"what answers at {address} is not Triton: {why}")
+
+
+class TritonRefused(TritonError):
+    """`status` is that of HTTP, whatever the protocol."""
+
+    def __init__(self, reason: str, status: int, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.reason = reason
+        self.status = status
+
+
+class ApiRestricted(TritonRefused):
+    pass
+
+
+class ModelUnavailable(TritonRefused):
+    """`state` is Triton's own word, such as LOADING; empty where it does not say."""
+
+    def __init__(self, model: str, ready: Sequence[str], state: str, reason: str, status: int) -> None:
+        self.model, self.ready, self.state = model, tuple(ready), state
+        details = ", ".join(filter(None, (state or "unknown to Triton", reason.partition("\n")[0])))
+        message = f"the model {model!r} is not ready ({details}); ready are {', '.join(ready) or 'none'}"
+        super().__init__(reason, status, message)
+
+
+class InvalidRequest(TritonRefused):
+    pass
+
+
+class ModelBusy(TritonRefused):
+    pass
+
+
+class ModelFailed(TritonRefused):
+    pass
+
+
+def refusal(address: str, status: int, reason: str) -> TritonRefused:
+    """The error for an answer that is not a success, whatever was asked for."""
+    if _RESTRICTED in reason:
+        message = (
+            f"Triton at {address} does this for those with its key only: run it as the user who started that "
+            f"Triton, here, or set {ADMIN_ENV} and {MEMORY_ENV} to its keys"
+        )
+        return ApiRestricted(reason, status, message)
+    return TritonRefused(reason, status)
+
+
+def of_model(model: str, refused: TritonRefused, seconds: float) -> TritonError:
+    """What a refusal of a model that is ready means."""
+    reason, status = refused.reason, refused.status
+    if status == HTTPStatus.BAD_REQUEST:
+        return InvalidRequest(reason, status)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and _TIMED_OUT in reason:
+        return NoAnswerInTime(seconds, model)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return ModelBusy(reason, status, f"{model} has too much to do: {reason}")
+    return ModelFailed(reason, status, f"{model} could not answer: {reason}")

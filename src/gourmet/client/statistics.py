@@ -1,0 +1,76 @@
+"""What Triton counts of its models, out of its own JSON, and the difference of two looks at it."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelStatistics:
+    """Sums over what a model did since Triton loaded it, or between two looks; a version's, or of all."""
+
+    name: str = ""
+    version: str = ""
+    requests: int = 0
+    failures: int = 0
+    rows: int = 0
+    executions: int = 0
+    cache_hits: int = 0
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    # By the number of rows that went through the network at once.
+    executions_by_batch: Counter[int] = field(default_factory=Counter)
+    infer_ns_by_batch: Counter[int] = field(default_factory=Counter)
+
+    def since(self, before: ModelStatistics) -> ModelStatistics:
+        """What was counted after `before`."""
+        return self._with(before, operator.sub)
+
+    def __add__(self, other: ModelStatistics) -> ModelStatistics:
+        return self._with(other, operator.add)
+
+    def _with(self, other: ModelStatistics, sign: Callable[[Any, Any], Any]) -> ModelStatistics:
+        numbers = [each.name for each in fields(self) if each.name not in ("name", "version")]
+        sums = {name: sign(getattr(self, name), getattr(other, name)) for name in numbers}
+        return ModelStatistics(self.name or other.name, **sums)
+
+    @property
+    def mean_batch(self) -> float:
+        """Rows that went through the network at once, on average over the executions."""
+        rows = sum(size * count for size, count in self.executions_by_batch.items())
+        return rows / max(1, sum(self.executions_by_batch.values()))
+
+
+def by_version(answer: Mapping[str, Any]) -> list[ModelStatistics]:
+    """Every version of every model in an answer of /v2/models/…/stats."""
+    return [_parse(entry) for entry in answer["model_stats"]]
+
+
+def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
+    of_requests = entry.get("inference_stats", {})
+
+    def told(phase: str, what: str) -> int:
+        return int(of_requests.get(phase, {}).get(what, 0))
+
+    by_batch = {int(each["batch_size"]): each["compute_infer"] for each in entry.get("batch_stats", [])}
+    return ModelStatistics(
+        name=entry.get("name", ""),
+        version=entry.get("version", ""),
+        requests=told("success", "count"),
+        failures=told("fail", "count"),
+        rows=int(entry.get("inference_count", 0)),
+        executions=int(entry.get("execution_count", 0)),
+        cache_hits=told("cache_hit", "count"),
+        queue_ns=told("queue", "ns"),
+        input_ns=told("compute_input", "ns"),
+        infer_ns=told("compute_infer", "ns"),
+        output_ns=told("compute_output", "ns"),
+        executions_by_batch=Counter({size: int(infer.get("count", 0)) for size, infer in by_batch.items()}),
+        infer_ns_by_batch=Counter({size: int(infer.get("ns", 0)) for size, infer in by_batch.items()}),
+    )

@@ -1,0 +1,189 @@
+"""Everything that is asked of a Triton, of a real one, over HTTP and over gRPC alike."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.triton import RunningTriton, run_triton
+
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import (
+    InvalidRequest,
+    ModelFailed,
+    ModelUnavailable,
+    NoAnswerInTime,
+    NotTriton,
+    TritonUnreachable,
+)
+from gourmet.client.tensors import joined
+from gourmet.client.triton import Triton
+from gourmet.repository import DEFAULT
+from gourmet.systems.digits import contract
+
+MODEL = "digits"
+SPELLER = """
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "text").as_numpy().item()
+            sender = request.get_response_sender()
+            for number, letter in enumerate(text.decode()):
+                if letter == "!":
+                    error = pb_utils.TritonError("no more letters")
+                    sender.send(pb_utils.InferenceResponse(error=error))
+                    break
+                if letter == ".":
+                    time.sleep(3)
+                outputs = [
+                    pb_utils.Tensor("letter", np.array([letter.encode()], np.object_)),
+                    pb_utils.Tensor("number", np.array([number], np.int32)),
+                ]
+                sender.send(pb_utils.InferenceResponse(outputs))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+CONFIG = """
+backend: "python"
+input { name: "text" data_type: TYPE_STRING dims: 1 }
+output { name: "letter" data_type: TYPE_STRING dims: 1 }
+output { name: "number" data_type: TYPE_INT32 dims: 1 }
+model_transaction_policy { decoupled: true }
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
+    models = tmp_path_factory.mktemp("models")
+    shutil.copytree(DEFAULT / MODEL, models / MODEL)
+    (models / "speller" / "1").mkdir(parents=True)
+    (models / "speller" / "config.pbtxt").write_text(CONFIG)
+    (models / "speller" / "1" / "model.py").write_text(SPELLER)
+    yield from run_triton(models)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def triton(server: RunningTriton, request: pytest.FixtureRequest) -> Iterator[Triton]:
+    place = server.http_url if request.param == "http" else f"grpc://{server.grpc_url}"
+    with Triton.at(place, 60.0) as client:
+        assert client.protocol == request.param
+        yield client
+
+
+def inputs(client: Triton) -> Any:
+    return contract.SYSTEM.request_inputs(contract.SYSTEM.sample(), client.describe(MODEL))
+
+
+def test_it_says_what_it_is_and_what_a_model_takes(triton: Triton) -> None:
+    assert triton.is_live()
+    assert triton.version() == "triton 2.51.0"
+    info = triton.describe(MODEL)
+    assert (info.name, info.system, info.decoupled) == (MODEL, "digits", False)
+    assert (info.version, info.max_batch_size) == ("1", triton.config(MODEL)["max_batch_size"])
+    assert triton.describe("speller").decoupled
+    assert triton.ready_models() == [MODEL, "speller"]
+
+
+def test_its_answers_are_counted(triton: Triton, server: RunningTriton) -> None:
+    before = triton.total(MODEL)
+    answer = triton.infer(MODEL, inputs(triton), request_id="mine")
+    with Triton.at(server.http_url) as other:
+        assert {
+            name: values.tolist() for name, values in other.infer(MODEL, inputs(other)).outputs.items()
+        } == {name: values.tolist() for name, values in answer.outputs.items()}
+    assert answer.model_version == "1"
+    assert "the sample is 3" in contract.SYSTEM.describe_answer(answer.outputs, triton.describe(MODEL))
+    assert triton.total(MODEL).since(before).rows == 2
+
+
+def test_models_come_and_go_with_a_config_of_their_own(triton: Triton) -> None:
+    config = triton.config(MODEL) | {"max_batch_size": 64}
+    assert triton.load(MODEL, json.dumps(config))
+    assert triton.describe(MODEL).max_batch_size == 64
+    triton.unload(MODEL)
+    assert not triton.is_ready(MODEL)
+    assert triton.index()[MODEL]["state"] != "READY"
+    with pytest.raises(ModelUnavailable, match=r"'digits' is not ready.*ready are speller"):
+        triton.describe(MODEL)
+    with pytest.raises(ModelUnavailable, match="'digits' is not ready"):
+        triton.infer(MODEL, {"x": np.zeros(1, np.float32)})
+    triton.load(MODEL, json.dumps(triton_config()))
+    assert triton.is_ready(MODEL)
+
+
+def triton_config() -> dict[str, Any]:
+    from gourmet.client import model_config
+
+    text = (DEFAULT / MODEL / "config.pbtxt").read_text()
+    return model_config.as_json(model_config.parsed(text))
+
+
+def test_what_the_model_does_not_take_is_refused(triton: Triton) -> None:
+    with pytest.raises(InvalidRequest, match="nonsense"):
+        triton.infer(MODEL, {"nonsense": np.zeros((1, 3), np.float32)})
+    with pytest.raises(ModelUnavailable, match="'soup' is not ready"):
+        triton.infer("soup", inputs(triton))
+
+
+def spelled(triton: Triton, text: str, seconds: float = 30.0) -> list[Any]:
+    given = {"text": np.array([text.encode()], np.object_)}
+    return list(triton.stream(triton.describe("speller"), given, Deadline(seconds)))
+
+
+def test_an_answer_comes_in_pieces(triton: Triton) -> None:
+    pieces = spelled(triton, "чай")
+    assert [piece["number"].tolist() for piece in pieces] == [[0], [1], [2]]
+    assert pieces[0]["number"].dtype == np.int32
+    assert joined(pieces)["letter"].tolist() == ["чай".encode()]
+    whole = triton.generate(triton.describe("speller"), {"text": np.array(["чай".encode()], np.object_)})
+    assert whole["letter"].tolist() == ["чай".encode()]
+
+
+def test_an_answer_that_breaks_off_says_why_and_one_that_takes_too_long_ends(triton: Triton) -> None:
+    with pytest.raises(ModelFailed, match="no more letters"):
+        spelled(triton, "a!")
+    with pytest.raises(NoAnswerInTime):
+        spelled(triton, "a.", 1.0)
+
+
+def test_a_large_input_lies_in_memory_that_both_see(triton: Triton, server: RunningTriton) -> None:
+    rows = np.concatenate([next(iter(inputs(triton).values()))] * 8)
+    (name,) = inputs(triton)
+    rows = rows.repeat(1 + 20_000 // rows.nbytes, axis=0)
+    place = f"{triton.protocol}://{triton.address}"
+    with Triton.at(place, shares_memory=True) as sharing:
+        config = triton_config() | {"max_batch_size": len(rows)}
+        triton.load(MODEL, json.dumps(config))
+        try:
+            for _ in range(2):
+                shared, sent = (each.infer(MODEL, {name: rows}).outputs for each in (sharing, triton))
+                assert all(np.array_equal(shared[each], sent[each]) for each in sent)
+        finally:
+            triton.load(MODEL, json.dumps(triton_config()))
+    assert "web-" in "".join(str(region) for region in regions(server))
+
+
+def regions(server: RunningTriton) -> list[dict[str, Any]]:
+    from urllib.request import urlopen
+
+    with urlopen(f"http://{server.http_url}/v2/systemsharedmemory/status", timeout=10) as answer:
+        return list(json.load(answer))
+
+
+def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTriton) -> None:
+    for place in ("127.0.0.1:9", "grpc://127.0.0.1:9"):
+        with Triton.at(place) as nobody, pytest.raises(TritonUnreachable, match=r"127\.0\.0\.1:9"):
+            nobody.describe(MODEL)
+    with Triton.at(server.grpc_url) as other, pytest.raises(NotTriton):
+        other.describe(MODEL)
+    with Triton.at(f"127.0.0.1:9,{server.http_url}") as second:
+        assert second.describe(MODEL).name == MODEL
