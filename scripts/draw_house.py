@@ -30,7 +30,7 @@ FLOORS: Final[tuple[dict[str, tuple[int, int]], ...]] = (
     {"deploying": (1020, 314)},
     {"serving": (480, 330), "training": (1020, 314)},
     {"systems": (420, 220), "repository": (690, 220), "reports": (1020, 220)},
-    {"pictures": (480, 300), "runtime": (900, 300)},
+    {"client": (300, 240), "pictures": (600, 300), "runtime": (960, 300)},
     {"contracts": (690, 560)},
 )
 # Beside them, on the floors that they reach from and to.

@@ -31,13 +31,14 @@ class Room:
 # From the bottom upwards: a room may import rooms that stand before it only.
 _GROUND: Final = "contracts"
 _LIGHT: Final = f"{_GROUND} runtime pictures"
-_ENGINES: Final = f"{_LIGHT} reports repository systems serving training deploying"
+_ENGINES: Final = f"{_LIGHT} client reports repository systems serving training deploying"
 ROOMS: Final = (
     Room(
         "contracts",
         "what a system says about itself",
         ("gourmet", "gourmet.contracts", "gourmet.errors", "gourmet.import_guard"),
     ),
+    Room("client", "the only code that speaks to Triton", ("gourmet.client",), _GROUND),
     Room("runtime", "what a served model needs", ("gourmet.runtime", "gourmet.result_store"), _GROUND),
     Room("pictures", "decoding and classifying pictures", ("gourmet.pictures",), f"{_GROUND} runtime"),
     Room("reports", "pages, charts and tables", ("gourmet.reports",), f"{_GROUND} runtime"),
@@ -45,16 +46,21 @@ ROOMS: Final = (
         "repository",
         "models and their configs on disk",
         ("gourmet.repository", "gourmet.config_change"),
-        f"{_GROUND} runtime",
+        f"{_GROUND} client runtime",
     ),
     Room("systems", "their contracts, found by looking", ("gourmet.systems",), _LIGHT),
-    Room("serving", "gourmet up, and asking what runs", ("gourmet.serving",), f"{_LIGHT} repository systems"),
+    Room(
+        "serving",
+        "gourmet up, and asking what runs",
+        ("gourmet.serving",),
+        f"{_LIGHT} client repository systems",
+    ),
     Room("training", "the loop", ("gourmet.training",), f"{_LIGHT} reports repository"),
     Room(
         "deploying",
         "staging, the gate’s frame, rollback",
         ("gourmet.deploying",),
-        f"{_LIGHT} reports repository training serving",
+        f"{_LIGHT} client reports repository training serving",
     ),
     Room("tasks", "evaluate, gate and check, by task", ("gourmet.tasks",), _ENGINES),
     Room("measure", "load, counts and statistics", ("gourmet.measure",), f"{_ENGINES} tasks"),
@@ -74,7 +80,7 @@ ROOMS: Final = (
         ("gourmet.commands", "gourmet.cli"),
         f"{_ENGINES} tasks measure tuning roofline lab doctor",
     ),
-    Room("app", "the web: pages, routes, admission", ("app",), f"{_LIGHT} systems"),
+    Room("app", "the web: pages, routes, admission", ("app",), f"{_LIGHT} client systems"),
     Room("backends", "ONNX Runtime and TorchScript for Triton", ("triton.backends",), _LIGHT),
     Room("served models", "model.py of each", ("triton.models",), f"{_LIGHT} systems"),
 )
