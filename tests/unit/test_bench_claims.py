@@ -13,7 +13,7 @@ from support.points import STEADY, TWICE, a_point
 from gourmet.cli import main
 from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
-from gourmet.measure.scenarios import delays, serving_lab
+from gourmet.measure.scenarios import delays
 from gourmet.measure.without_server import Layout, LayoutResult
 
 SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
@@ -57,7 +57,7 @@ def points(**rates: tuple[float, ...]) -> scenario.Points:
     ],
 )
 def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, begins: str) -> None:
-    found = serving_lab.read(points(**{"ONNX": STEADY, "ONNX scaled": rates}))[-1]
+    found = scenarios.load("food").read(points(**{"ONNX": STEADY, "ONNX scaled": rates}))[-1]
     assert (found.seen, found.says[: len(begins)]) == (seen, begins)
 
 
@@ -79,7 +79,8 @@ def of_delays(*rates: tuple[float, ...]) -> list[Point]:
 def test_a_longer_delay_pays_only_beyond_noise(
     shortest: tuple[float, ...], longer: tuple[float, ...], seen: bool | None
 ) -> None:
-    *_, pays = delays.batches_and_waits(of_delays(shortest, longer), "m at c=8")
+    *_, look = delays.batches_and_waits(lambda _: of_delays(shortest, longer), "m at c=8").values()
+    pays = comparison.claim("it pays", lambda: look(scenario.Points([])))
     assert pays.seen is seen
     assert pays.says.endswith("times, at c=8, with 200 µs instead of 0 µs.")
 
@@ -90,7 +91,8 @@ def test_a_longer_delay_pays_only_beyond_noise(
 def test_delays_that_change_nothing_are_the_same_within_noise(
     last: tuple[float, ...], seen: bool | None
 ) -> None:
-    assert delays.only_noise(of_delays(STEADY, last), "m").seen is seen
+    (look,) = delays.only_noise(lambda _: of_delays(STEADY, last), "m").values()
+    assert look(scenario.Points([]))[0] is seen
 
 
 @pytest.mark.parametrize("name", sorted(scenarios.known()))

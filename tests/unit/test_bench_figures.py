@@ -15,7 +15,6 @@ from gourmet.measure import (
     async_client,
     comparison,
     results,
-    scenario,
     server_probe,
     stats,
     storage,
@@ -213,7 +212,7 @@ def test_runs_of_other_things_are_not_compared() -> None:
 
 def test_turns_become_one_point_whose_interval_is_theirs() -> None:
     turns = [a_point(rates=(rate,) * 3) for rate in (90.0, 100.0, 110.0)]
-    merged = scenario.merge(turns)
+    merged = stats.merge(turns)
     assert merged.rows_per_s == stats.interval([90.0, 100.0, 110.0])
     assert merged.batches == (BatchSize(1, 150, 9.0), BatchSize(4, 150, 11.0))
     assert (merged.turns, merged.requests, merged.executed_rows) == (3, 900, 2.5)

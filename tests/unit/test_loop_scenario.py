@@ -35,7 +35,7 @@ def all_steps(*, slower: float = 1.0) -> list[Point]:
 
 
 def test_what_waiting_costs_is_said_of_the_best_of_each() -> None:
-    pays_not, costs, second = loops.read(Points(all_steps(slower=0.7)))
+    pays_not, costs, second = scenarios.load("translator").read(Points(all_steps(slower=0.7)))
     assert pays_not.seen is True
     assert "at best 100/s (a step, no dynamic batching c=1)" in pays_not.says
     assert costs.seen is False, "all delays cost the same here, so that a longer one costs no more"
@@ -44,7 +44,7 @@ def test_what_waiting_costs_is_said_of_the_best_of_each() -> None:
 
 def test_a_gain_by_batching_is_said_too() -> None:
     points = [*all_steps(), *some("a step, delay 200 µs", TWICE, (7,))]
-    assert loops.read(Points(points))[0].seen is False
+    assert scenarios.load("translator").read(Points(points))[0].seen is False
 
 
 def test_sentences_are_compared_turn_by_turn() -> None:

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import json
 import signal
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.config_change import Change, Config, changed
 from gourmet.measure import stats, sweep
-from gourmet.measure.comparison import NotMeasured
+from gourmet.measure.comparison import Found, NotMeasured, claim
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import (
-    BatchSize,
     Bench,
-    Estimate,
-    Latency,
     LoadSpec,
     Point,
     Rejection,
     Requirement,
-    Split,
     Statement,
-    Stream,
     Through,
-    Window,
 )
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
@@ -89,7 +83,7 @@ class Points:
         self._turns: dict[str, list[Point]] = {}
         for point in turns:
             self._turns.setdefault(point.name, []).append(point)
-        self.merged = [merge(points) for points in self._turns.values()]
+        self.merged = [stats.merge(points) for points in self._turns.values()]
 
     def turns(self, arm: str, demand: LoadSpec) -> list[Point]:
         """What was measured of an arm under a load, turn by turn."""
@@ -97,25 +91,36 @@ class Points:
 
     def get(self, arm: str, level: float, batch: int = 1) -> Point:
         """What was measured of an arm in all turns; raises NotMeasured."""
-        if found := self.of(arm, level=level, batch=batch):
+        if found := self.of([arm], level, batch):
             return found[0]
         raise NotMeasured
 
-    def of(self, *arms: str, level: float, batch: int = 1) -> list[Point]:
+    def of(self, arms: Sequence[str], level: float, batch: int = 1) -> list[Point]:
         """Those of the arms that were measured."""
         names = [f"{arm} {LoadSpec('', level, batch=batch)}" for arm in arms]
         return [point for name in names for point in self.merged if point.name == name]
 
 
+# What is expected, in words, and how the figures are looked at for it; raises NotMeasured.
+Claims = dict[str, Callable[[Points], Found]]
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """Arms, and how to read them."""
+    """Arms, and how to read them.
+
+    To add one: a function in a module of `scenarios` that returns it, named in `scenarios._KINDS`, and a
+    table with its arguments in the `scenarios.toml` of a system. Nothing else knows of it: `run` measures
+    the arms in turns, resumes, and puts what served before back; `claims` and `goals` become the report.
+    """
 
     name: str
     title: str
     about: str
     arms: tuple[Arm, ...]
-    read: Callable[[Points], list[Statement]]
+    claims: Claims = field(default_factory=dict)
+    # What else is to be said of the figures.
+    notes: Callable[[Points], list[Statement]] = field(default=lambda _points: [])
     # What figures are to reach; where models are compared, whether they answer alike, in a sentence.
     goals: Callable[[Points], list[Requirement]] = field(default=lambda _points: [])
     check: Callable[[Mapping[str, Workload]], str] = field(default=lambda _workloads: "")
@@ -129,6 +134,11 @@ class Scenario:
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(arm.model for arm in self.arms))
+
+    def read(self, points: Points) -> list[Statement]:
+        """What the figures say."""
+        seen = (claim(words, partial(look, points)) for words, look in self.claims.items())
+        return [*self.notes(points), *seen]
 
 
 @dataclass(frozen=True)
@@ -246,47 +256,3 @@ def config_of(running: Config, arm: Arm) -> Config:
     if arm.delay_us is not None:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": arm.delay_us}
     return config
-
-
-def merge(turns: Sequence[Point]) -> Point:
-    """The turns of a point as one: means over the turns, whose spread gives the interval.
-
-    A percentile of all turns together cannot be had from theirs; theirs are averaged.
-    """
-    if len(turns) == 1:
-        return turns[0]
-    sizes: dict[int, list[BatchSize]] = {}
-    for size in (size for point in turns for size in point.batches):
-        sizes.setdefault(size.rows, []).append(size)
-    streams = [point.stream for point in turns if point.stream]
-    pieces = stats.interval([each.pieces_per_s.value for each in streams]) if streams else None
-    return replace(
-        turns[0],
-        rows_per_s=stats.interval([point.rows_per_s.value for point in turns]),
-        latency_ms=_mean([point.latency_ms for point in turns]),
-        split_ms=_mean([point.split_ms for point in turns]),
-        batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
-        windows=tuple(
-            Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
-        ),
-        requests=sum(point.requests for point in turns),
-        checks=tuple(check for point in turns for check in point.checks),
-        attempts=max(point.attempts for point in turns),
-        turns=len(turns),
-        stream=replace(_mean(streams), pieces_per_s=pieces) if pieces else None,
-    )
-
-
-def _mean(turns: Sequence[Any]) -> Any:
-    """The mean of each figure; None where a turn has none."""
-    if None in turns:
-        return None
-    first = turns[0]
-    if isinstance(first, Latency | Split | Stream | Estimate):
-        return replace(first, **{name: _mean([vars(each)[name] for each in turns]) for name in vars(first)})
-    return statistics.fmean(turns)
-
-
-def _sum(rows: int, sizes: Sequence[BatchSize]) -> BatchSize:
-    count = sum(size.executions for size in sizes)
-    return BatchSize(rows, count, sum(size.infer_ms * size.executions for size in sizes) / count)

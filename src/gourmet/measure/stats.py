@@ -6,13 +6,14 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from gourmet.measure.results import Estimate, Latency, Stream, Window
+from gourmet.measure.results import BatchSize, Estimate, Latency, Point, Split, Stream, Window
 
 Array = npt.NDArray[np.float64]
 
@@ -103,3 +104,47 @@ def in_flight(due: Array, done: Array, began: float, ended: float) -> float:
     """How many requests were under way on average: the time that each spent inside the stretch."""
     spent = np.minimum(done, ended) - np.maximum(due, began)
     return float(np.clip(spent, 0, None).sum() / (ended - began))
+
+
+def merge(turns: Sequence[Point]) -> Point:
+    """The turns of a point as one: means over the turns, whose spread gives the interval.
+
+    A percentile of all turns together cannot be had from theirs; theirs are averaged.
+    """
+    if len(turns) == 1:
+        return turns[0]
+    sizes: dict[int, list[BatchSize]] = {}
+    for size in (size for point in turns for size in point.batches):
+        sizes.setdefault(size.rows, []).append(size)
+    streams = [point.stream for point in turns if point.stream]
+    pieces = interval([each.pieces_per_s.value for each in streams]) if streams else None
+    return replace(
+        turns[0],
+        rows_per_s=interval([point.rows_per_s.value for point in turns]),
+        latency_ms=_mean([point.latency_ms for point in turns]),
+        split_ms=_mean([point.split_ms for point in turns]),
+        batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
+        windows=tuple(
+            Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
+        ),
+        requests=sum(point.requests for point in turns),
+        checks=tuple(check for point in turns for check in point.checks),
+        attempts=max(point.attempts for point in turns),
+        turns=len(turns),
+        stream=replace(_mean(streams), pieces_per_s=pieces) if pieces else None,
+    )
+
+
+def _mean(turns: Sequence[Any]) -> Any:
+    """The mean of each figure; None where a turn has none."""
+    if None in turns:
+        return None
+    first = turns[0]
+    if isinstance(first, Latency | Split | Stream | Estimate):
+        return replace(first, **{name: _mean([vars(each)[name] for each in turns]) for name in vars(first)})
+    return statistics.fmean(turns)
+
+
+def _sum(rows: int, sizes: Sequence[BatchSize]) -> BatchSize:
+    count = sum(size.executions for size in sizes)
+    return BatchSize(rows, count, sum(size.infer_ms * size.executions for size in sizes) / count)

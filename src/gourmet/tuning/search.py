@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from gourmet.config_change import Change, changed
-from gourmet.measure import sweep, validity
+from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
-from gourmet.measure.scenario import load, merge, restored
+from gourmet.measure.scenario import load, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
@@ -195,7 +195,7 @@ class Search:
                     )
         if min(map(len, seen.values())) < min(request.turns, _FEWEST_TURNS):
             return None
-        ours, others = (merge(points) for points in seen.values())
+        ours, others = (stats.merge(points) for points in seen.values())
         keeps = request.keeps(ours)
         misses = request.p95_ms is not None and min(p95s(others), default=0.0) > request.p95_ms
         return Confirmation(ours, others, request.gain(ours, others), keeps, keeps and misses)

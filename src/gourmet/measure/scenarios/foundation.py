@@ -76,7 +76,7 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
         "The foundation",
         _ABOUT,
         arms,
-        _raw_runs,
+        notes=_raw_runs,
         goals=lambda points: _goals(points, alone, several),
         check=lambda workloads: _answers_agree(*(workloads[model] for model in (python, onnx, lab))),
         server=lambda: _serving(python, lab),

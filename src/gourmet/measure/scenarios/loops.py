@@ -6,7 +6,7 @@ its own settings; then the same sentences through models that turn the loop insi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,12 +21,11 @@ from gourmet.measure.comparison import (
     NotMeasured,
     all_of,
     below,
-    claim,
     goals_by_turn,
     over,
     times_the_throughput,
 )
-from gourmet.measure.results import LoadSpec, Point, Requirement, Statement
+from gourmet.measure.results import LoadSpec, Point, Requirement
 from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Workload
@@ -83,7 +82,11 @@ def scenario(
         title,
         _ABOUT.format(inside=inside),
         arms,
-        read,
+        claims={
+            "dynamic batching brings a loop in the client no more steps": _batching_pays_not,
+            "the longer the delay, the fewer steps a client alone gets": _delays_cost,
+            "a second instance brings no more steps": _second_pays_not,
+        },
         goals=_goals,
         check=partial(_answers_agree, system),
         server=lambda: own_server((repository.DEFAULT,), (step, bls, *parts, inside, streamed)),
@@ -95,18 +98,8 @@ def _delayed(us: int) -> str:
     return f"a step, delay {us} µs"
 
 
-def read(points: Points) -> list[Statement]:
-    """What the project found, held against these figures."""
-    looks: Mapping[str, Callable[[Points], Found]] = {
-        "dynamic batching brings a loop in the client no more steps": _batching_pays_not,
-        "the longer the delay, the fewer steps a client alone gets": _delays_cost,
-        "a second instance brings no more steps": _second_pays_not,
-    }
-    return [claim(words, partial(look, points)) for words, look in looks.items()]
-
-
 def _best(points: Points, arm: str) -> Point:
-    found = [point for level in _LEVELS for point in points.of(arm, level=level)]
+    found = [point for level in _LEVELS for point in points.of([arm], level)]
     if not found:
         raise NotMeasured
     return max(found, key=lambda point: point.rows_per_s.value)

@@ -13,14 +13,12 @@ from gourmet.measure.comparison import (
     above,
     all_of,
     below,
-    claim,
     more,
     over,
     times_the_latency,
     times_the_throughput,
 )
-from gourmet.measure.results import Statement
-from gourmet.measure.scenario import Arm, Points, Scenario, loads
+from gourmet.measure.scenario import Arm, Claims, Points, Scenario, loads
 from gourmet.runtime.instances import available_cpus
 
 ONE: Final = "one instance"
@@ -59,12 +57,7 @@ def scenario(name: str, title: str, python: str, onnx: str) -> Scenario:
         "while the config changes on the running server. An instance has one thread; every client asks "
         "again as soon as it is answered."
     )
-    return Scenario(name, title, about, arms, read)
-
-
-def read(points: Points) -> list[Statement]:
-    """What the lab teaches, held against these figures."""
-    looks: Mapping[str, Callable[[Points], Found]] = {
+    claims: Claims = {
         "with one instance, the queue's share of the latency grows with concurrency": _queue_grows,
         "more clients bring one instance hardly more throughput, only latency": _one_instance_is_full,
         "rows sent together cost less each": lambda them: more(them.get(BATCHES, 1, 16), them.get(ONE, 1)),
@@ -73,7 +66,7 @@ def read(points: Points) -> list[Statement]:
         "the same weights as ONNX answer more than the Python model": _more(ONNX, ONE),
         "two ONNX instances answer more than one": _more(SCALED, ONNX),
     }
-    return [claim(words, partial(look, points)) for words, look in looks.items()]
+    return Scenario(name, title, about, arms, claims)
 
 
 def _more(ours: str, theirs: str) -> Callable[[Points], Found]:
@@ -123,20 +116,17 @@ def one_gpu(name: str, reference: Mapping[str, float]) -> Scenario:
             arms.append(Arm(f"{arm}, one row at a time", alone, demands))
             arms.append(Arm(f"{arm}, batches of up to 16", batching.over(alone), demands))
 
-    def read(points: Points) -> list[Statement]:
-        """The best that each model does, against the reference, and what it took."""
-        return [
-            claim(
-                f"{model} answers more than the {rate:g} rows/s of the reference lab",
-                partial(_best_on_gpu, points, model, rate),
-            )
-            for model, rate in reference.items()
-        ]
-
-    return Scenario(name, "One GPU", _ABOUT_ONE_GPU, tuple(arms), read, needs_gpu=True)
+    claims: Claims = {
+        f"{model} answers more than the {rate:g} rows/s of the reference lab": (
+            partial(_best_on_gpu, model, rate)
+        )
+        for model, rate in reference.items()
+    }
+    return Scenario(name, "One GPU", _ABOUT_ONE_GPU, tuple(arms), claims, needs_gpu=True)
 
 
-def _best_on_gpu(points: Points, model: str, reference: float) -> Found:
+def _best_on_gpu(model: str, reference: float, points: Points) -> Found:
+    """The best that the model does, against the reference, and what it took."""
     found = [point for point in points.merged if point.demand.model == model]
     if not found:
         raise NotMeasured
