@@ -18,6 +18,7 @@ from torch import nn
 from gourmet.cli import main
 from gourmet.commands.new import _next
 from gourmet.contracts import ModelInfo
+from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.run_file import Stack
@@ -76,8 +77,9 @@ def test_plain_weights_become_a_system_and_its_served_model(new: New, weights: P
     assert parts.export.formats == ("onnx",)
     assert parts.training.bundled_data() is None
     assert parts.evaluation
-    for path in (tmp_path / "systems" / "flowers").glob("*.py"):
-        compile(path.read_text(), str(path), "exec")
+    assert files(tmp_path / "systems") == {
+        f"flowers/{name}" for name in ("system.toml", "sample.jpg", "MODEL_CARD.md")
+    }, "data, and no code"
 
 
 def test_without_weights_it_says_how_to_train(new: New, tmp_path: Path) -> None:
@@ -154,10 +156,65 @@ def test_a_folder_that_is_there_stays_as_it_is(new: New, tmp_path: Path) -> None
     assert files(tmp_path) == {"systems/flowers/notes.txt"}
 
 
-def test_a_title_is_kept_as_it_was_written(new: New) -> None:
-    title = 'Flowers "of\\the field"\n'
-    assert new("--title", title).exit_code == 0
-    assert registry.classification("flowers").title == title
+def test_a_title_and_labels_are_kept_as_they_were_written(new: New) -> None:
+    title, labels = (
+        'Flowers "of\\the field"\n\x7f',
+        ("three \"\"\" '''", '"] x = ["', "C++", "${HOME}", "пион 🌸"),
+    )
+    assert new("--title", title, labels=",".join(labels)).exit_code == 0
+    system = registry.classification("flowers")
+    assert (system.title, system.labels) == (title, labels)
+
+
+def scoring(path: Path, output: str) -> Path:
+    """A classifier in ONNX whose output has this name."""
+    value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    nodes = [onnx.helper.make_node("ReduceMean", ["x"], [output], axes=[2, 3], keepdims=0)]
+    given, scores = value("x", kind, ["n", 3, 8, 8]), value(output, kind, ["n", 3])
+    graph = onnx.helper.make_graph(nodes, "g", [given], [scores])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "output", ['",); import os; os.mkdir("owned")  #', "two\nlines", 'a" data_type: TYPE_INT8 } #', "s" * 129]
+)
+def test_a_tensor_s_name_that_is_more_than_a_name_is_refused(new: New, tmp_path: Path, output: str) -> None:
+    done = new("--weights", scoring(tmp_path / "given.onnx", output), labels="a,b,c")
+    assert done.exit_code == 1
+    assert "a name may have at most 128 letters, digits and _ . : / - in it" in done.output
+    assert files(tmp_path) == {"given.onnx"}
+
+
+def test_a_tensor_s_ordinary_name_is_served(new: New, tmp_path: Path) -> None:
+    done = new("--weights", scoring(tmp_path / "given.onnx", "head/scores:0"), labels="a,b,c")
+    assert done.exit_code == 0, done.output
+    assert read_config(tmp_path / "models" / "flowers_onnx").output[0].name == "head/scores:0"
+    with pytest.raises(UsageError, match="names no architecture"):
+        _ = SystemParts("flowers", registry.piece).training
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "reason"),
+    [
+        ('task = "classification"', 'task = "generation"', "its task is 'generation'"),
+        ("[outputs]", "[out]", "lacks 'outputs'"),
+        ("size = 224", "size = 0", "impossible size"),
+        ("size = 224", "size = [", "does not describe a system"),
+        ('title = "Flowers"', "title = 3", "3 is not a text"),
+        ("std = [0.229, 0.224, 0.225]", "std = [1.0]", "does not describe a system"),
+    ],
+)
+def test_a_description_that_cannot_be_is_named(
+    new: New, tmp_path: Path, line: str, instead: str, reason: str
+) -> None:
+    assert new().exit_code == 0
+    path = tmp_path / "systems" / "flowers" / "system.toml"
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, instead))
+    with pytest.raises(GourmetError, match=reason) as refused:
+        registry.load("flowers")
+    assert str(path) in str(refused.value)
 
 
 def test_a_stack_without_the_web_app_is_told_to_start_it(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import keyword
-import re
 import shutil
 import signal
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,25 +20,28 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.drawn import made_up
+from gourmet.runtime.manifest import sha256
 from gourmet.serving.client import ask_sample
 from gourmet.serving.run_file import Stack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
-from gourmet.systems import folders, registry
+from gourmet.systems import described, folders, registry
 
 _RELOADED_WITHIN_S: Final = 60.0
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 
 
 @click.command()
 @click.argument("name")
 @click.option(
-    "--labels", required=True, help="In the order of the network's outputs: a,b,c, or a file with one a line."
+    "--labels",
+    required=True,
+    help="Labels in the order of the network's outputs: a,b,c, or a file with a label on each line.",
 )
-@click.option("--title", help="What people call it.  [default: NAME]")
+@click.option("--title", help="Title that people read.  [default: NAME]")
 @click.option("--like", help="Take the size and the normalisation of pictures from this system.")
-@click.option("--weights", type=FOUND_FILE, help="A plain .pth, .safetensors or .onnx file, to be served.")
-@click.option("--architecture", help="What .pth and .safetensors are weights of, as in torchvision:resnet18.")
-@click.option("--data", type=PATH, help="Labelled pictures to verify with.  [default: made-up ones]")
+@click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
+@click.option("--architecture", help="Network of a .pth or .safetensors file, as in torchvision:resnet18.")
+@click.option("--data", type=PATH, help="Verify with these labelled pictures.  [default: made-up ones]")
 @to_option
 def new(
     name: str,
@@ -52,14 +55,14 @@ def new(
 ) -> None:
     """Make a picture classification system called NAME, and serve WEIGHTS as its model.
 
-    It gets a folder of its own: a contract, what trains, evaluates and exports it, a sample, a model card
-    and a test. The weights go through the gate into the model repository, and into the stack that runs here.
+    It gets a folder of its own, with its description (system.toml), a sample and a model card, and no code.
+    The weights go through the gate into the model repository, and into the stack that runs here.
 
     \b
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
     """
     # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if not described.NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
             "a letter first"
@@ -76,8 +79,9 @@ def new(
         model_variable=f"{name.upper()}_MODEL_NAME",
         default_model=model.name,
         labels=labels_of(labels),
-        sample_file=aside / "sample.jpg",
+        sample_file=aside / described.SAMPLE,
         datatypes=("FP32",),
+        architecture=architecture or "",
         **_prepared_like(like),
     )
     onnx = bool(weights and weights.suffix == ".onnx")
@@ -88,33 +92,41 @@ def new(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.tasks.classification.export import filled_in
-    from gourmet.tasks.classification.new_system import as_given, deployment_of, write_system
+    from gourmet.tasks.classification.new_system import as_given, deployment_of
 
     if weights and onnx:
         system = as_given(system, weights)
-    architecture = "" if onnx else architecture or "torchvision:mobilenet_v2"
+    elif not architecture:
+        system = replace(system, architecture="torchvision:mobilenet_v2")
     stack = None
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
-        write_system(system, architecture, weights)
+        _write(aside, system, weights)
         if weights:
             with bar("reading") as tick:
-                deployment = deployment_of(system, architecture, weights, data, tick)
+                deployment = deployment_of(system, weights, data, tick)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models)
             click.echo(f"{version}\n{table(checks)}")
         aside.rename(folder)
         undo.callback(shutil.rmtree, folder)
-        test = _place_of_test(folder)
-        undo.callback(test.unlink, missing_ok=True)
-        test.write_text(filled_in("test_system.py", system=system), encoding="utf-8")
         if weights:
             stack = _load(system, models)
         undo.pop_all()
-    click.echo(f"{folder}: its contract, its model card and what trains it\n{test}: its test\n\nNext:")
+    click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
     click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models)))
+
+
+def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> None:
+    from gourmet.tasks.classification.export import filled_in
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / described.SAMPLE).write_bytes(made_up())
+    provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
+    described.write(folder, system, provenance)
+    card = filled_in("MODEL_CARD.md", system=system, weights=weights)
+    (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
 
 
 def _prepared_like(like: str | None) -> dict[str, Any]:
@@ -127,13 +139,6 @@ def _prepared_like(like: str | None) -> dict[str, Any]:
             f"--like {like}: that system prepares its inputs in its own way; name one that takes photos"
         )
     return {"input_size": other.input_size, "mean": other.mean, "std": other.std}
-
-
-def _place_of_test(folder: Path) -> Path:
-    """Beside the product's own tests, for a system of the checkout; else in its folder."""
-    tests = repository.DEFAULT.parents[1] / "tests" / "unit"
-    place = tests if folder.parent == folders()[0] and tests.is_dir() else folder
-    return place / f"test_system_{folder.name}.py"
 
 
 def _load(system: PictureClassifier, models: Path) -> Stack | None:

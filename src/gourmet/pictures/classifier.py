@@ -61,6 +61,8 @@ class PictureClassifier:
     # What all pictures show, such as food, where models tell pictures that do not.
     subject: str = ""
     metrics_prefix: str = ""
+    # The network of torchvision that it is, where that is all there is to say of it.
+    architecture: str = ""
     task: Task = "classification"
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Which systems there are, found by looking: a folder with a contract.py is one.
+"""Which systems there are, found by looking: a folder with a contract.py or a system.toml is one.
 
 A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
-fulfils a protocol. They are imported one at a time and only when a verb needs them, so that asking for
-labels does not load torch.
+fulfils a protocol; one that is only data has those of its task. They are imported one at a time and only
+when a verb needs them, so that asking for labels does not load torch.
 """
 
 from __future__ import annotations
@@ -10,38 +10,55 @@ from __future__ import annotations
 import importlib
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from gourmet.contracts import Classification, Generation, System
 from gourmet.errors import GourmetError, UnknownSystem
-from gourmet.systems import folders
+from gourmet.systems import described, folders
 
 Piece = TypeVar("Piece")
+_FILES: Final = ("contract.py", described.FILE)
+_PARTS_OF_DESCRIBED: Final = "gourmet.tasks.classification.described_parts"
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({path.parent.name for folder in folders() for path in folder.glob("*/contract.py")}))
+    found = (path for folder in folders() for file in _FILES for path in folder.glob(f"*/{file}"))
+    return tuple(sorted({path.parent.name for path in found if path.parent.name.isidentifier()}))
 
 
 def folder_of(system: str) -> Path:
     for folder in folders():
-        if (folder / system / "contract.py").exists():
+        if any((folder / system / file).exists() for file in _FILES):
             return folder / system
     raise UnknownSystem(f"no system {system!r}; there are {', '.join(names())}")
 
 
 def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
     """A part of a system, as in `piece("food11", "train", "TRAINING", Training)`."""
-    path = folder_of(system) / f"{module}.py"
-    if not path.exists():
-        raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")
-    found = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
+    folder = folder_of(system)
+    path = folder / f"{module}.py"
+    found: Any
+    if (folder / "contract.py").exists():
+        if not path.exists():
+            raise UnknownSystem(f"the system {system!r} has no {module}.py, so this does not apply to it")
+        found = getattr(importlib.import_module(f"gourmet.systems.{system}.{module}"), name, None)
+    else:
+        found = _described(folder, module)
     if not isinstance(found, protocol):
         raise GourmetError(
             f"{path} has no {name} that fulfils {protocol.__module__}.{protocol.__qualname__}: "
             "docs/add-a-system.md says what each file holds"
         )
     return found
+
+
+def _described(folder: Path, module: str) -> Any:
+    """A part of a system that is only data; None where its task has no such part."""
+    system = described.read(folder)
+    if module == "contract":
+        return system
+    make = getattr(importlib.import_module(_PARTS_OF_DESCRIBED), module, None)
+    return make and make(system)
 
 
 @cache

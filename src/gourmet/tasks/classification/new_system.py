@@ -1,11 +1,13 @@
-"""A picture classification system that was not there before: the files of its folder, and its first model."""
+"""A picture classification system that was not there before: what somebody's file is, and its first model."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final
 
 import numpy as np
@@ -16,40 +18,20 @@ from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.classification import gate
+from gourmet.tasks.classification import described_parts, gate
 from gourmet.tasks.classification.evaluation import Calibration
-from gourmet.tasks.classification.export import ClassifierExport, Onnx, filled_in, new_model, open_onnx
+from gourmet.tasks.classification.export import new_model, open_onnx
 from gourmet.tasks.classification.gate import Answers, Pixels
-from gourmet.tasks.classification.labelled_pictures import LabelledPictures
-from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
 from gourmet.training.task import Tick
 
-_ALWAYS: Final = ("contract.py", "data.py", "MODEL_CARD.md")
-# Without a network of torch, as with a file of ONNX, there is nothing to train or export.
-_OF_A_NETWORK: Final = ("network.py", "train.py", "evaluate.py", "export.py")
+# What a tensor of somebody's file may be called, as it is written into configs and asked for by clients.
+_TENSOR: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
 
 
-def write_system(system: PictureClassifier, architecture: str, weights: Path | None) -> None:
-    """Write its folder, which is the one its sample is to lie in; an ONNX file has no `architecture`."""
-    folder = system.sample_file.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "__init__.py").touch()
-    system.sample_file.write_bytes(made_up())
-    for name in (*_ALWAYS, *(_OF_A_NETWORK if architecture else ())):
-        text = filled_in(name, system=system, architecture=architecture, weights=weights)
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def deployment_of(
-    system: PictureClassifier, architecture: str, weights: Path, data: Path | None, tick: Tick
-) -> Deployment:
+def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
     """Its weights, ready to be deployed as `onnx`."""
-    if architecture:
-        network = TorchvisionNetwork(system, architecture)
-        formats = {"onnx": Onnx(system.default_model)}
-        return ClassifierExport(system, LabelledPictures(system.labels), network, formats).open(
-            weights, data, tick
-        )
+    if system.architecture:
+        return described_parts.export(system).open(weights, data, tick)
     tick(1.0)
     facts = {
         "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
@@ -78,6 +60,12 @@ def signature(path: Path) -> Signature:
         raise GourmetError(f"{path} cannot be read as ONNX: {exc}") from exc
     weights = {tensor.name for tensor in graph.initializer}
     given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
+    for name in (each.name for each in (*given, *answers)):
+        if not _TENSOR.fullmatch(name):
+            raise GourmetError(
+                f"{path} calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, "
+                "digits and _ . : / - in it; export the network again with plain names"
+            )
     shapes = {
         each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)
     }
@@ -87,7 +75,7 @@ def signature(path: Path) -> Signature:
             floats and rows in (0, 1) and high == wide > 0 < outputs
         ):
             return Signature(given[0].name, answers[0].name, high, outputs, batched=rows == 0)
-    told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    told = shorten(", ".join(f"{name!r} {shape}" for name, shape in shapes.items()), 300)
     raise GourmetError(
         f"{path} has {told} (0 is any size); a classifier of pictures takes one float tensor "
         "[N, 3, side, side] and gives one [N, labels]"

@@ -1,0 +1,105 @@
+"""Systems that are only data: a folder with a system.toml describes a classifier of pictures.
+
+`gourmet new` writes such a folder, and no code. What else the verbs ask of it is the same for all such
+systems: `gourmet.tasks.classification.described_parts`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import PictureClassifier
+
+FILE: Final = "system.toml"
+SAMPLE: Final = "sample.jpg"
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
+_HEADING: Final = "# A classifier of pictures; docs/add-a-system.md says what each line means.\n"
+
+
+def classifier(name: str, described: Mapping[str, Any], folder: Path) -> PictureClassifier:
+    """The system `name` of a folder, from what is `described`; KeyError, TypeError or ValueError."""
+    pictures, outputs = described["pictures"], described["outputs"]
+    mean, std = (_numbers(pictures[key]) for key in ("mean", "std"))
+    if not NAME.fullmatch(name):
+        raise ValueError("its folder's name is not 2 to 32 lower-case letters, digits and _, a letter first")
+    if described["task"] != "classification":
+        raise ValueError(f'its task is {described["task"]!r}, and only "classification" can be described')
+    if not 0 < int(pictures["size"]) <= 4096 or not all(std):
+        raise ValueError("its pictures have an impossible size, or a standard deviation of 0")
+    return PictureClassifier(
+        name=name,
+        title=_text(described["title"]),
+        model_variable=f"{name.upper()}_MODEL_NAME",
+        default_model=f"{name}_onnx",
+        labels=_texts(described["labels"]),
+        sample_file=folder / SAMPLE,
+        datatypes=("FP32",),
+        input_size=int(pictures["size"]),
+        mean=mean,
+        std=std,
+        probability_outputs=_texts(outputs["probabilities"]),
+        logit_outputs=_texts(outputs["logits"]),
+        architecture=_text(described.get("architecture", "")),
+    )
+
+
+def read(folder: Path) -> PictureClassifier:
+    """The system that a folder describes; its name is the folder's."""
+    path = folder / FILE
+    try:
+        return classifier(folder.name, tomllib.loads(path.read_text(encoding="utf-8")), folder)
+    except KeyError as exc:
+        raise GourmetError(f"{path} lacks {exc}: docs/add-a-system.md says what belongs there") from exc
+    except (OSError, TypeError, ValueError, RecursionError) as exc:
+        raise GourmetError(f"{path} does not describe a system: {exc}") from exc
+
+
+def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]) -> None:
+    """Describe `system` in its folder; what is read back is the same."""
+    described: dict[str, Any] = {
+        "task": system.task,
+        "title": system.title,
+        "labels": system.labels,
+        "architecture": system.architecture,
+        "pictures": {"size": system.input_size, "mean": system.mean, "std": system.std},
+        "outputs": {"probabilities": system.probability_outputs, "logits": system.logit_outputs},
+        "provenance": provenance,
+    }
+    try:
+        (folder / FILE).write_text(f"{_HEADING}{_toml(described)}", encoding="utf-8")
+    except UnicodeEncodeError as exc:
+        raise GourmetError(f"the title, a label or the name of a file cannot be written: {exc}") from exc
+
+
+def _toml(table: Mapping[str, Any]) -> str:
+    lines = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines.append(f"\n[{key}]\n{_toml(value)}")
+        else:  # texts, numbers and lists of JSON are those of TOML, but for one character
+            quoted = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"{key} = {quoted}\n")
+    return "".join(lines)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is not a list of texts")
+    return tuple(map(_text, values))
+
+
+def _numbers(values: Any) -> tuple[float, float, float]:
+    red, green, blue = map(float, values)
+    return red, green, blue
