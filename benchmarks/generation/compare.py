@@ -16,13 +16,13 @@ from generation.windows import Kept, Key, SentenceWindow
 from gourmet.errors import UsageError
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
-from gourmet.runtime.decoding.sentences import parts
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.client_loop import PLACES
 from gourmet.systems.translator.contract import TRANSLATION
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import Checkpoint, load
+from gourmet.systems.translator.sentences import split
 from gourmet.systems.translator.translating import translate
 from gourmet.training.task import Tick
 
@@ -232,7 +232,7 @@ def _texts(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         return len(checkpoint.tokenizer.encode(text))
 
     found = dict.fromkeys(pair.text for pair in DATA.references(plan.data, "test", plan.sentences))
-    fitting = [text for text in found if parts(text, size, _LONGEST) == [(text, True)]]
+    fitting = [text for text in found if split(text, size, _LONGEST) == [(text, True)]]
     if sum(map(size, fitting)) < 2 * _LONG:
         raise UsageError(
             f"{plan.data} has {len(fitting)} single sentences of at most {_LONGEST} pieces among its first "

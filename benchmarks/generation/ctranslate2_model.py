@@ -11,8 +11,8 @@ from typing import Any
 from ctranslate2 import Translator
 from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
 
-from gourmet.runtime.decoding.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 from gourmet.systems.translator.network import Checkpoint
+from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]

@@ -14,13 +14,13 @@ from typing import Final
 import torch
 
 from generation import ctranslate2_model, openvino_engine
-from generation.openvino_engine import OpenVinoEngine
-from gourmet.runtime.decoding.engine import Engine, OnnxEngine
+from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import Checkpoint, load
-from gourmet.systems.translator.translating import MOST, answered
+from gourmet.systems.translator.serving import open_engine
+from gourmet.systems.translator.translating import MAX_TOKENS, answered
 from gourmet.training.task import Tick
 
 # Sentences that are at work together, and how many are asked for one by one, each alone.
@@ -132,7 +132,10 @@ def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[Contender]:
                 openvino_engine.compress(openvino / name, openvino / name)
         yield Contender("ONNX Runtime", form, partial(_looped, checkpoint, _onnx, onnx), _mebibytes(onnx))
         yield Contender(
-            "OpenVINO", form, partial(_looped, checkpoint, OpenVinoEngine, openvino), _mebibytes(openvino)
+            "OpenVINO",
+            form,
+            partial(_looped, checkpoint, openvino_engine.open_engine, openvino),
+            _mebibytes(openvino),
         )
         theirs = folder / f"ctranslate2-{form}"
         ctranslate2_model.convert(checkpoint, theirs, {"fp32": "float32", "int8": "int8"}[form])
@@ -144,19 +147,20 @@ def _mebibytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.glob("*")) / 2**20
 
 
-def _onnx(folder: Path, threads: int) -> Engine:
-    return OnnxEngine({path.name: path.read_bytes() for path in folder.iterdir()}, threads)
+def _onnx(folder: Path, threads: int, pad: int) -> Engine:
+    return open_engine({path.name: path.read_bytes() for path in folder.iterdir()}, threads, pad)
 
 
 def _looped(
-    checkpoint: Checkpoint, make: Callable[[Path, int], Engine], folder: Path, threads: int
+    checkpoint: Checkpoint, make: Callable[[Path, int, int], Engine], folder: Path, threads: int
 ) -> Answer:
     """The served loop over an engine."""
-    return partial(export.served_answers, make(folder, threads), checkpoint.tokenizer)
+    tokenizer = checkpoint.tokenizer
+    return partial(export.served_answers, make(folder, threads, tokenizer.pad), tokenizer)
 
 
 def _ctranslate2(checkpoint: Checkpoint, folder: Path, threads: int) -> Answer:
-    return ctranslate2_model.CTranslate2Answers(folder, checkpoint, threads, MOST).answer
+    return ctranslate2_model.CTranslate2Answers(folder, checkpoint, threads, MAX_TOKENS).answer
 
 
 def _eager(checkpoint: Checkpoint, threads: int) -> Answer:

@@ -17,16 +17,14 @@ from gourmet import repository
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import Engine, OnnxEngine
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.texts import answer
-from gourmet.runtime.decoding.tokenizer import Tokenizer
+from gourmet.runtime.decoding.answers import wait_for
+from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.systems.translator.network import Checkpoint
+from gourmet.systems.translator.serving import SERVING, MarianEngine
 from gourmet.systems.translator.translating import translate
 from peers.processes import CpuUsed, spent
 
 _ROWS: Final = 16
-_MOST: Final = 256
 _WITHIN_S: Final = 60.0
 _STEPS: Final = 50
 
@@ -71,29 +69,29 @@ class InPython:
     def __init__(self, model: str, threads: int) -> None:
         folder = repository.DEFAULT / model
         files = package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
-        self.tokenizer, self.engine = Tokenizer(files), OnnxEngine(files, threads)
-        self._loop = Loop(self.engine, pad=self.tokenizer.pad, end=self.tokenizer.end, rows=_ROWS)
+        self._network = network = SERVING.open(files, threads)
+        tokenizer = network.vocabulary
+        self._room = GenerationRoom(network.engine, start=tokenizer.start, end=tokenizer.end, max_rows=_ROWS)
 
     def answer(self, text: str) -> str:
-        return answer(text, self._loop, self.tokenizer, most=_MOST, within_s=_WITHIN_S).text
+        return wait_for(self._network.parts(text), self._network, self._room, within_s=_WITHIN_S).text
 
     def close(self) -> None:
-        self._loop.close()
+        self._room.close()
 
     def parts_ms(self, text: str) -> dict[str, float]:
         """What the encoder and a step take for this sentence alone."""
-        return parts_ms(self.engine, self.tokenizer.encode(text))
+        return parts_ms(self._network.engine, self._network.vocabulary.encode(text))
 
 
-def parts_ms(engine: Engine, source: Sequence[int]) -> dict[str, float]:
+def parts_ms(engine: MarianEngine, source: Sequence[int]) -> dict[str, float]:
     # Two rows, as the loop has them at least.
-    ids, mask = np.array([source] * 2, np.int64), np.ones((2, len(source)), np.int32)
-    layers, heads, size = engine.shape
-    cache = np.zeros((2, layers, 2, heads, 16, size), np.float32)
+    sources = [source] * 2
+    memory, mask = np.stack(engine.encode(sources)), np.ones((2, len(source)), np.int32)
+    cache = np.zeros((*memory.shape[:4], 16, memory.shape[5]), np.float32)
     token, length = np.zeros(2, np.int64), np.full(2, len(source) // 2, np.int64)
-    memory = engine.encode(ids, mask)
     return {
-        "encoder ms": _median_ms(lambda: engine.encode(ids, mask)),
+        "encoder ms": _median_ms(lambda: engine.encode(sources)),
         "step ms": _median_ms(lambda: engine.step(token, length, cache, memory, mask)),
     }
 

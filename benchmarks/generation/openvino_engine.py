@@ -6,46 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from gourmet.runtime.decoding.engine import DECODER, ENCODER, Floats, Integers, Likeliest, Shape
+from gourmet.runtime.decoding.engine import Run
 from gourmet.runtime.openvino_network import OpenVinoNetwork
+from gourmet.systems.translator.serving import DECODER, ENCODER, MarianEngine
 
 
-class OpenVinoEngine:
-    """Fulfils gourmet.runtime.decoding.engine.Engine."""
+def open_engine(folder: Path, threads: int, pad: int) -> MarianEngine:
+    """The graphs in `folder`."""
+    return MarianEngine(_graph(folder / ENCODER, threads), _graph(folder / DECODER, threads), pad)
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        """The graphs in `folder`."""
-        self._encoder, self._decoder = (
-            OpenVinoNetwork(folder / name, threads, batched=False) for name in (ENCODER, DECODER)
-        )
-        given = {each.name: each for each in onnx.load(folder / DECODER).graph.input}
-        dims = [dim.dim_value for dim in given["cache"].type.tensor_type.shape.dim]
-        self.shape = Shape(dims[1], dims[3], dims[5])
 
-    def encode(self, ids: Integers, mask: npt.NDArray[np.int32]) -> Floats:
-        (memory,) = self._encoder.run(["memory"], {"ids": ids, "mask": mask})
-        return memory.copy()  # the next answer is written where this one lies
-
-    def step(
-        self,
-        tokens: Integers,
-        lengths: Integers,
-        cache: Floats,
-        memory: Floats,
-        mask: npt.NDArray[np.int32],
-    ) -> Likeliest:
-        given: dict[str, Any] = {
-            "token": tokens[:, None],
-            "length": lengths[:, None],
-            "cache": cache,
-            "memory": memory,
-            "mask": mask,
-        }
-        return Likeliest(*self._decoder.run(["tokens", "scores", "added"], given))
+def _graph(path: Path, threads: int) -> Run:
+    network = OpenVinoNetwork(path, threads, batched=False)
+    # Copies, since the next answer is written where this one lies.
+    return lambda outputs, inputs: [each.copy() for each in network.run(outputs, inputs)]
 
 
 def compress(plain: Path, path: Path) -> None:

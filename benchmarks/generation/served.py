@@ -24,7 +24,7 @@ from gourmet.measure.scenario import load, restored
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request
-from gourmet.runtime.decoding.served import CONTINUOUS_PARAMETER
+from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.client import booked, statistics_now
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from peers.processes import CpuUsed, spent

@@ -18,13 +18,13 @@ import tritonclient.http as triton_http
 from support.triton import MODELS, RunningTriton
 
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import OnnxEngine
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.texts import answer
-from gourmet.runtime.decoding.tokenizer import Tokenizer
+from gourmet.runtime.decoding.answers import wait_for
+from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.serving.client import ask_sample
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM
+from gourmet.systems.translator.serving import SERVING
+from gourmet.systems.translator.tokenizer import Tokenizer
 
 TEXTS = [text.decode() for text in SYSTEM.examples(24, seed=3)]
 # One sentence without a pause to cut it at, of about as many pieces as a sentence may have.
@@ -46,12 +46,12 @@ def client(triton: RunningTriton) -> Iterator[triton_http.InferenceServerClient]
 @pytest.fixture(scope="module")
 def alone() -> list[Translated]:
     """What the loop answers each text in this process, when nobody else is there."""
-    files = package.read(MODELS / "translator" / "1" / package.FILE)
-    tokenizer = Tokenizer(files)
-    loop = Loop(OnnxEngine(files, 1), pad=tokenizer.pad, end=tokenizer.end, rows=16)
-    found = [answer(text, loop, tokenizer, most=256, within_s=60) for text in TEXTS]
-    loop.close()
-    return [(job.text, job.tokens, job.score) for job in found]
+    network = SERVING.open(package.read(MODELS / "translator" / "1" / package.FILE), 1)
+    start, end = network.vocabulary.start, network.vocabulary.end
+    room = GenerationRoom(network.engine, start=start, end=end, max_rows=16)
+    found = [wait_for(network.parts(text), network, room, within_s=60) for text in TEXTS]
+    room.close()
+    return [(each.text, each.tokens or 0, each.score or 0.0) for each in found]
 
 
 def given(texts: Sequence[str | bytes], **options: int) -> list[triton_http.InferInput]:

@@ -16,8 +16,8 @@ from generation.served import BLS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREA
 from generation.windows import Kept, Key, SentenceWindow
 from gourmet.errors import UsageError
 from gourmet.measure.task import MeasureOptions
-from gourmet.runtime.decoding.tokenizer import learn
 from gourmet.systems.translator.network import CONFIG, build
+from gourmet.systems.translator.tokenizer import learn
 from gourmet.training.files import save_tensors
 
 PLAN = Plan(

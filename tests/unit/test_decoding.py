@@ -18,16 +18,18 @@ from hypothesis import strategies as st
 
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
-from gourmet.runtime.decoding.engine import Likeliest, OnnxEngine
-from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
+from gourmet.runtime.decoding.engine import Engine, Likeliest
+from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.runtime.decoding.rows import Row, TooManyRows
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.int8 import rounded
 from gourmet.systems.translator.network import build
+from gourmet.systems.translator.serving import open_engine
 from gourmet.systems.translator.translating import padded
 
 WORDS, PAD, END = 300, 1, 0
-MOST = 30
+MAX_TOKENS = 30
 Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their score
 
 
@@ -62,16 +64,16 @@ def network() -> torch.nn.Module:
     return rounded(found).eval()
 
 
-def opened(network: torch.nn.Module, folder: Path, *, quantized: bool = False) -> OnnxEngine:
+def opened(network: torch.nn.Module, folder: Path, *, quantized: bool = False) -> Engine:
     files = {}
     for name, graph in graphs(network).items():
         graph.write(network, folder / name, quantized=quantized)
         files[name] = (folder / name).read_bytes()
-    return OnnxEngine(files, 1)
+    return open_engine(files, 1, PAD)
 
 
 @pytest.fixture(scope="module")
-def engine(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> OnnxEngine:
+def engine(network: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return opened(network, tmp_path_factory.mktemp("graphs"))
 
 
@@ -84,15 +86,15 @@ def sources() -> list[list[int]]:
 class Decoded:
     """Rows through a loop, and a way to wait for the end of all."""
 
-    def __init__(self, engine: OnnxEngine, rows: int = 8, *, continuous: bool = True) -> None:
-        self.loop = Loop(engine, pad=PAD, end=END, rows=rows, continuous=continuous)
+    def __init__(self, engine: Engine, rows: int = 8, *, continuous: bool = True) -> None:
+        self.room = GenerationRoom(engine, start=PAD, end=END, max_rows=rows, continuous=continuous)
         self._ended = threading.Semaphore(0)
         self.rows: list[Row] = []
 
-    def ask(self, sources: Sequence[Sequence[int]], most: int = MOST) -> list[Row]:
-        asked = [Row(source, most, told=self._told) for source in sources]
+    def ask(self, sources: Sequence[Sequence[int]], max_tokens: int = MAX_TOKENS) -> list[Row]:
+        asked = [Row(source, max_tokens, on_tokens=self._on_tokens) for source in sources]
         self.rows += asked
-        self.loop.submit(asked)
+        self.room.submit(asked)
         return asked
 
     def wait(self) -> list[Row]:
@@ -100,19 +102,19 @@ class Decoded:
             assert self._ended.acquire(timeout=60)
         return self.rows
 
-    def _told(self, row: Row) -> None:
-        if row.ended:
+    def _on_tokens(self, row: Row) -> None:
+        if row.finished:
             self._ended.release()
 
     def __enter__(self) -> Decoded:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.loop.close()
+        self.room.close()
 
 
 @pytest.fixture(scope="module")
-def alone(engine: OnnxEngine, sources: list[list[int]]) -> Answers:
+def alone(engine: Engine, sources: list[list[int]]) -> Answers:
     """What each source is answered when nobody else is there."""
     return answered_alone(engine, sources)
 
@@ -123,13 +125,13 @@ def in_both_forms(
     network: torch.nn.Module,
     sources: list[list[int]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[OnnxEngine, Answers]:
+) -> tuple[Engine, Answers]:
     """An engine, and what it answers each source when nobody else is there."""
     engine = opened(network, tmp_path_factory.mktemp("graphs"), quantized=request.param == "int8")
     return engine, answered_alone(engine, sources)
 
 
-def answered_alone(engine: OnnxEngine, sources: list[list[int]]) -> Answers:
+def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
     found: Answers = []
     for source in sources:
         with Decoded(engine) as decoded:
@@ -140,7 +142,7 @@ def answered_alone(engine: OnnxEngine, sources: list[list[int]]) -> Answers:
 
 
 def test_the_words_are_those_of_transformers(
-    network: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[OnnxEngine, Answers]
+    network: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[Engine, Answers]
 ) -> None:
     _, alone = in_both_forms
     rows = padded(sources, PAD)
@@ -150,7 +152,7 @@ def test_the_words_are_those_of_transformers(
             attention_mask=(rows != PAD).long(),
             num_beams=1,
             do_sample=False,
-            max_new_tokens=MOST,
+            max_new_tokens=MAX_TOKENS,
             bad_words_ids=[[PAD]],
         )
     for (tokens, _), right in zip(alone, wanted.tolist(), strict=True):
@@ -164,7 +166,7 @@ def test_the_words_are_those_of_transformers(
 @given(data=st.data())
 def test_nobody_s_words_depend_on_who_else_is_there(
     data: st.DataObject,
-    in_both_forms: tuple[OnnxEngine, Answers],
+    in_both_forms: tuple[Engine, Answers],
     sources: list[list[int]],
 ) -> None:
     """Bit for bit, however the rows are divided, and whenever they come; in eight bits too."""
@@ -182,92 +184,96 @@ def test_nobody_s_words_depend_on_who_else_is_there(
 
 
 @pytest.mark.parametrize("continuous", [True, False])
-def test_who_comes_later_joins_between_two_steps_unless_told_otherwise(
-    engine: OnnxEngine,
+def test_who_comes_later_joins_between_two_steps_unless_turned_off(
+    engine: Engine,
     sources: list[list[int]],
     alone: Answers,
     continuous: bool,
 ) -> None:
     """A short one is done before a long one that was there."""
-    endless = next(place for place, (tokens, _) in enumerate(alone) if len(tokens) == MOST)
+    endless = next(place for place, (tokens, _) in enumerate(alone) if len(tokens) == MAX_TOKENS)
     with Decoded(engine, continuous=continuous) as decoded:
-        long = Row(sources[endless], 100, told=lambda row: time.sleep(0.002))
-        decoded.loop.submit([long])
+        long = Row(sources[endless], 100, on_tokens=lambda row: time.sleep(0.002))
+        decoded.room.submit([long])
         time.sleep(0.02)
-        decoded.ask([sources[1]], most=2)
+        decoded.ask([sources[1]], max_tokens=2)
         decoded.wait()
-        assert (long.ended is None) == continuous
+        assert (long.finished is None) == continuous
 
 
-def test_a_row_ends_at_the_next_step_when_its_time_is_over_or_nobody_wants_it(
-    engine: OnnxEngine, sources: list[list[int]]
+def test_a_row_ends_at_the_next_step_when_its_time_is_over_or_its_client_left(
+    engine: Engine, sources: list[list[int]]
 ) -> None:
-    wanted = True
-    told: list[str | None] = []
+    gone = False
+    heard: list[str | None] = []
+
+    def hear(row: Row) -> None:
+        heard.append(row.finished)
+
     with Decoded(engine) as decoded:
-        late = Row(sources[0], 10_000, until=time.monotonic() - 1, told=lambda row: told.append(row.ended))
-        gone = Row(sources[1], 10_000, wanted=lambda: wanted, told=lambda row: told.append(row.ended))
-        decoded.loop.submit([late, gone])
-        wanted = False
+        late = Row(sources[0], 10_000, deadline=time.monotonic() - 1, on_tokens=hear)
+        left = Row(sources[1], 10_000, is_cancelled=lambda: gone, on_tokens=hear)
+        decoded.room.submit([late, left])
+        gone = True
         decoded.ask([sources[2]])
         decoded.wait()
-    assert late.ended == "late"
-    assert gone.ended == "unwanted"
+    assert late.finished == "deadline"
+    assert left.finished == "cancelled"
     assert not late.tokens
-    assert {"late", "unwanted"} <= set(told)
+    assert {"deadline", "cancelled"} <= set(heard)
 
 
-def test_more_than_may_wait_are_refused_whole(engine: OnnxEngine, sources: list[list[int]]) -> None:
+def test_more_than_may_wait_are_refused_whole(engine: Engine, sources: list[list[int]]) -> None:
     with Decoded(engine, rows=1) as decoded:
-        begun = Row(sources[0], 5, told=lambda row: time.sleep(0.2))
-        decoded.loop.submit([begun])
+        begun = Row(sources[0], 5, on_tokens=lambda row: time.sleep(0.2))
+        decoded.room.submit([begun])
         time.sleep(0.05)
         decoded.ask(sources[:8])
         with pytest.raises(TooManyRows, match="8 sentences wait already"):
-            decoded.loop.submit([Row(sources[0], 5)])
+            decoded.room.submit([Row(sources[0], 5)])
         decoded.wait()
 
 
 class Broken:
-    def __init__(self, engine: OnnxEngine) -> None:
-        self.shape, self.encode = engine.shape, engine.encode
+    def __init__(self, engine: Engine) -> None:
+        self.places, self.encode = engine.places, engine.encode
 
     def step(self, *_: object) -> None:
         raise RuntimeError("no such kernel")
 
 
 def test_what_fails_is_the_answer_of_those_at_work_and_of_nobody_else(
-    engine: OnnxEngine, sources: list[list[int]]
+    engine: Engine, sources: list[list[int]]
 ) -> None:
     broken = Broken(engine)
     with Decoded(broken) as decoded:  # type: ignore[arg-type]
         (row,) = decoded.ask(sources[:1])
         decoded.wait()
-        assert (row.ended, str(row.error)) == ("failed", "no such kernel")
+        assert (row.finished, str(row.error)) == ("failed", "no such kernel")
         broken.step = engine.step  # type: ignore[method-assign,assignment]
         decoded.rows = []
         (row,) = decoded.ask(sources[:1])
         decoded.wait()
-        assert row.ended in ("whole", "cut")
+        assert row.finished in ("stop", "length")
 
 
-def test_who_waits_when_it_is_closed_is_told(engine: OnnxEngine, sources: list[list[int]]) -> None:
+def test_who_waits_when_it_is_closed_is_told(engine: Engine, sources: list[list[int]]) -> None:
     decoded = Decoded(engine, rows=1)
-    slow = Row(sources[0], 5, told=lambda row: time.sleep(0.05))
+    slow = Row(sources[0], 5, on_tokens=lambda row: time.sleep(0.05))
     waiting = Row(sources[1], 5)
-    decoded.loop.submit([slow])
+    decoded.room.submit([slow])
     time.sleep(0.02)
-    decoded.loop.submit([waiting])
-    decoded.loop.close()
-    assert waiting.ended == "failed"
+    decoded.room.submit([waiting])
+    decoded.room.close()
+    assert waiting.finished == "failed"
 
 
 def test_one_beam_is_no_search_and_more_find_nothing_worse(
-    engine: OnnxEngine, sources: list[list[int]], alone: Answers
+    engine: Engine, sources: list[list[int]], alone: Answers
 ) -> None:
     better = 0
     for source, (tokens, score) in zip(sources, alone, strict=True):
-        one, four = (search(engine, source, beams=n, most=MOST, pad=PAD, end=END) for n in (1, 4))
+        one, four = (search(engine, Row(source, MAX_TOKENS, beams=n), start=PAD, end=END) for n in (1, 4))
         assert tuple(one.tokens) == tokens
         assert np.isclose(one.score, score, atol=1e-3)
         worth = [found.score / (len(found.tokens) + 1) for found in (one, four)]
@@ -275,9 +281,9 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
     assert better > len(sources) / 10
 
 
-def test_slots_grow_and_are_taken_over(engine: OnnxEngine, sources: list[list[int]]) -> None:
+def test_slots_grow_and_are_taken_over(engine: Engine, sources: list[list[int]]) -> None:
     slots = Slots(engine, 4, PAD)
-    slots.admit(sources[:3])
+    slots.admit(engine.encode(sources[:3]))
     for _ in range(40):  # longer than a cache is at first
         found = slots.step()
         slots.choose(found.tokens[:, 0].tolist())
@@ -286,27 +292,27 @@ def test_slots_grow_and_are_taken_over(engine: OnnxEngine, sources: list[list[in
     assert slots.step().tokens.shape == (2, 8)
 
 
-def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: OnnxEngine) -> None:
-    places: list[int] = []
+def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: Engine) -> None:
+    widths: list[int] = []
 
     class Watched:
-        shape, encode = engine.shape, staticmethod(engine.encode)
+        places, encode = engine.places, staticmethod(engine.encode)
 
         @staticmethod
         def step(*given: Any) -> Likeliest:
-            places.append(given[2].shape[4] + given[3].shape[4])
+            widths.append(given[2].shape[4] + given[3].shape[4])
             return engine.step(*given)
 
     slots = Slots(Watched(), 4, PAD)
-    slots.admit([[*range(5, 90), END]])
+    slots.admit(engine.encode([[*range(5, 90), END]]))
     for _ in range(40):
         slots.choose(slots.step().tokens[:, 0].tolist())
     slots.leave(0)
-    slots.admit([[5, 6, END]])
+    slots.admit(engine.encode([[5, 6, END]]))
     slots.step()
-    assert places[0] == 16 + 128
-    assert places[-2] == 64 + 128
-    assert places[-1] == 16 + 16
+    assert widths[0] == 16 + 128
+    assert widths[-2] == 64 + 128
+    assert widths[-1] == 16 + 16
 
 
 @pytest.fixture

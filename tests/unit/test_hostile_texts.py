@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 from support.hostile_texts import hostile_text
 
-from gourmet.runtime.decoding.sentences import parts
-from gourmet.runtime.decoding.texts import MOST_PIECES, Job
-from gourmet.runtime.decoding.tokenizer import Tokenizer, learn
+from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, looks_russian, problem, text_of
+from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS, MarianEngine, TranslatorNetwork
+from gourmet.systems.translator.tokenizer import Tokenizer, learn
 
 MANY = 10_000
 
@@ -42,13 +43,13 @@ def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again
         taken += 1
         assert text_of(text.encode()) == text
         assert looks_russian(text) in (True, False)
-        found = parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES)
+        found = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
         assert "".join(part.text for part in found) == text
         sentences = [part.text for part in found if part.is_sentence]
         assert all(sentence.strip() for sentence in sentences)
         for sentence in sentences:
             numbers = tokenizer.encode(sentence)
-            assert len(numbers) <= MOST_PIECES or len(sentence) < 2
+            assert len(numbers) <= MAX_SOURCE_TOKENS or len(sentence) < 2
             tokenizer.decode(numbers)
     assert taken > MANY / 3
 
@@ -74,14 +75,20 @@ def test_two_million_characters_are_refused_before_anything_is_done_with_them(te
 )
 def test_no_text_takes_the_splitter_long(tokenizer: Tokenizer, text: str) -> None:
     began = time.thread_time()
-    found = parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES)
+    found = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
     assert "".join(part.text for part in found) == text
     assert time.thread_time() - began < 2
 
 
 def test_a_text_of_which_nothing_is_a_sentence_is_answered_at_once(tokenizer: Tokenizer) -> None:
-    over: list[bool] = []
-    job = Job("\n \n", tokenizer, lambda job, piece: over.append(job.is_over), most=10)
+    finished: list[bool] = []
+    network = TranslatorNetwork(MarianEngine(never, never, tokenizer.pad), tokenizer)
+    job = AnswerJob(network.parts("\n \n"), network, lambda job, piece: finished.append(job.finished))
     assert not job.rows
-    job.row_told(None)
-    assert over == [True]
+    job.advance()
+    assert finished == [True]
+    assert job.text == "\n \n"
+
+
+def never(*_: object) -> list[object]:
+    raise AssertionError("a text without a sentence reaches no graph")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SERVES = (
-    "gourmet.runtime.decoding.served",
+    "gourmet.systems.translator.serving",
     "gourmet.systems.translator.contract",
     "gourmet.commands.translate",
     "app.features.translate",

@@ -65,7 +65,10 @@ def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
     """The file that the version's backend hands to the manifest; a Python model's is any of its own."""
     usual = "model.onnx"
     if config.get("backend") == "python":
-        usual = next((name for name in ("model.pt", package.FILE) if (version / name).is_file()), "model.pt")
+        usual = next(
+            (name for name in ("model.pt", package.REFERENCE, package.FILE) if (version / name).is_file()),
+            "model.pt",
+        )
     file = version / (config.get("default_model_filename") or usual)
     return file / "model.onnx" if file.is_dir() else file
 

@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gourmet.runtime.decoding.engine import Engine
+from gourmet.runtime.decoding.rows import Row
 from gourmet.runtime.decoding.slots import Slots
 
 
 class Found(NamedTuple):
     tokens: list[int]
-    score: float  # the logarithm of the probability of all words and the end
+    score: float  # the logarithm of the probability of all tokens and the end
 
 
-def search(
-    engine: Engine,
-    source: Sequence[int],
-    *,
-    beams: int,
-    most: int,
-    pad: int,
-    end: int,
-    is_over: Callable[[], bool] = lambda: False,
-) -> Found:
-    """The answer with the best score for each of its words, of those that `beams` beginnings lead to."""
-    slots = Slots(engine, beams, pad)
-    slots.admit([source])
+def search(engine: Engine, row: Row, *, start: int, end: int) -> Found:
+    """The answer with the best score for each of its tokens, of those that the row's beams lead to.
+
+    When the row finishes meanwhile, it is the best answer so far.
+    """
+    beams = row.beams
+    slots = Slots(engine, beams, start)
+    slots.admit(engine.encode([row.source]))
+    for token in row.prefix:
+        slots.step()
+        slots.choose([token])
     begun = [Found([], 0.0)]
     whole: list[Found] = []
-    for length in range(1, most + 1):
+    for length in range(1, row.max_tokens + 1):
         likeliest = slots.step()
         candidates = [
-            (found.score + float(score), row, int(token))
-            for row, found in enumerate(begun)
-            for token, score in zip(likeliest.tokens[row], likeliest.scores[row], strict=True)
+            (found.score + float(score), place, int(token))
+            for place, found in enumerate(begun)
+            for token, score in zip(likeliest.tokens[place], likeliest.scores[place], strict=True)
         ]
         candidates.sort(reverse=True)
         chosen: list[tuple[float, int, int]] = []
-        for place, (score, row, token) in enumerate(candidates[: 2 * beams]):
+        for rank, (score, place, token) in enumerate(candidates[: 2 * beams]):
             if token == end:
-                if place < beams:
-                    whole.append(Found(begun[row].tokens, score))
+                if rank < beams:
+                    whole.append(Found(begun[place].tokens, score))
             elif len(chosen) < beams:
-                chosen.append((score, row, token))
-        begun = [Found([*begun[row].tokens, token], score) for score, row, token in chosen]
-        # Nothing that is begun gets better for each of its words than the best of it is now.
+                chosen.append((score, place, token))
+        begun = [Found([*begun[place].tokens, token], score) for score, place, token in chosen]
+        # Nothing that is begun gets better for each of its tokens than the best of it is now.
         if len(whole) >= beams and max(map(_worth, whole)) >= begun[0].score / length:
             break
-        if is_over():
+        if row.gave_up():
             break
         if slots.used < len(chosen):
             slots.repeat(0, len(chosen) - slots.used)
-        slots.rearrange(0, [row for _, row, _ in chosen])
+        slots.rearrange(0, [place for _, place, _ in chosen])
         slots.choose([token for _, _, token in chosen])
     return max(whole or begun, key=_worth)
 

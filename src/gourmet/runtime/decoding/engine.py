@@ -1,9 +1,13 @@
-"""What computes: a sentence's memory once, and a step of the loop for many rows at a time."""
+"""What computes: a source's memory once, and a step of the loop for many rows at a time.
+
+A memory is what a row attends to: keys and values for every layer of the decoder, [layers, 2, heads, places,
+size]. A place is a word of a sentence or a patch of a picture.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,66 +15,25 @@ import onnxruntime
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-
-ENCODER: Final = "encoder.onnx"
-DECODER: Final = "decoder.onnx"
-
-
-class Shape(NamedTuple):
-    """Of keys and values: layers of the decoder, heads, and numbers of each."""
-
-    layers: int
-    heads: int
-    size: int
+# Runs a graph: the names of the outputs that are needed, and its inputs by name.
+Run = Callable[[Sequence[str], Mapping[str, Any]], Sequence[Any]]
 
 
 class Likeliest(NamedTuple):
-    """Of each row, the likeliest next words, best first, with the logarithm of their probability."""
+    """Of each row, the likeliest next tokens, best first, with the logarithm of their probability."""
 
     tokens: npt.NDArray[np.int32]
     scores: Floats
-    added: Floats  # keys and values of the newest word: [rows, layers, 2, heads, 1, size]
+    added: Floats  # keys and values of the newest token: [rows, layers, 2, heads, 1, size]
 
 
 class Engine(Protocol):
     @property
-    def shape(self) -> Shape: ...
+    def places(self) -> int | None:
+        """The places of every memory, where all have the same, as those of a picture's grid do."""
 
-    def encode(self, ids: Integers, mask: npt.NDArray[np.int32]) -> Floats:
-        """The memory of some sentences: [rows, layers, 2, heads, words, size]."""
-
-    def step(
-        self,
-        tokens: Integers,
-        lengths: Integers,
-        cache: Floats,
-        memory: Floats,
-        mask: npt.NDArray[np.int32],
-    ) -> Likeliest:
-        """What may follow `tokens`, in rows that have so many words in `cache` already."""
-
-
-class OnnxEngine:
-    """ONNX Runtime; fulfils Engine."""
-
-    def __init__(self, files: Mapping[str, bytes], threads: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Threads that wait by computing would take the processor from those of other models.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._encoder, self._decoder = (
-            onnxruntime.InferenceSession(files[name], options, providers=["CPUExecutionProvider"])
-            for name in (ENCODER, DECODER)
-        )
-        layers, _, heads, _, size = next(
-            each.shape[1:] for each in self._decoder.get_inputs() if each.name == "cache"
-        )
-        self.shape = Shape(layers, heads, size)
-
-    def encode(self, ids: Integers, mask: npt.NDArray[np.int32]) -> Floats:
-        (memory,) = self._encoder.run(["memory"], {"ids": ids, "mask": mask})
-        return memory  # type: ignore[no-any-return]
+    def encode(self, sources: Sequence[Any]) -> Sequence[Floats]:
+        """The memory of each source; ValueError for a source that cannot be used."""
 
     def step(
         self,
@@ -80,12 +43,41 @@ class OnnxEngine:
         memory: Floats,
         mask: npt.NDArray[np.int32],
     ) -> Likeliest:
-        given: Mapping[str, Any] = {
+        """What may follow `tokens`, in rows that have `lengths` tokens in `cache` already."""
+
+
+class DecoderGraph:
+    """The `step` of an Engine by a decoder's graph, whatever runs it; a system adds how it encodes."""
+
+    places: int | None = None
+
+    def __init__(self, decoder: Run) -> None:
+        self._decoder = decoder
+
+    def step(
+        self,
+        tokens: Integers,
+        lengths: Integers,
+        cache: Floats,
+        memory: Floats,
+        mask: npt.NDArray[np.int32],
+    ) -> Likeliest:
+        inputs = {
             "token": tokens[:, None],
             "length": lengths[:, None],
             "cache": cache,
             "memory": memory,
             "mask": mask,
         }
-        found: Sequence[Any] = self._decoder.run(["tokens", "scores", "added"], given)
-        return Likeliest(*found)
+        return Likeliest(*self._decoder(["tokens", "scores", "added"], inputs))
+
+
+def onnx_graph(graph: bytes, threads: int) -> Run:
+    """ONNX Runtime on the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Threads that wait by computing would take the processor from those of other models.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    run: Run = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]).run
+    return run

@@ -1,15 +1,22 @@
-"""What a served model of text needs, in one file: graphs and tokenizer. The same content is the same file."""
+"""What a served model that generates needs, in one file: graphs and vocabulary.
+
+The same content is the same file, and lies in a repository once: instead of a package, another model may have
+a reference to one that a model beside it has, by its sha256.
+"""
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.runtime import manifest
 
 FILE: Final = "model.zip"
+REFERENCE: Final = "package.json"
 _ALWAYS: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -28,3 +35,34 @@ def read(path: Path) -> dict[str, bytes]:
         raise GourmetError(
             f"{path} cannot be read: {exc}. Deploy the model again with `gourmet deploy`"
         ) from exc
+
+
+def write_reference(path: Path, model: str, sha256: str) -> None:
+    """Say that the package is the one of `model`, in the same repository, that has this sha256."""
+    path.write_text(json.dumps({"model": model, "sha256": sha256}, indent=2) + "\n", encoding="utf-8")
+
+
+def find(version: Path) -> Path:
+    """The package of a model's version: its own, or the one that it refers to."""
+    reference = version / REFERENCE
+    if not reference.exists():
+        return version / FILE
+    try:
+        about = json.loads(reference.read_text(encoding="utf-8"))
+        beside, digest = version.parent.parent / str(about["model"]), str(about["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
+    for path in sorted(beside.glob(f"[0-9]*/{FILE}")):
+        if manifest.sha256(path) == digest:
+            return path
+    raise GourmetError(
+        f"{reference} refers to a package that {beside} does not have: keep both models in one repository, "
+        f"or deploy {beside.name} and then {version.parent.name} again"
+    )
+
+
+def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a version's package, checked against its manifest; raises GourmetError."""
+    own = version / REFERENCE
+    manifest.check(own if own.exists() else version / FILE, config)
+    return read(find(version))

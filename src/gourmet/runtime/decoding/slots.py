@@ -1,7 +1,8 @@
 """The rows that a loop has at work, side by side in memory, so that a step takes them all as they lie.
 
-A row has the slot of its place. Who leaves is replaced by the last, and buffers grow by doubling, and shrink
-again, so that from one step to the next nothing is copied but what the step added.
+A row has the slot of its place, and one that leaves is replaced by the last. Buffers grow by doubling, and
+shrink again, so that from one step to the next nothing is copied but what the step added; where all memories
+have one size, they get exactly that.
 """
 
 from __future__ import annotations
@@ -14,55 +15,48 @@ import numpy.typing as npt
 
 from gourmet.runtime.decoding.engine import Engine, Floats, Integers, Likeliest
 
-_FEWEST_WORDS: Final = 16
-# With so many places for each word, half of them are given back.
+_FEWEST_PLACES: Final = 16
+# With so many places for each token, half of them are given back.
 _ROOMY: Final = 4
 # One row alone goes through other kernels, which round differently: an empty one goes with it.
-_FEWEST_ROWS: Final = 2
+FEWEST_ROWS: Final = 2
 
 
 class Slots:
-    """At most `most` rows: their sources' memory, their cache, their newest words."""
+    """At most `max_rows` rows: their memories, their caches, their newest tokens."""
 
-    def __init__(self, engine: Engine, most: int, pad: int) -> None:
+    def __init__(self, engine: Engine, max_rows: int, start: int) -> None:
         self._engine = engine
-        self.most = most
-        self._pad = pad
-        rows = max(most, _FEWEST_ROWS)
-        self._memory = self._blank(rows, _FEWEST_WORDS)
-        self._cache = self._blank(rows, _FEWEST_WORDS)
-        self._mask = np.zeros((rows, _FEWEST_WORDS), np.int32)
-        self._tokens = np.full(rows, pad, np.int64)
+        self.max_rows = max_rows
+        self._start = start
+        rows = max(max_rows, FEWEST_ROWS)
+        self._shape = (0, 2, 0, 0)  # layers, keys and values, heads, size: the first memory says it
+        self._memory = self._cache = self._blank(rows, 0)
+        self._mask = np.zeros((rows, 0), np.int32)
+        self._tokens = np.full(rows, start, np.int64)
         self._lengths = np.zeros(rows, np.int64)
-        self._source_lengths = np.zeros(rows, np.int64)
-        # An empty row heeds something, since nothing at all has no mean.
-        self._mask[:, 0] = 1
+        self._places = np.zeros(rows, np.int64)
         self.used = 0
 
-    def admit(self, sources: Sequence[Sequence[int]]) -> None:
-        """Compute the memory of these sources; their rows are the last ones from now on."""
-        words = max(map(len, sources))
-        # As for a step; but words of one sentence go through the kernels of many rows already.
-        rows = len(sources) if words > 1 else max(len(sources), _FEWEST_ROWS)
-        ids, mask = np.full((rows, words), self._pad, np.int64), np.zeros((rows, words), np.int32)
-        mask[:, 0] = 1
-        for row, source in enumerate(sources):
-            ids[row, : len(source)], mask[row, : len(source)] = source, 1
-        memory = self._engine.encode(ids, mask)[: len(sources)]
-        self._fit_memory(max(words, self._most(self._source_lengths)))
-        here = slice(self.used, self.used + len(sources))
-        self._memory[here, :, :, :, :words] = memory
-        self._mask[here] = 0
-        self._mask[here, :words] = mask[: len(sources)]
-        self._tokens[here], self._lengths[here] = self._pad, 0
-        self._source_lengths[here] = [len(source) for source in sources]
-        self.used += len(sources)
+    def admit(self, memories: Sequence[Floats]) -> None:
+        """Rows that attend to these are the last ones from now on."""
+        if not self._shape[0]:
+            self._allocate(memories[0])
+        longest = max(memory.shape[3] for memory in memories)
+        self._fit_memory(max(longest, self._longest(self._places)))
+        for memory in memories:
+            row, places = self.used, memory.shape[3]
+            self._memory[row, :, :, :, :places] = memory
+            self._mask[row] = 0
+            self._mask[row, :places] = 1
+            self._tokens[row], self._lengths[row], self._places[row] = self._start, 0, places
+            self.used += 1
 
     def step(self) -> Likeliest:
-        """The likeliest next words of all rows; `choose` says which it shall be."""
-        rows = max(self.used, _FEWEST_ROWS)
-        self._cache = self._fitted(self._cache, self._most(self._lengths) + 1)
-        self._fit_memory(self._most(self._source_lengths))
+        """The likeliest next tokens of all rows; `choose` says which it shall be."""
+        rows = max(self.used, FEWEST_ROWS)
+        self._cache = self._fitted(self._cache, self._longest(self._lengths) + 1)
+        self._fit_memory(self._longest(self._places))
         tokens, scores, added = self._engine.step(
             self._tokens[:rows],
             self._lengths[:rows],
@@ -85,7 +79,7 @@ class Slots:
             each[here] = each[list(parents)]
 
     def repeat(self, row: int, times: int) -> None:
-        """So many more rows of the same source, behind the last."""
+        """So many more rows like this one, behind the last."""
         here = slice(self.used, self.used + times)
         for each in self._rows():
             each[here] = each[row]
@@ -99,29 +93,40 @@ class Slots:
                 each[row] = each[self.used]
         return self.used
 
-    def _blank(self, rows: int, words: int) -> Floats:
-        layers, heads, size = self._engine.shape
-        return np.zeros((rows, layers, 2, heads, words, size), np.float32)
+    def _allocate(self, memory: Floats) -> None:
+        layers, pair, heads, _, size = memory.shape
+        self._shape = (layers, pair, heads, size)
+        rows, places = len(self._tokens), self._engine.places or _FEWEST_PLACES
+        self._memory, self._cache = self._blank(rows, places), self._blank(rows, _FEWEST_PLACES)
+        self._mask = np.zeros((rows, places), np.int32)
+        # An empty row attends to something, since nothing at all has no mean.
+        self._mask[:, 0] = 1
+
+    def _blank(self, rows: int, places: int) -> Floats:
+        layers, pair, heads, size = self._shape
+        return np.zeros((rows, layers, pair, heads, places, size), np.float32)
 
     def _rows(self) -> tuple[npt.NDArray[Any], ...]:
         """All that belongs to a row."""
-        return self._memory, self._mask, self._cache, self._lengths, self._source_lengths, self._tokens
+        return self._memory, self._mask, self._cache, self._lengths, self._places, self._tokens
 
-    def _most(self, lengths: Integers) -> int:
+    def _longest(self, lengths: Integers) -> int:
         return int(lengths[: self.used].max(initial=0))
 
-    def _fit_memory(self, words: int) -> None:
+    def _fit_memory(self, places: int) -> None:
+        if self._engine.places:
+            return
         before = self._mask.shape[1]
-        self._memory = self._fitted(self._memory, words)
+        self._memory = self._fitted(self._memory, places)
         if (after := self._memory.shape[4]) != before:
             self._mask = np.pad(self._mask, ((0, 0), (0, max(0, after - before))))[:, :after].copy()
 
-    def _fitted(self, buffer: Floats, words: int) -> Floats:
-        """With places for so many words: not many more, since every step goes through all of them."""
+    def _fitted(self, buffer: Floats, needed: int) -> Floats:
+        """With places for so many: not many more, since every step goes through all of them."""
         there = places = buffer.shape[4]
-        while places < words:
+        while places < needed:
             places *= 2
-        while places > _FEWEST_WORDS and _ROOMY * words <= places:
+        while places > _FEWEST_PLACES and _ROOMY * needed <= places:
             places //= 2
         if places == there:
             return buffer

@@ -14,8 +14,8 @@ import numpy as np
 from gourmet import repository
 from gourmet.measure.client_loop import Asking, ClientLoop
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.tokenizer import Tokenizer
-from gourmet.systems.translator.contract import SCORE, TOKENS, TRANSLATION
+from gourmet.systems.translator.contract import SCORE, SYSTEM, TOKENS, TRANSLATION
+from gourmet.systems.translator.tokenizer import Tokenizer
 
 # Places of a source and a target, and what stands in those that are free, as the first clients have it.
 PLACES: Final = 50
@@ -27,8 +27,7 @@ class TranslatorLoop:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of the model which has nothing else."""
-        folder = repository.DEFAULT / "translator_bls"
+        folder = repository.DEFAULT / SYSTEM.default_model
         return Tokenizer(package.read(folder / str(repository.versions(folder)[-1]) / package.FILE))
 
     def ask(self, example: bytes) -> Asking:

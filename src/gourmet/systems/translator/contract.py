@@ -27,7 +27,8 @@ SCORE: Final = "SCORE"
 STREAMING_MODEL: Final = "translator_stream"
 MOST_CHARACTERS: Final = 2000
 # For each sentence; and what an option may be, and is unless it is given.
-OPTIONS: Final = {"max_tokens": (1, 256, 256), "beams": (1, 4, 1)}
+MAX_NEW_TOKENS: Final = 256
+OPTIONS: Final = {"max_tokens": (1, MAX_NEW_TOKENS, MAX_NEW_TOKENS), "beams": (1, 4, 1)}
 _SAMPLE: Final = "Я люблю чай."
 _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 _LETTERS: Final = re.compile(r"[^\W\d_]")

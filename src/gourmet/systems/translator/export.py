@@ -5,7 +5,6 @@ All graphs are quantized: their weights are int8, and what goes through them is 
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from torch import nn
 
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.engine import DECODER, ENCODER, Engine, OnnxEngine
-from gourmet.runtime.decoding.loop import Loop, Row
-from gourmet.runtime.decoding.tokenizer import FILES, Tokenizer
+from gourmet.runtime.decoding.engine import Engine
+from gourmet.runtime.decoding.loop import Loop
+from gourmet.runtime.decoding.rows import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM
@@ -31,7 +30,9 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.graphs import Encoder, Step, Whole
 from gourmet.systems.translator.int8 import quantize
 from gourmet.systems.translator.network import Checkpoint, find, load
-from gourmet.systems.translator.translating import MOST, answered
+from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
+from gourmet.systems.translator.tokenizer import FILES, Tokenizer
+from gourmet.systems.translator.translating import MAX_TOKENS, answered
 from gourmet.training.task import Tick
 
 OPSET: Final = 17
@@ -142,11 +143,13 @@ class Source:
         form = "int8, quantized as it is computed" if quantized else "fp32"
         return {"form": f"ONNX in a package, {form}", "opset": OPSET, "holds": sorted(files)}
 
-    def words(self, path: Path) -> dict[str, Any]:
-        """The tokenizer alone, for a model that asks others for the rest."""
-        files = self.tokenizer_files()
-        package.write(path, files)
-        return {"form": "a tokenizer in a package", "holds": sorted(files)}
+    def reference(self, path: Path) -> dict[str, Any]:
+        """For models that need the same package, which lies in the repository once."""
+        with TemporaryDirectory() as folder:
+            made = Path(folder) / package.FILE
+            self.package(made, quantized=True)
+            package.write_reference(path, SYSTEM.default_model, sha256(made))
+        return {"form": f"a reference to the package of {SYSTEM.default_model}"}
 
     def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
         graph.write(self.checkpoint.network, path, quantized=True)
@@ -157,8 +160,8 @@ class Source:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         given = {name: tensor.numpy() for name, tensor in graph.inputs.items()}
         with torch.inference_mode():
-            wanted = graph.module(self.checkpoint.network).eval()(*graph.inputs.values())
-        eager = wanted if isinstance(wanted, tuple) else (wanted,)
+            outputs = graph.module(self.checkpoint.network).eval()(*graph.inputs.values())
+        eager = outputs if isinstance(outputs, tuple) else (outputs,)
         found = session.run(list(graph.outputs), given)
         same = all(a.shape == tuple(b.shape) for a, b in zip(found, eager, strict=True))
         return [
@@ -170,8 +173,9 @@ class Source:
     def agreement(self, path: Path, *, quantized: bool) -> Sequence[Check]:
         """The loop that is served against that of transformers."""
         files = package.read(path)
-        engine = OnnxEngine(files, available_cpus())
-        found = served_answers(engine, self.checkpoint.tokenizer, self.sources)
+        tokenizer = self.checkpoint.tokenizer
+        engine = open_engine(files, available_cpus(), tokenizer.pad)
+        found = served_answers(engine, tokenizer, self.sources)
         same = sum(a == b for a, b in zip(found, self.answers, strict=True)) / len(self.answers)
         allowed = _AGREES if quantized else 1.0
         measured = f"{100 * same:.1f} % of {len(found)} sentences"
@@ -182,20 +186,9 @@ def served_answers(
     engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
     """The loop's, which has as many of them at work as it takes."""
-    loop = Loop(engine, pad=tokenizer.pad, end=tokenizer.end, rows=rows_at_once)
-    over = threading.Semaphore(0)
-
-    def told(row: Row) -> None:
-        if row.ended:
-            over.release()
-
-    rows = [Row(each, MOST, told=told) for each in sources]
-    try:
-        loop.submit(rows)
-        for _ in rows:
-            over.acquire()
-    finally:
-        loop.close()
+    loop = Loop(engine, start=tokenizer.start, end=tokenizer.end, max_rows=rows_at_once)
+    rows = [Row(each, MAX_TOKENS) for each in sources]
+    loop.complete(rows)
     return [row.tokens for row in rows]
 
 
@@ -231,10 +224,10 @@ def _targets(source: Source) -> dict[str, Target]:
 
     return {
         "python": Target("translator", package.FILE, packed, agrees),
-        "stream": Target("translator_stream", package.FILE, packed, agrees),
+        "stream": Target("translator_stream", package.REFERENCE, source.reference, lambda path: ()),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
-        "bls": Target("translator_bls", package.FILE, source.words, lambda path: ()),
+        "bls": Target("translator_bls", package.REFERENCE, source.reference, lambda path: ()),
         "whole": graph("onnx-model", whole(network)),
     }
 

@@ -40,11 +40,11 @@ class _Attention(nn.Module):
         """[B, 2, H, S, D]"""
         return torch.stack([self.split(self.key(states)), self.split(self.value(states))], dim=1)
 
-    def forward(self, states: torch.Tensor, memory: torch.Tensor, shut: torch.Tensor) -> torch.Tensor:
-        """`shut` is added to how much each query heeds each key: nothing, or so much that it does not."""
+    def forward(self, states: torch.Tensor, memory: torch.Tensor, mask_bias: torch.Tensor) -> torch.Tensor:
+        """`mask_bias` is added to what each query makes of each key: zero, or so low that it is lost."""
         query = self.split(self.query(states)) * (1.0 / math.sqrt(self.size))
-        heed = torch.softmax(query @ memory[:, 0].transpose(-1, -2) + shut, dim=-1)
-        return self.out((heed @ memory[:, 1]).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        weights = torch.softmax(query @ memory[:, 0].transpose(-1, -2) + mask_bias, dim=-1)
+        return self.out((weights @ memory[:, 1]).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class _Embedding(nn.Module):
@@ -72,12 +72,12 @@ class Encoder(nn.Module):
         self.across: Any = nn.ModuleList(_Attention(layer.encoder_attn) for layer in decoder.layers)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        shut = _shut(mask)
+        mask_bias = _mask_bias(mask)
         places = torch.arange(ids.shape[1], device=ids.device)
         states = self.embedding(ids, places)
         for layer, attention in zip(self.layers, self.attention, strict=True):
-            heeded = attention(states, attention.keys_and_values(states), shut)
-            states = _fed_forward(layer, layer.self_attn_layer_norm(states + heeded))
+            attended = attention(states, attention.keys_and_values(states), mask_bias)
+            states = _fed_forward(layer, layer.self_attn_layer_norm(states + attended))
         return states, torch.stack([across.keys_and_values(states) for across in self.across], dim=1)
 
 
@@ -100,11 +100,11 @@ class Step(nn.Module):
         memory: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        shut = _shut(mask)
+        mask_bias = _mask_bias(mask)
         places = torch.arange(cache.shape[4] + 1, device=cache.device)
         # The newest comes last, behind all that the longest row has.
         there = (places < length) | (places == cache.shape[4])
-        empty = _shut(there)
+        cache_bias = _mask_bias(there)
         states = self.embedding(token, length)
         added = []
         for number, (layer, attention, across) in enumerate(
@@ -112,8 +112,8 @@ class Step(nn.Module):
         ):
             added.append(attention.keys_and_values(states))
             so_far = torch.cat([cache[:, number], added[-1]], dim=3)
-            states = layer.self_attn_layer_norm(states + attention(states, so_far, empty))
-            states = layer.encoder_attn_layer_norm(states + across(states, memory[:, number], shut))
+            states = layer.self_attn_layer_norm(states + attention(states, so_far, cache_bias))
+            states = layer.encoder_attn_layer_norm(states + across(states, memory[:, number], mask_bias))
             states = _fed_forward(layer, states)
         logits = self.words(states[:, 0]) + self.bias + self.never
         scores, tokens = torch.log_softmax(logits, dim=-1).topk(LIKELIEST, dim=-1)
@@ -136,13 +136,13 @@ class Whole(nn.Module):
         return found
 
 
-def _shut(mask: torch.Tensor) -> torch.Tensor:
+def _mask_bias(mask: torch.Tensor) -> torch.Tensor:
     """[B, 1, 1, S]: zero where `mask` is not."""
     return torch.where(mask != 0, 0.0, _NEVER)[:, None, None, :]
 
 
 def _never(pad: int, size: int) -> torch.Tensor:
-    """A pad is no word."""
+    """A pad is never an answer."""
     found = torch.zeros(size)
     found[pad] = _NEVER
     return found

@@ -11,7 +11,7 @@ from typing import Any, Final
 from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.decoding.tokenizer import FILES, Tokenizer
+from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation.packages import needed
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.loop import BEST, LAST

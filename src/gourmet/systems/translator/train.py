@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.runtime.decoding.tokenizer import Tokenizer, learn
 from gourmet.systems.translator.data import DATA, software
 from gourmet.systems.translator.int8 import rounded
 from gourmet.systems.translator.network import CONFIG, MOST_TOKENS, build
+from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.systems.translator.translating import padded, translate
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Reference

@@ -8,12 +8,12 @@ from typing import Final
 import torch
 from torch import nn
 
-from gourmet.runtime.decoding.sentences import parts
-from gourmet.runtime.decoding.texts import MOST_PIECES
-from gourmet.runtime.decoding.tokenizer import Tokenizer
+from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
+from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.training.task import Tick
 
-MOST: Final = 128  # pieces of an answer
+MAX_TOKENS: Final = 128  # pieces of an answer
 _ROWS: Final = 64
 
 
@@ -26,7 +26,7 @@ def translate(
     tick: Tick = lambda share, words="": None,
 ) -> list[str]:
     """The translation of each, cut into sentences and put together as it is when it is served."""
-    cut = [parts(text, lambda piece: len(tokenizer.encode(piece)), MOST_PIECES) for text in texts]
+    cut = [split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS) for text in texts]
     sources = [tokenizer.encode(part.text) for text in cut for part in text if part.is_sentence]
     answers = iter(answered(network, tokenizer, sources, beams=beams, tick=tick))
     return [
@@ -56,7 +56,7 @@ def answered(
                 attention_mask=(rows != tokenizer.pad).long(),
                 num_beams=beams,
                 do_sample=False,
-                max_new_tokens=MOST,
+                max_new_tokens=MAX_TOKENS,
                 bad_words_ids=[[tokenizer.pad]],
             )
         for place, answer in zip(places, answers.tolist(), strict=True):

@@ -31,6 +31,8 @@ class BadTokenizer(GourmetError):
 
 
 class Tokenizer:
+    """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
+
     def __init__(self, files: Mapping[str, bytes]) -> None:
         """`files`: the content of each of FILES."""
         self._source, self._target = (
@@ -42,6 +44,7 @@ class Tokenizer:
         self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}
         self.end: int = self._ids[END]
         self.pad: int = self._ids[PAD]
+        self.start: int = self.pad  # as Marian's decoders begin
         self.unknown: int = self._ids[UNKNOWN]
 
     @classmethod
@@ -63,7 +66,7 @@ class Tokenizer:
         return self._numbers(self._target, text, sampling)
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The English text that `numbers` say; what is no piece of a word says nothing."""
+        """The English text that `numbers` say; numbers without a piece of a word say nothing."""
         signs = (self.end, self.pad)
         pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in signs]
         return str(self._target.decode_pieces(pieces))
@@ -86,7 +89,7 @@ def learn(texts: Sequence[str], size: int) -> dict[str, bytes]:
         _train(texts, size, model)
     except RuntimeError as exc:
         raise BadTokenizer(
-            f"no vocabulary of {size:,} pieces can be made of {len(texts):,} texts: {exc}"
+            f"a vocabulary of {size:,} pieces cannot be made of {len(texts):,} texts: {exc}"
         ) from exc
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     ids = {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}

@@ -19,22 +19,22 @@ _PAUSE: Final = re.compile(r"(?<=[,;:])\s+|\s+[—–-]\s+")
 _SPACE: Final = re.compile(r"\s+")
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """A sentence, or what is between two of them, to be kept as it is."""
 
     text: str
     is_sentence: bool
 
 
-def parts(text: str, size: Callable[[str], int], most: int) -> list[Part]:
-    """Sentences of at most `most` by their `size`: a longer one is cut at a pause, or else at a space."""
-    found: list[Part] = []
+def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart]:
+    """Sentences of at most `max_size` by their `size`: a longer one is cut at a pause, or else at a space."""
+    found: list[TextPart] = []
     for sentence in _sentences(text):
         bare = sentence.strip()
         before, _, after = sentence.partition(bare) if bare else (sentence, "", "")
-        found += [Part(before, False)] if before else []
-        found += [Part(piece, is_sentence) for piece, is_sentence in _cut(bare, size, most)] if bare else []
-        found += [Part(after, False)] if after else []
+        found += [TextPart(before, False)] if before else []
+        found += list(_cut(bare, size, max_size)) if bare else []
+        found += [TextPart(after, False)] if after else []
     return found
 
 
@@ -48,10 +48,10 @@ def _sentences(text: str) -> Iterator[str]:
         yield text[begin:]
 
 
-def _cut(sentence: str, size: Callable[[str], int], most: int) -> Iterator[tuple[str, bool]]:
-    """In halves until each is short enough; the space at a cut is no sentence."""
-    if size(sentence) <= most or len(sentence) < 2:
-        yield sentence, True
+def _cut(sentence: str, size: Callable[[str], int], max_size: int) -> Iterator[TextPart]:
+    """In halves until each is short enough; the space at a cut does not belong to a sentence."""
+    if size(sentence) <= max_size or len(sentence) < 2:
+        yield TextPart(sentence, True)
         return
     middle = len(sentence) // 2
     for pattern in (_PAUSE, _SPACE):
@@ -62,7 +62,7 @@ def _cut(sentence: str, size: Callable[[str], int], most: int) -> Iterator[tuple
                 break
     else:
         before, between, after = sentence[:middle], "", sentence[middle:]
-    yield from _cut(before, size, most)
+    yield from _cut(before, size, max_size)
     if between:
-        yield between, False
-    yield from _cut(after, size, most)
+        yield TextPart(between, False)
+    yield from _cut(after, size, max_size)

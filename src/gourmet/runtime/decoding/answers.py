@@ -1,0 +1,175 @@
+"""Answers of several rows and of text between them: decoded side by side, put together as they are ready."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
+
+from gourmet.contracts import GeneratedText
+from gourmet.errors import GourmetError
+from gourmet.runtime.decoding.engine import Engine
+from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.runtime.decoding.rows import Row
+
+# What is kept as it is, and what a row answers, in the order of the answer.
+Parts = Sequence[str | Row]
+
+
+class OutOfTime(GourmetError):
+    """An answer that was not finished before its deadline."""
+
+
+class Vocabulary(Protocol):
+    """The tokens of a system's answers."""
+
+    @property
+    def start(self) -> int:
+        """What the network has before the first token of an answer."""
+
+    @property
+    def end(self) -> int:
+        """What it answers when there is nothing to add."""
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def begins_word(self, token: int) -> bool:
+        """Whether the words before this token are whole."""
+
+
+class ServedNetwork(Protocol):
+    """A system's part of a served model, opened with the files of its package."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def out_of_time(self) -> str:
+        """A sentence for those whose answer was not finished in time."""
+
+    def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
+        """An answer's parts for each row of a request's inputs; ValueError for what cannot be answered."""
+
+    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
+        """What each output of the model says of an answer, or of a piece of one."""
+
+
+@runtime_checkable
+class GenerationServing(Protocol):
+    """A system's SERVING, in its serving.py. It may import nothing that only training needs."""
+
+    def open(self, files: Mapping[str, bytes], threads: int) -> ServedNetwork: ...
+
+
+class AnswerJob:
+    """One answer. `on_piece` is called, by a thread of the room, at its end, and in between if in pieces."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        network: ServedNetwork,
+        on_piece: Callable[[AnswerJob, GeneratedText], None],
+        *,
+        deadline: float = float("inf"),
+        is_cancelled: Callable[[], bool] = lambda: False,
+        in_pieces: bool = False,
+    ) -> None:
+        self._vocabulary, self._out_of_time = network.vocabulary, network.out_of_time
+        self._in_pieces, self._on_piece = in_pieces, on_piece
+        self._lock = threading.Lock()
+        self._parts = parts
+        self.rows: Final = [part for part in parts if isinstance(part, Row)]
+        for row in self.rows:
+            row.deadline, row.is_cancelled, row.on_tokens = deadline, is_cancelled, self._advanced
+        self._at = 0  # the part that is being told
+        self._said = 0  # characters of it
+        self.finished = False
+        self.error: Exception | None = None
+        self.was_cancelled = False
+
+    @property
+    def text(self) -> str:
+        return "".join(part if isinstance(part, str) else self._text(part) for part in self._parts)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row.tokens) for row in self.rows)
+
+    @property
+    def score(self) -> float:
+        """The logarithm of the probability of a token, on average."""
+        return sum(row.score for row in self.rows) / max(1, self.tokens + len(self.rows))
+
+    def whole(self) -> GeneratedText:
+        return GeneratedText(self.text, self.tokens, self.score)
+
+    def _advanced(self, row: Row) -> None:
+        if row.finished or self._in_pieces:
+            self.advance(row)
+
+    def advance(self, row: Row | None = None) -> None:
+        """Tell what is ready since the last time, which is everything where an answer has no rows."""
+        with self._lock:
+            if self.finished:
+                return
+            piece = ""
+            if row and row.finished in ("deadline", "cancelled", "failed"):
+                self.finished = True
+                self.was_cancelled = row.finished == "cancelled"
+                self.error = row.error or OutOfTime(self._out_of_time)
+            else:
+                piece = self._ready()
+                self.finished = self._at == len(self._parts)
+            if self.finished or (piece and self._in_pieces):
+                self._on_piece(self, GeneratedText(piece, self.tokens, self.score))
+
+    def _ready(self) -> str:
+        """What can be told since the last time: whole words, in the order of the parts."""
+        found = ""
+        while self._at < len(self._parts):
+            part = self._parts[self._at]
+            if isinstance(part, str):
+                found += part
+            else:
+                text = self._text(part) if part.finished else self._whole_words(part)
+                found += text[self._said :]
+                self._said = max(self._said, len(text))
+                if not part.finished:
+                    break
+                self._said = 0
+            self._at += 1
+        return found
+
+    def _whole_words(self, row: Row) -> str:
+        """A word is whole when the next begins."""
+        answer = row.answer
+        places = range(len(answer) - 1, -1, -1)
+        known = next((place for place in places if self._vocabulary.begins_word(answer[place])), 0)
+        return self._vocabulary.decode(answer[:known])
+
+    def _text(self, row: Row) -> str:
+        return self._vocabulary.decode(row.answer)
+
+
+def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:
+    """All of them, or none: raises TooManyRows."""
+    room.submit([row for answer in answers for row in answer.rows])
+    for answer in answers:
+        if not answer.rows:
+            answer.advance()
+
+
+def wait_for(parts: Parts, network: ServedNetwork, room: GenerationRoom, *, within_s: float) -> GeneratedText:
+    """The whole answer of these parts; raises what went wrong."""
+    finished = threading.Event()
+    deadline = time.monotonic() + within_s
+    answer = AnswerJob(parts, network, lambda *_: finished.set(), deadline=deadline)
+    submit([answer], room)
+    finished.wait()
+    if answer.error:
+        raise answer.error
+    return answer.whole()

@@ -1,0 +1,179 @@
+"""The Python model of every system that generates: whole answers, or pieces where its config is decoupled.
+
+A call hands its rows to the room (gourmet.runtime.decoding.room) and returns; they join the loop between two
+of its steps. An example that cannot be answered fails its own request, with a reason, and no other. What is
+peculiar to a system is its SERVING, which the parameter `system` of the model's config names.
+
+Imported only inside Triton.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
+from gourmet.errors import GourmetError
+from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, ServedNetwork, submit
+from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
+from gourmet.runtime.decoding.rows import TooManyRows
+from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
+
+# Rows that go through a step together, unless the config says otherwise.
+_ROWS: Final = 16
+_ROWS_PARAMETER: Final = "rows_at_once"
+# Where the client set no limit: longer than any of ours waits.
+LONGEST_S: Final = 60.0
+# Triton is not asked more often than this whether a client is still there; of most answers, never.
+_ASKED_EVERY_S: Final = 0.1
+
+
+class GenerationModel:
+    """What a model.py makes its TritonPythonModel of."""
+
+    part_of_system: Callable[..., GenerationServing]  # gourmet.systems.registry.piece
+
+    def initialize(self, args: dict[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        try:
+            version = Path(args["model_repository"]) / args["model_version"]
+            files = package.open_version(version, config)
+            system = parameter(config, SYSTEM_PARAMETER)
+            serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
+            network = self._network = serving.open(files, cpu_threads(config))
+            rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
+        except GourmetError as exc:
+            raise pb_utils.TritonModelException(str(exc)) from exc
+        self._in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
+        self._has_rows = int(config.get("max_batch_size", 0)) > 0
+        self._room = GenerationRoom(
+            network.engine,
+            start=network.vocabulary.start,
+            end=network.vocabulary.end,
+            max_rows=rows,
+            continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
+        )
+        # Handing an answer to Triton takes as long as a step, which the loop does not wait for.
+        self._sending = ThreadPoolExecutor(1, thread_name_prefix="send")
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
+        for request in requests:
+            reply = _Reply(request, self._sending, self._network, has_rows=self._has_rows)
+            reply.begin(request, self._room, in_pieces=self._in_pieces)
+
+    def finalize(self) -> None:
+        self._room.close()
+        self._sending.shutdown()
+
+
+class _Reply:
+    """One request on its way through the room, and what is sent to its client."""
+
+    def __init__(
+        self,
+        request: pb_utils.InferenceRequest,
+        sending: ThreadPoolExecutor,
+        network: ServedNetwork,
+        *,
+        has_rows: bool,
+    ) -> None:
+        self._sender, self._sending = request.get_response_sender(), sending
+        self._network, self._has_rows = network, has_rows
+        self._lock = threading.Lock()
+        self._jobs: Sequence[AnswerJob] = ()
+        self._unfinished = 0
+
+    def begin(self, request: pb_utils.InferenceRequest, room: GenerationRoom, *, in_pieces: bool) -> None:
+        inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
+        deadline = time.monotonic() + (request.timeout() / 1e6 or LONGEST_S)
+        is_cancelled = now_and_then(self._sender.is_cancelled)
+        on_piece = self._on_piece if in_pieces else self._on_answer
+        try:
+            self._jobs = [
+                AnswerJob(
+                    parts,
+                    self._network,
+                    on_piece,
+                    deadline=deadline,
+                    is_cancelled=is_cancelled,
+                    in_pieces=in_pieces,
+                )
+                for parts in self._network.requested(inputs)
+            ]
+            self._unfinished = len(self._jobs)
+            submit(self._jobs, room)
+        except (ValueError, TooManyRows) as exc:
+            self._send(refusal(exc))
+
+    def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
+        response = failure(job) or answer_response(self._network, [piece], rows=self._has_rows)
+        self._send(response, final=job.finished)
+
+    def _on_answer(self, job: AnswerJob, _: GeneratedText) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            if self._unfinished:
+                return
+        failures = filter(None, map(failure, self._jobs))
+        answers = [job.whole() for job in self._jobs]
+        self._send(next(failures, None) or answer_response(self._network, answers, rows=self._has_rows))
+
+    def _send(self, response: pb_utils.InferenceResponse, *, final: bool = True) -> None:
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        self._sending.submit(self._sender.send, response, flags=flags)
+
+
+def answer_response(
+    network: ServedNetwork, answers: Sequence[GeneratedText], *, rows: bool
+) -> pb_utils.InferenceResponse:
+    """With `rows`, as those of a request; else there is a single one."""
+    outputs = [network.outputs(answer) for answer in answers]
+    shape = (len(outputs), 1) if rows else (1,)
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor(name, _column([each[name] for each in outputs], shape)) for name in outputs[0]]
+    )
+
+
+def _column(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Texts as bytes; numbers have the type that they came with."""
+    texts = isinstance(values[0], str)
+    column = np.array([value.encode() for value in values], np.object_) if texts else np.array(values)
+    return column.reshape(shape)
+
+
+def failure(job: AnswerJob) -> pb_utils.InferenceResponse | None:
+    if job.was_cancelled:
+        pb_utils.Logger.log_info(f"an answer is given up after {job.tokens} tokens: its client left")
+        error = pb_utils.TritonError("the client is gone", pb_utils.TritonError.CANCELLED)
+        return pb_utils.InferenceResponse(error=error)
+    return refusal(job.error) if job.error else None
+
+
+def refusal(error: Exception) -> pb_utils.InferenceResponse:
+    """The request is at fault where the value of one of its inputs is; else it may be sent again."""
+    at_fault = isinstance(error, ValueError)
+    code = pb_utils.TritonError.INVALID_ARG if at_fault else pb_utils.TritonError.UNAVAILABLE
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+
+
+def now_and_then(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """The same answer for a while, since asking Triton costs more than a step."""
+    last, at = False, time.monotonic()
+
+    def cached() -> bool:
+        nonlocal last, at
+        now = time.monotonic()
+        if now - at > _ASKED_EVERY_S:
+            last, at = ask(), now
+        return last
+
+    return cached

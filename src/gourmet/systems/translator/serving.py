@@ -1,0 +1,92 @@
+"""The translator as its served models open it: Marian's graphs, and texts as the rows of their sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gourmet.contracts import GeneratedText
+from gourmet.runtime.decoding.answers import Parts
+from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.rows import Row
+from gourmet.runtime.decoding.slots import FEWEST_ROWS
+from gourmet.systems.translator import contract
+from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.tokenizer import Tokenizer
+
+ENCODER: Final = "encoder.onnx"
+DECODER: Final = "decoder.onnx"
+# Pieces of words that a sentence may have; longer ones are cut.
+MAX_SOURCE_TOKENS: Final = 120
+
+
+class MarianEngine(DecoderGraph):
+    """Fulfils gourmet.runtime.decoding.engine.Engine; sources are the numbers of a sentence."""
+
+    def __init__(self, encoder: Run, decoder: Run, pad: int) -> None:
+        super().__init__(decoder)
+        self._encoder, self._pad = encoder, pad
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Floats]:
+        words = max(map(len, sources))
+        # As for a step; but words of one sentence go through the kernels of many rows already.
+        rows = len(sources) if words > 1 else max(len(sources), FEWEST_ROWS)
+        ids, mask = np.full((rows, words), self._pad, np.int64), np.zeros((rows, words), np.int32)
+        mask[:, 0] = 1
+        for row, source in enumerate(sources):
+            ids[row, : len(source)], mask[row, : len(source)] = source, 1
+        (memory,) = self._encoder(["memory"], {"ids": ids, "mask": mask})
+        return [memory[row, :, :, :, : len(source)] for row, source in enumerate(sources)]
+
+
+def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEngine:
+    return MarianEngine(onnx_graph(files[ENCODER], threads), onnx_graph(files[DECODER], threads), pad)
+
+
+class TranslatorNetwork:
+    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork."""
+
+    out_of_time = "the text was not translated in time"
+
+    def __init__(self, engine: MarianEngine, tokenizer: Tokenizer) -> None:
+        self.engine, self.vocabulary = engine, tokenizer
+
+    def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
+        texts = [contract.text_of(row) for row in inputs[contract.TEXT]]
+        limits, beams = (
+            contract.options_of(name, inputs.get(name, ()), len(texts))
+            for name in (contract.MAX_TOKENS, contract.BEAMS)
+        )
+        return [self.parts(*each) for each in zip(texts, limits, beams, strict=True)]
+
+    def parts(self, text: str, max_tokens: int = contract.MAX_NEW_TOKENS, beams: int = 1) -> Parts:
+        """The sentences of a text, each with a limit of its own, and what lies between them."""
+        return [
+            self._row(self.vocabulary.encode(part.text), max_tokens, beams) if part.is_sentence else part.text
+            for part in split(text, lambda piece: len(self.vocabulary.encode(piece)), MAX_SOURCE_TOKENS)
+        ]
+
+    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
+        return {
+            contract.TRANSLATION: answer.text,
+            contract.TOKENS: np.int32(answer.tokens or 0),
+            contract.SCORE: np.float32(answer.score or 0.0),
+        }
+
+    @staticmethod
+    def _row(source: Sequence[int], max_tokens: int, beams: int) -> Row:
+        """Twice as many pieces as the sentence has itself and some."""
+        return Row(source, min(max_tokens, 2 * len(source) + 20), beams=beams)
+
+
+class TranslatorServing:
+    """Fulfils gourmet.runtime.decoding.answers.GenerationServing."""
+
+    def open(self, files: Mapping[str, bytes], threads: int) -> TranslatorNetwork:
+        tokenizer = Tokenizer(files)
+        return TranslatorNetwork(open_engine(files, threads, tokenizer.pad), tokenizer)
+
+
+SERVING: Final = TranslatorServing()
