@@ -1,93 +1,81 @@
-"""The arrows of the house run one way: what may import what, held for every import there is."""
+"""What the import-linter contracts of pyproject.toml cannot say about the house."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import draw_house
-import house
 import pytest
 
 from gourmet import repository
 from gourmet.systems import registry
 
 ROOT = Path(__file__).parents[2]
-# The rooms where torch may be imported with the module. Elsewhere a verb imports it when it needs it.
-WITH_TORCH = {"training", "deploying", "tasks", "system parts"}
-TORCH = {"torch", "torchvision"}
 HTTP_CLIENTS = {"tritonclient", "gevent", "geventhttpclient"}
-# Where a system may be named in the app: its own feature. The pages' words are in one file for all.
+# A verb imports these when it needs them; the others compute with torch. So do networks' own modules.
+WITHOUT_TORCH = re.compile(
+    r"app\b|gourmet\.(cli|commands|doctor|measure|lab|tuning|serving|client|reports|pictures|runtime|contracts"
+    r"|systems\.(registry|\w+\.contract))\b(?!.*_network$)"
+)
+# Where a system may be named: its folder, its served models, its feature of the app.
 FEATURES = "app.features."
 
 
-def test_a_room_may_import_only_rooms_that_stand_before_it() -> None:
-    before: list[str] = []
-    for room in house.ROOMS:
-        assert set(room.imports.split()) <= set(before), room.name
-        before.append(room.name)
-
-
-def test_every_module_is_in_a_room() -> None:
-    for module in house.modules():
-        house.room_of(module)
-
-
-@pytest.mark.parametrize("room", [room.name for room in house.ROOMS])
-def test_a_room_imports_no_room_that_it_may_not(room: str) -> None:
-    allowed = set(house.BY_NAME[room].imports.split())
-    wrong = [
-        str(each)
-        for (source, target), found in house.arrows().items()
-        for each in found
-        if source == room and target not in allowed
-    ]
-    assert not wrong
-
-
-def test_torch_is_imported_only_where_networks_are() -> None:
-    wrong = [
-        str(each)
-        for module in house.modules()
-        # A served model's network is a module of its own, which model.py imports when an instance starts.
-        if house.room_of(module) not in WITH_TORCH and not re.fullmatch(r"triton\..*_network", module)
-        for each in house.imports(module)
-        if each.at_top and each.target.split(".")[0] in TORCH
-    ]
-    assert not wrong
-
-
-def reached_at_once(module: str) -> set[str]:
-    """Everything that importing a module imports, by way of modules of ours."""
-    found: set[str] = set()
-    waiting = [module]
-    while waiting:
-        for each in house.imports(waiting.pop()):
-            if each.at_top and each.target not in found:
-                found.add(each.target)
-                waiting += [each.target] if each.target in house.modules() else []
+def named_modules() -> dict[str, Path]:
+    """Every module by its name; those of triton/ by their folders, since they lie on no path but Triton's."""
+    found = {}
+    for folder in (ROOT / "app", ROOT / "src" / "gourmet", ROOT / "triton"):
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-@pytest.mark.parametrize("room", ["commands", "app", "served models", "backends", "doctor", "measure", "lab"])
-def test_nothing_waits_for_torch_that_does_not_compute_with_it(room: str) -> None:
-    wrong = [
-        module
-        for module in house.modules()
-        if house.room_of(module) == room and not module.endswith("_network")
-        if {target.split(".")[0] for target in reached_at_once(module)} & TORCH
-    ]
-    assert not wrong
+MODULES = named_modules()
+IN_TRITON = [name for name in MODULES if name.startswith("triton.")]
+
+
+def imported(module: str) -> set[str]:
+    """The modules that `module` names in its import statements, wherever they stand."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return names | {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+
+
+def test_nothing_waits_for_torch_that_does_not_compute_with_it(tmp_path: Path) -> None:
+    light = [name for name in MODULES if WITHOUT_TORCH.match(name) and not name.endswith("gunicorn_conf")]
+    assert len(light) > 100
+    code = (
+        f"import importlib, sys; sys.path.append({str(ROOT)!r})\n"
+        f"for name in {light}:\n"
+        "    importlib.import_module(name)\n"
+        "    assert not {'torch', 'torchvision'} & sys.modules.keys(), name"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", IN_TRITON)
+def test_what_runs_inside_triton_imports_contracts_and_what_serving_needs(module: str) -> None:
+    allowed = re.compile(r"gourmet\.(contracts|errors|runtime|pictures|systems\.\w+)\b")
+    ours = {name for name in imported(module) if name.startswith("gourmet")}
+    assert not {name for name in ours if not allowed.match(name)}
+    top = re.findall(r"^(?:import|from) (torch|torchvision)\b", MODULES[module].read_text(encoding="utf-8"), re.M)
+    assert not top or module.endswith("_network"), "a network is a module of its own, imported by an instance"
 
 
 def test_the_app_asks_triton_from_one_package() -> None:
-    for module in house.modules():
+    for module in MODULES:
         if module.startswith("app.") and not module.startswith("app.triton."):
-            assert not [str(e) for e in house.imports(module) if e.target.split(".")[0] in HTTP_CLIENTS]
+            assert not {name.partition(".")[0] for name in imported(module)} & HTTP_CLIENTS, module
 
 
-def named(system: str) -> set[str]:
+def names_of(system: str) -> set[str]:
     """The names that stand for one system only."""
     models = [
         name
@@ -95,23 +83,6 @@ def named(system: str) -> set[str]:
         if f'"{system}"' in (repository.DEFAULT / name / "config.pbtxt").read_text()
     ]
     return {system, *models}
-
-
-def at_home(module: str, system: str) -> bool:
-    """Whether `module` is of the system: its folder, its served models, a feature of the app."""
-    return module.startswith((f"gourmet.systems.{system}", "triton.models.", FEATURES))
-
-
-@pytest.mark.parametrize("system", registry.names())
-def test_only_its_own_modules_import_a_system(system: str) -> None:
-    wrong = [
-        str(each)
-        for module in house.modules()
-        if not at_home(module, system)
-        for each in house.imports(module)
-        if each.target.startswith(f"gourmet.systems.{system}")
-    ]
-    assert not wrong
 
 
 def documentation(tree: ast.AST) -> set[ast.AST]:
@@ -123,23 +94,23 @@ def documentation(tree: ast.AST) -> set[ast.AST]:
 @pytest.mark.parametrize("system", registry.names())
 def test_nothing_else_has_a_system_s_name_in_it(system: str) -> None:
     """Docstrings, help and the documentation may give examples: the defaults of the README."""
-    names = named(system)
-    wrong = [
-        f"{module}:{node.lineno} {node.value!r}"
-        for module in house.modules()
-        if not at_home(module, system)
-        for node in ast.walk(house.tree(module))
-        if isinstance(node, ast.Constant) and node.value in names
-        if node not in documentation(house.tree(module))
-    ]
+    names, wrong = names_of(system), []
+    for module, path in MODULES.items():
+        if module.startswith((f"gourmet.systems.{system}", "triton.models.", FEATURES)):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        shown = documentation(tree)
+        wrong += [
+            f"{module}:{node.lineno} {node.value!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node.value in names and node not in shown
+        ]
     assert not wrong
 
 
 def test_the_picture_of_the_house_is_current() -> None:
+    import draw_house
+
     assert draw_house.PICTURE.read_text(encoding="utf-8") == draw_house.svg(), (
         "docs/house.svg shows other modules or imports: run `.venv/bin/python scripts/draw_house.py`"
     )
-
-
-def test_every_room_has_a_place_in_the_picture() -> None:
-    assert draw_house.boxes().keys() == house.BY_NAME.keys()
