@@ -24,9 +24,8 @@ from click.testing import CliRunner, Result
 from support.triton import MODELS, triton_server
 
 from gourmet.cli import main
+from gourmet.client.triton import Triton
 from gourmet.pictures.classifier import softmax
-from gourmet.serving.client import describe_model
-from gourmet.serving.client import triton as client_of
 from gourmet.serving.waiting import wait_until
 from gourmet.systems import registry
 from gourmet.systems.food11 import contract
@@ -110,10 +109,10 @@ def put_faulty(repository: Path, fault: str) -> None:
 
 def checked(url: str, model: str, data: Path, **more: Any) -> PictureReport:
     options = checking.CheckOptions(model, data, repository=MODELS, url=url, **more)
-    with client_of(url) as client:
-        info = describe_model(client, model)
-    parts = SystemParts(info.system, registry.piece)
-    found = checking.check(options, info, parts, lambda title: nullcontext(lambda share, words="": None))
+    with Triton.at(url) as triton:
+        info = triton.describe(model)
+        parts = SystemParts(info.system, registry.piece)
+        found = checking.check(triton, options, info, parts, lambda _: nullcontext(lambda *_: None))
     assert isinstance(found, PictureReport)
     return found
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gourmet.client.statistics import ModelStatistics
 from gourmet.contracts import ModelInfo
-from gourmet.runtime.statistics import ModelStatistics
 from gourmet.tasks.checking import CheckOptions, FailedRequest, Replies
 from gourmet.tasks.classification.accuracy import calibration_error
 from gourmet.tasks.classification.agreement import (

@@ -65,7 +65,9 @@ def test_what_runs_inside_triton_imports_contracts_and_what_serving_needs(module
     allowed = re.compile(r"gourmet\.(contracts|errors|runtime|pictures|systems\.\w+)\b")
     ours = {name for name in imported(module) if name.startswith("gourmet")}
     assert not {name for name in ours if not allowed.match(name)}
-    top = re.findall(r"^(?:import|from) (torch|torchvision)\b", MODULES[module].read_text(encoding="utf-8"), re.M)
+    top = re.findall(
+        r"^(?:import|from) (torch|torchvision)\b", MODULES[module].read_text(encoding="utf-8"), re.M
+    )
     assert not top or module.endswith("_network"), "a network is a module of its own, imported by an instance"
 
 

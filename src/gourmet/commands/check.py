@@ -78,26 +78,27 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     gourmet check food_classifier --data shared/food11 --limit 2000 --min-top1 0.6
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
+    from gourmet.client.triton import Triton
     from gourmet.runtime.files import write_whole
-    from gourmet.serving.client import describe_model, triton
+    from gourmet.serving import api_keys
     from gourmet.tasks import checking
     from gourmet.tasks.system_parts import SystemParts
 
     if out and out.suffix not in ("", ".html"):
         raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
     options = checking.CheckOptions(model, **how)
-    with triton(options.url) as client:
-        info = describe_model(client, model)
-    if not info.system:
-        raise UsageError(
-            f"the config of {model!r} does not say which system it belongs to: give it "
-            f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
-            f"one of {', '.join(registry.names())}"
-        )
-    try:
-        report = checking.check(options, info, SystemParts(info.system, registry.piece), bar)
-    except KeyboardInterrupt:
-        raise Stopped("stopped before the first answer") from None
+    with Triton.at(options.url, keys=api_keys.headers_for(options.url)) as triton:
+        info = triton.describe(model)
+        if not info.system:
+            raise UsageError(
+                f"the config of {model!r} does not say which system it belongs to: give it "
+                f'parameters {{ key: "system" value: {{ string_value: "…" }} }}, '
+                f"one of {', '.join(registry.names())}"
+            )
+        try:
+            report = checking.check(triton, options, info, SystemParts(info.system, registry.piece), bar)
+        except KeyboardInterrupt:
+            raise Stopped("stopped before the first answer") from None
     if json_to:
         text = json.dumps(report.as_dict(), indent=2)
         click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")

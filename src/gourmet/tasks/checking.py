@@ -16,22 +16,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-import gevent
 import numpy as np
-from tritonclient.http import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from gourmet.contracts import Array, ModelInfo, Tensors
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
+from gourmet.client.statistics import ModelStatistics
+from gourmet.client.triton import Answer, Triton
+from gourmet.contracts import ModelInfo, Tensors
 from gourmet.errors import GourmetError
-from gourmet.runtime.generate import stream
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.statistics import ModelStatistics
-from gourmet.serving.client import ModelUnavailable, TritonUnreachable, booked, statistics_now
-from gourmet.serving.waiting import http_ok
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
+
+# Triton counts a request shortly after it answered.
+_COUNTED_WITHIN_S: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -128,35 +128,18 @@ class CheckReport(Protocol):
 class TimedServer:
     """The server as questions reach it: at most so many requests at a time, each of them timed."""
 
-    def __init__(self, url: str, in_flight: int, timeout_s: float) -> None:
-        self.url, self.in_flight, self.timeout_s = url, in_flight, timeout_s
+    def __init__(self, triton: Triton, in_flight: int, timeout_s: float) -> None:
+        self.triton, self.in_flight, self.timeout_s = triton, in_flight, timeout_s
         self._places, self._mine = threading.Semaphore(in_flight), threading.local()
-        self._clients: list[InferenceServerClient] = []
 
-    def infer(self, model: str, inputs: Tensors) -> tuple[dict[str, Array], str]:
-        """The outputs by name, and the version of the model that answered."""
-        tensors = []
-        for name, values in inputs.items():
-            tensor = InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
-            tensor.set_data_from_numpy(values)
-            tensors.append(tensor)
-        try:
-            with self._timed():
-                result = self._client().infer(model, tensors)
-        except InferenceServerException as exc:
-            raise ModelUnavailable(str(exc)) from exc
-        response = result.get_response()
-        outputs = {output["name"]: result.as_numpy(output["name"]) for output in response["outputs"]}
-        return outputs, str(response.get("model_version", ""))
+    def infer(self, model: str, inputs: Tensors) -> Answer:
+        with self._timed():
+            return self.triton.infer(model, inputs, Deadline(self.timeout_s))
 
     def stream(self, model: ModelInfo, inputs: Tensors) -> Iterator[Tensors]:
         """The pieces of an answer as they arrive."""
         with self._timed():
-            yield from stream(self.url, model, inputs, self.timeout_s)
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
+            yield from filter(None, self.triton.stream(model, inputs, Deadline(self.timeout_s)))
 
     def taken_ms(self) -> float:
         """How long the requests of this thread took since it last asked for this."""
@@ -172,16 +155,6 @@ class TimedServer:
                 yield
             finally:
                 self._mine.taken_ms = self.taken_ms() + (time.monotonic() - began) * 1000.0
-
-    def _client(self) -> InferenceServerClient:
-        """A client for each thread, as tritonclient demands."""
-        if not hasattr(self._mine, "client"):
-            self._mine.client = InferenceServerClient(
-                self.url, connection_timeout=2.0, network_timeout=self.timeout_s
-            )
-            self._clients.append(self._mine.client)
-        client: InferenceServerClient = self._mine.client
-        return client
 
 
 class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
@@ -203,20 +176,28 @@ class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
     def score(self, replies: Replies[AnyAnswer], stage: Stage) -> CheckReport: ...
 
 
-def check(options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage) -> CheckReport:
+def check(
+    triton: Triton, options: CheckOptions, model: ModelInfo, parts: SystemParts, stage: Stage
+) -> CheckReport:
     """Check a served model as the task of its system does."""
     task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
-    return run_check(task.prepare(options, model, parts), options, stage)
+    server = TimedServer(triton, options.in_flight, options.timeout_s)
+    return run_check(task.prepare(server, options, model, parts), model.name, server, stage)
 
 
-def run_check(check: ServedCheck[AnyQuestion, AnyAnswer], options: CheckOptions, stage: Stage) -> CheckReport:
+def run_check(
+    check: ServedCheck[AnyQuestion, AnyAnswer], model: str, server: TimedServer, stage: Stage
+) -> CheckReport:
     """Ask everything and score what came back; Ctrl-C ends it early, with what was found by then."""
     replies = Replies[AnyAnswer]()
-    before = statistics_now(options.url, options.model)
+    before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
-        ask_all(check, TimedServer(options.url, options.in_flight, options.timeout_s), replies, tick)
-    requests = len(replies.latencies_ms)
-    replies.counted = booked(options.url, options.model, before, lambda counted: counted.requests >= requests)
+        ask_all(check, server, replies, tick)
+    deadline = Deadline(_COUNTED_WITHIN_S)
+    replies.counted = server.triton.total(model).since(before)
+    while replies.counted.requests < len(replies.latencies_ms) and not deadline.passed:
+        time.sleep(0.05)
+        replies.counted = server.triton.total(model).since(before)
     return check.score(replies, stage)
 
 
@@ -229,16 +210,17 @@ def ask_all(
         server.taken_ms()
         try:
             answer = check.ask(question, server)
-            replies.latencies_ms.append(server.taken_ms())
-            return question.names, answer
+        except NoAnswerInTime:
+            reason = f"no answer within {server.timeout_s:g} s"
+        except TritonUnreachable as exc:
+            if not server.triton.is_live():
+                raise
+            reason = str(exc)
         except GourmetError as exc:
             reason = str(exc)
-        except (gevent.Timeout, TimeoutError):
-            reason = f"no answer within {server.timeout_s:g} s"
-        except Exception as exc:  # a lost connection has many names
-            if not http_ok(f"http://{server.url}/v2/health/live"):
-                raise TritonUnreachable(f"Triton at {server.url} went away") from exc
-            reason = f"the connection broke: {exc!r}"
+        else:
+            replies.latencies_ms.append(server.taken_ms())
+            return question.names, answer
         return question.names, FailedRequest(question.names, reason)
 
     def questions() -> Iterator[AnyQuestion]:
@@ -259,12 +241,12 @@ def ask_all(
             rate = done / max(1e-9, time.monotonic() - began)
             tick(done / total, f"{done}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:
-        raise TritonUnreachable(
-            f"{exc} after {replies.answered} of {total} {check.examples}: start it again and repeat the check"
+        raise GourmetError(
+            f"Triton at {exc.address} went away after {replies.answered} of {total} {check.examples}: "
+            "start it again and repeat the check"
         ) from exc
     finally:
         replies.wall_s = time.monotonic() - began
-        server.close()
 
 
 def percentiles(times_ms: Sequence[float]) -> dict[str, float]:

@@ -46,6 +46,7 @@ class PictureBatch:
 class PictureCheck:
     """Fulfils `gourmet.tasks.checking.ServedCheck`."""
 
+    server: TimedServer
     served: ServedClassifier
     pictures: CheckedPictures
     options: CheckOptions
@@ -76,7 +77,8 @@ class PictureCheck:
             except PictureError as exc:
                 raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
         info, contract = self.served.info, self.served.contract
-        outputs, version = server.infer(info.name, {spec.name: np.concatenate(encoded)})
+        answer = server.infer(info.name, {spec.name: np.concatenate(encoded)})
+        outputs = answer.outputs
         pictures = len(question.blobs)
         for name, output in outputs.items():
             if info.max_batch_size and len(output) != pictures:
@@ -86,7 +88,7 @@ class PictureCheck:
             raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
         if not np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):  # not true of nan either
             raise BadAnswer("the probabilities of a row do not sum to 1")
-        return BatchAnswer(question.rows, rows, contract.relevance(outputs, info), version)
+        return BatchAnswer(question.rows, rows, contract.relevance(outputs, info), answer.model_version)
 
     def score(self, replies: Replies[BatchAnswer], stage: Stage) -> PictureReport:
         """Ask about some pictures again, compare with the network, and measure."""
@@ -113,7 +115,7 @@ class PictureCheck:
         some = self.pictures.some(rows.tolist())
         alone = replace(self, pictures=some, options=replace(self.options, batch=1))
         replies = Replies[BatchAnswer]()
-        ask_all(alone, TimedServer(self.served.url, 1, self.options.timeout_s), replies, tick)
+        ask_all(alone, TimedServer(self.server.triton, 1, self.options.timeout_s), replies, tick)
         found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
         compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
         return replace(compared, refused=tuple(map(str, replies.failures)))
@@ -128,7 +130,7 @@ class PictureCheck:
             return compare(self.served, self.pictures, answers, load, weights, tick)
 
 
-def prepare(options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
+def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
     """Find the pictures, and see that the model answers its system's sample."""
     served = ServedClassifier(options.url, model, parts.classifier)
     data = options.data or _bundled(model, parts)
@@ -142,12 +144,9 @@ def prepare(options: CheckOptions, model: ModelInfo, parts: SystemParts) -> Pict
         options.limit,
         missing_classes=options.missing_classes,
     )
-    found = PictureCheck(served, pictures, options, parts)
-    server = TimedServer(options.url, 1, _SAMPLE_TIMEOUT_S)
-    try:
-        found.ask(PictureBatch(slice(0, 1), ["the sample"], [served.contract.sample()]), server)
-    finally:
-        server.close()
+    found = PictureCheck(server, served, pictures, options, parts)
+    sample = PictureBatch(slice(0, 1), ["the sample"], [served.contract.sample()])
+    found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
     return found
 
 

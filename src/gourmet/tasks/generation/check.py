@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.reports.page import render
-from gourmet.serving.client import ModelUnavailable, describe_model, triton
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
@@ -168,7 +168,9 @@ class TextCheck:
             inputs = system.text_inputs(question.reference.text, model, {})
         except ValueError as exc:
             raise BadData(str(exc)) from exc
-        answers = server.stream(model, inputs) if model.decoupled else [server.infer(model.name, inputs)[0]]
+        answers = (
+            server.stream(model, inputs) if model.decoupled else [server.infer(model.name, inputs).outputs]
+        )
         for outputs in answers:
             yield system.generated(outputs, model).text
 
@@ -194,12 +196,12 @@ class TextCheck:
         return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
 
 
-def prepare(options: CheckOptions, model: ModelInfo, parts: SystemParts) -> TextCheck:
+def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> TextCheck:
     """`options.data` may be a file of texts, a line each."""
     whole = None
     if model.decoupled:
-        with suppress(ModelUnavailable), triton(options.url) as client:
-            usual = describe_model(client, parts.generator.default_model)
+        with suppress(ModelUnavailable):
+            usual = server.triton.describe(parts.generator.default_model)
             whole = None if usual.decoupled else usual
     return TextCheck(model, whole, _references(options, parts), options, parts)
 
