@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -60,7 +61,11 @@ workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
 threads = _threads()
 timeout = 60
 graceful_timeout = 5
-keepalive = 5
+# Until the head of a connection's first or next request has to be there.
+keepalive = 10
+# As many as there are files for, beside a thread's connection to Triton, logs, metrics and libraries.
+_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1000, _files - threads - 128))
 # Workers touch a file to show that they are alive, which a slow disk must not delay.
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True

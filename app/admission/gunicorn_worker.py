@@ -1,182 +1,231 @@
-"""gunicorn's threaded worker, but for heads (gunicorn_heads.py), refusals, and how connections and it end.
+"""gunicorn's threaded worker, with threads for those alone whose request is there.
 
-Where the app is full, what asks it to look at a photo is refused in the loop that accepts connections:
-see app/admission/early_refusal.py.
-
-A client that is still sending loses an answer whose connection is closed at once, so gunicorn waits for
-it, in the thread that accepts everybody else's connections: there one client in no hurry keeps all of
-them waiting. Here the request's own thread waits, and not many at a time.
-
-When it is told to stop, gunicorn leaves connections that the kernel took in and nobody accepted yet to be
-reset. Here they are accepted and answered, and none is taken in after that.
+gunicorn has a thread read the head of a request, however slowly it comes. It lets a subclass bring the thread
+pool, by `get_thread_pool`. To this one it submits a connection, which gets a thread when it has the head of a
+request (it is looked at in the socket and left there) and comes back here after it; the future that gunicorn
+waits for is done when the connection is. Without a thread a connection has a deadline (`keepalive`), and is
+one of half of `worker_connections`. Of the threads no client has more than its share (shares.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import select
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 
-from app.admission import heads
-from app.admission.gunicorn_heads import HeadsWithoutThreads
+from gunicorn.workers.gthread import ThreadWorker
 
-if TYPE_CHECKING:  # at its import, prometheus_client looks for the folder that gunicorn_conf makes later
-    from app.admission.queue import Admission
+from app.admission.shares import Shares, client_of
 
-# How long somebody who is still sending is read from after the answer, so that it is read too, how
-# much, and in how many threads at a time.
+_MAX_HEAD_BYTES: Final = 32_768
+_CHECK_S: Final = 0.25
+# A client that accepts nothing of its answer for this long is given up: it holds a thread.
+_STALLED_MS: Final = 20_000
+# A client that is still sending is read from after its answer, so that it reads that.
 _LINGER_S: Final = 2.0
-_LINGER_BYTES: Final = 50_000_000
-# Where that many linger already: long enough to see that a body was read to its end.
-_LOOK_S: Final = 0.05
-_LINGERING: Final = 4
-_CHUNK_BYTES: Final = 65_536
-# For so long the thread that answered waits for the next request of its connection: the way through the loop
-# and another thread costs as much as a small request (docs/performance.md).
+# The thread that answered waits for the connection's next request: the way through another thread costs as
+# much as a small request (docs/performance.md).
 _SOON_MS: Final = 20
-# So often at most, so that connections that wait for a thread get one.
-_IN_A_ROW: Final = 50
-# The most that is read of a request that is refused here; where MSG_TRUNC is known, nothing is copied.
-_SINK: Final = bytearray(1_000_000)
-_FORGET: Final = socket.MSG_DONTWAIT | socket.MSG_TRUNC
-# What is left of the time to stop when those who wait for their turn are sent away: for those at work.
-_FOR_THOSE_AT_WORK_S: Final = 2.0
+# For each connection that it has a worker waits, so that another accepts the next: of six at once one worker
+# took all in four of ten tries, and a fifth fewer photos were answered. With some, chance is fair enough.
+_LET_OTHERS_ACCEPT_S: Final = 0.000_2
+_SOME: Final = 10
+# Of the time to stop: first for requests on their way, last for those at work when others are sent away.
+_STOPPING_S: Final = 2.0
+_ANSWER: Final = b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_SLOW: Final = _ANSWER % b"408 Request Timeout"
+_TOO_LONG: Final = _ANSWER % b"431 Request Header Fields Too Large"
 
 
-def _nothing_left(graceful: bool = False) -> None:
-    """Closes a connection that is closed."""
+@dataclass(eq=False)
+class Connection:
+    """`accepted` is gunicorn's object for it, and `handle` what answers one request of it."""
+
+    accepted: Any
+    handle: Callable[[Any], object]
+    client: str
+    number: int
+    deadline: float = 0.0
+    needs_thread: bool = False
+    ended: Future[bool] = field(default_factory=Future)
+
+    def head(self) -> bytes:
+        """What has come of the next request; raise OSError where nothing more will."""
+        read_ahead = bytes(self.accepted.parser.unreader.buf.getvalue()) if self.accepted.parser else b""
+        if is_complete(read_ahead):
+            return read_ahead
+        arrived = b""
+        with contextlib.suppress(BlockingIOError):
+            arrived = self.accepted.sock.recv(_MAX_HEAD_BYTES + 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            if not arrived:
+                raise ConnectionResetError
+        head = read_ahead + arrived
+        if not is_complete(head) and self.sees(select.POLLRDHUP):
+            raise ConnectionResetError
+        return head
+
+    def sees(self, event: int, wait_ms: int = 0) -> bool:
+        poll = select.poll()
+        poll.register(self.accepted.sock, event)
+        return bool(poll.poll(wait_ms))
 
 
-class Worker(HeadsWithoutThreads):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._may_linger = threading.BoundedSemaphore(_LINGERING)
-        self._listens = True
-        # At most half of the threads, so that connections without one still find a free one.
-        self._may_wait = threading.BoundedSemaphore(max(1, self.cfg.threads // 2))
+def is_complete(head: bytes) -> bool:
+    """Whether gunicorn's parser answers or refuses these bytes without reading on.
 
-    def answer(self, conn: Any) -> None:
-        """Have a thread answer a request whose head is whole, or refuse it here."""
-        admission: Admission = self.wsgi.extensions["admission"]
-        head = conn.parser.unreader.buf.getvalue()
-        conn.asks = admission.client(head, conn.peer)
-        if admission.queue.is_busy(conn.asks):
-            if not admission.queue.is_full(conn.asks):
-                admission.expect(head, conn.sock, conn.asks)
-            elif refusal := admission.early.refusal(head):
-                said, request_bytes = refusal
-                self._refuse(conn, said, request_bytes - len(head))
+    It skips one empty line before the request, and refuses a line that ends without a carriage return.
+    """
+    start = 2 if head.startswith(b"\r\n") else 0
+    return head.find(b"\r\n\r\n", start) >= 0 or head.count(b"\n") != head.count(b"\r\n")
+
+
+class ConnectionPool(Executor):
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._pool = ThreadPoolExecutor(worker.cfg.threads)
+        self._shares = Shares(worker.cfg.threads)
+        # Those without a thread, by their descriptor, oldest first.
+        self._waiting: dict[int, Connection] = {}
+        self._lock = threading.RLock()
+        self._arrivals = select.epoll()
+        threading.Thread(target=self._watch, name="connections", daemon=True).start()
+
+    def submit(self, handle: Callable[[Any], object], accepted: Any, /) -> Future[bool]:  # type: ignore[override]
+        """Have the requests of a connection handled that gunicorn has accepted."""
+        client = client_of(accepted.client[0] if accepted.client else "")
+        connection = Connection(accepted, handle, client, accepted.sock.fileno())
+        with contextlib.suppress(OSError):  # it is not TCP
+            accepted.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED_MS)
+        self._expect_request(connection)
+        if self._worker.cfg.workers > 1 and self._worker.nr_conns < _SOME:
+            time.sleep(_LET_OTHERS_ACCEPT_S * self._worker.nr_conns)
+        return connection.ended
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._waiting.clear()
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+    def _expect_request(self, connection: Connection) -> None:
+        connection.deadline = time.monotonic() + self._worker.cfg.keepalive
+        with self._lock:
+            if step := self._next_step(connection):
+                step(connection)
                 return
-        super().answer(conn)
+            self._waiting[connection.number] = connection
+            # Edge-triggered, since what has arrived stays in the socket.
+            self._arrivals.register(connection.number, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+            if len(self._waiting) > self._worker.worker_connections // 2:
+                ((most, _),) = Counter(each.client for each in self._waiting.values()).most_common(1)
+                oldest = next(each for each in self._waiting.values() if each.client == most)
+                self._stop_waiting(oldest, self._end)
 
-    def _refuse(self, conn: Any, answer: bytes, left: int) -> None:
+    def _look(self, number: int) -> None:
+        """At a connection that waits, if it still does."""
+        with self._lock:
+            connection = self._waiting.get(number)
+            if connection and (step := self._next_step(connection)):
+                self._stop_waiting(connection, step)
+
+    def _stop_waiting(self, connection: Connection, step: Callable[[Connection], None]) -> None:
+        del self._waiting[connection.number]
+        with contextlib.suppress(OSError):  # it was closed
+            self._arrivals.unregister(connection.number)
+        step(connection)
+
+    def _next_step(self, connection: Connection) -> Callable[[Connection], None] | None:
+        now = time.monotonic()
+        if not self._worker.alive:
+            connection.deadline = min(connection.deadline, now + _STOPPING_S)
         try:
-            if conn.sock.send(answer, socket.MSG_DONTWAIT) < len(answer) or left > len(_SINK):
-                raise BlockingIOError
-            while left > 0 and (read := conn.sock.recv_into(_SINK, left, _FORGET)):
-                left -= read
-        except BlockingIOError:  # it is still sending, or would keep the others waiting
-            asked = self.tpool.submit(self._linger, conn)
-            asked.add_done_callback(lambda _: self.method_queue.defer(self.drop, conn))
-            return
+            head = connection.head()
         except OSError:
-            pass
-        self.drop(conn)
+            return self._end
+        if is_complete(head):
+            connection.needs_thread = not self._shares.allows(connection.client)
+            return None if connection.needs_thread else self._start
+        if len(head) > _MAX_HEAD_BYTES:
+            return partial(self._end, answer=_TOO_LONG)
+        return partial(self._end, answer=_TOO_SLOW if head else b"") if now >= connection.deadline else None
 
-    def _linger(self, conn: Any) -> bool:
-        """Read on for a while, so that a client that is still sending reads the answer."""
-        if self._may_linger.acquire(blocking=False):
-            end = time.monotonic() + _LINGER_S
-            try:
-                while (left_s := end - time.monotonic()) > 0:
-                    conn.sock.settimeout(left_s)
-                    if not conn.sock.recv(_CHUNK_BYTES):
-                        break
-            except OSError:
+    def _watch(self) -> None:
+        """In a thread of its own: look at connections where something arrives, and now and then at all."""
+        checked = 0.0
+        while True:
+            arrived = [number for number, _ in self._arrivals.poll(_CHECK_S)]
+            if time.monotonic() > checked + _CHECK_S:
+                checked, arrived = time.monotonic(), list(self._waiting)
+            for number in arrived:
+                self._look(number)
+
+    def _start(self, connection: Connection) -> None:
+        self._shares.take(connection.client)
+        self._pool.submit(self._answer, connection)
+
+    def _answer(self, connection: Connection) -> None:
+        keeps = False
+        try:
+            while (keeps := connection.handle(connection.accepted) is True) and self._comes_soon(connection):
                 pass
-            finally:
-                self._may_linger.release()
-        conn.sock.close()
-        conn.close = _nothing_left
+            if not keeps:
+                _linger(connection.accepted.sock)
+        finally:
+            with self._lock:
+                self._shares.give_back(connection.client)
+                for number in [each.number for each in self._waiting.values() if each.needs_thread]:
+                    self._look(number)
+            (self._expect_request if keeps else self._end)(connection)
+
+    def _comes_soon(self, connection: Connection) -> bool:
+        """Whether the next request is here in a moment, for which there have to be threads enough."""
+        if not self._worker.alive or self._shares.free * 2 < self._worker.cfg.threads:
+            return False
+        with contextlib.suppress(OSError):
+            return connection.sees(select.POLLIN, _SOON_MS) and is_complete(connection.head())
         return False
 
-    def handle(self, conn: Any) -> Any:
-        """Answer what comes on a connection; False where that was the last of it, which is closed then."""
-        for _ in range(_IN_A_ROW):
-            keeps = super().handle(conn)
-            if keeps is not True or not self._comes_soon(conn):
+    def _end(self, connection: Connection, answer: bytes = b"") -> None:
+        with contextlib.suppress(OSError):
+            connection.accepted.sock.send(answer, socket.MSG_DONTWAIT)
+            connection.accepted.sock.shutdown(socket.SHUT_RDWR)  # gunicorn closes it, and need not wait
+        connection.ended.set_result(False)
+
+
+def _linger(sock: socket.socket) -> None:
+    end, sink = time.monotonic() + _LINGER_S, bytearray(65_536)
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while (left_s := end - time.monotonic()) > 0:
+            sock.settimeout(left_s)
+            if not sock.recv_into(sink):
                 break
-        if keeps is False:
-            self._finish(conn)
-            with contextlib.suppress(OSError):
-                conn.sock.shutdown(socket.SHUT_RDWR)
-            conn.sock.close()
-            conn.close = _nothing_left
-        return keeps
 
-    def _comes_soon(self, conn: Any) -> bool:
-        """Whether the next request is here in a moment, and is not one that the loop may have to refuse."""
-        admission: Admission = self.wsgi.extensions["admission"]
-        if self._is_ssl or not self.alive or conn.parser.unreader.buf.getvalue():
-            return False
-        if admission.queue.is_busy(conn.asks):
-            return False
-        if not self._may_wait.acquire(blocking=False):
-            return False
-        try:
-            coming = select.poll()
-            coming.register(conn.sock, select.POLLIN)
-            if not coming.poll(_SOON_MS) or admission.queue.is_busy(conn.asks):
-                return False
-            return heads.read(conn.sock, conn.parser.unreader.buf)
-        except OSError:
-            return False
-        finally:
-            self._may_wait.release()
 
-    def handle_request(self, req: Any, conn: Any) -> Any:
-        try:
-            return super().handle_request(req, conn)
-        except TimeoutError as exc:  # it took nothing: for gunicorn's log, it went away
-            raise ConnectionResetError(errno.ECONNRESET, str(exc)) from exc
-
-    def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
-        return keepalive and self._finish(conn)
-
-    def _finish(self, conn: Any) -> bool:
-        """Read what a client still sends of a body that nobody wanted; whether that was all of it."""
-        message = getattr(conn.parser, "mesg", None)
-        # Looked at first, since gunicorn asks the socket even where nothing is left.
-        if message is None or getattr(message.body.reader, "length", None) == 0:
-            return True
-        finish = conn.parser.finish_body
-        lingers = self._may_linger.acquire(blocking=False)
-        try:
-            end = time.monotonic() + (_LINGER_S if lingers else _LOOK_S)
-            return bool(finish(deadline=end, max_bytes=_LINGER_BYTES))
-        except Exception:  # of a connection that is lost, which ends here either way
-            return False
-        finally:
-            if lingers:
-                self._may_linger.release()
+class Worker(ThreadWorker):  # type: ignore[misc]
+    def get_thread_pool(self) -> Executor:
+        """Where gunicorn has certificates of its own (`--certfile`), heads cannot be looked at beforehand."""
+        pool: Executor = super().get_thread_pool() if self.cfg.is_ssl else ConnectionPool(self)
+        return pool
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        super().set_accept_enabled(enabled and self.alive)
-        if not self.alive and self._listens:
-            self._listens = False
-            self._stop_listening()
-
-    def _stop_listening(self) -> None:
-        for listener in self.sockets:
+        """Accept what the kernel took in before the worker stops: gunicorn leaves it to be reset."""
+        super().set_accept_enabled(enabled)
+        if self.alive:
+            return
+        while self.sockets:
+            listener = self.sockets.pop()
             while select.select([listener], [], [], 0)[0]:
                 self.accept(listener)
             listener.close()
-        admission: Admission = self.wsgi.extensions["admission"]
-        send_away_s = max(0.0, self.cfg.graceful_timeout - _FOR_THOSE_AT_WORK_S)
-        sending_away = threading.Timer(send_away_s, admission.queue.close)
+        send_away_s = max(0.0, self.cfg.graceful_timeout - _STOPPING_S)
+        sending_away = threading.Timer(send_away_s, self.wsgi.extensions["admission"].queue.close)
         sending_away.daemon = True
         sending_away.start()

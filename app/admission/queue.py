@@ -14,26 +14,26 @@ always free to refuse and to answer health checks.
 
 from __future__ import annotations
 
-import re
-import socket
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from flask import Flask, current_app, g, request
+from flask import current_app, g, request
+from werkzeug.exceptions import HTTPException
 
-from app.admission.early_refusal import EarlyRefusals
-from app.admission.shares import Lines, Shares, client_of, is_fair
+from app.admission.shares import Lines, Shares, Upload, UploadSlots, client_of, is_fair
 from app.core.errors import Overloaded, Stopping
-from app.core.http import marks
+from app.core.http import API, JSON, App, WsgiAnswer, given_or_new_id, marks, marks_of
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 
-_FORWARDED: Final = re.compile(rb"\r\nx-forwarded-for:([^\r]*)", re.I)
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
 # For so long an admitted upload counts as queued; most are here sooner.
 _COMING_S: Final = 0.25
-NOBODY: Final = -1
 # What an upload is charged before any of it is here.
 _FLOOR_BYTES: Final = 65_536
 # The weight of the newest turn in the recent pace.
@@ -65,34 +65,35 @@ class AdmissionQueue:
         # Each is set once it is its turn, which takes it out of here, or it never will be.
         self._waiting = Lines[threading.Event]()
         # Who was let in and is not here yet, and until when they count as waiting.
-        self._coming: dict[int, tuple[str, float]] = {}
+        self._coming: dict[object, tuple[str, float]] = {}
         self._closed = False
-
-    def is_busy(self, client: str) -> bool:
-        """Whether a request of `client` that came now would have to wait, or be refused."""
-        return not self._turns.allows(client)
 
     def is_full(self, client: str) -> bool:
         with self._lock:
             return self._is_full(client)
 
-    def expect(self, number: int, client: str) -> None:
-        """Count somebody as waiting who is about to: their upload is still to be received."""
-        with self._lock:
-            self._coming[number] = client, self._now() + _COMING_S
+    def expect(self, client: str) -> object:
+        """Count somebody as waiting who is about to: their upload is still to be received. Raise Overloaded.
 
-    def expects(self, number: int) -> bool:
-        return number in self._coming
-
-    def forget(self, number: int) -> None:
+        What is returned stands for them in `acquire` and `forget`.
+        """
+        coming = object()
         with self._lock:
-            self._coming.pop(number, None)
+            if self._is_full(client):
+                raise Overloaded("line")
+            if not self._turns.allows(client):
+                self._coming[coming] = client, self._now() + _COMING_S
+        return coming
+
+    def forget(self, coming: object) -> None:
+        with self._lock:
+            self._coming.pop(coming, None)
 
     def _is_full(self, client: str) -> bool:
         if self._turns.allows(client):
             return False
         now, waiting = self._now(), len(self._waiting)
-        self._coming = {number: each for number, each in self._coming.items() if each[1] > now}
+        self._coming = {who: each for who, each in self._coming.items() if each[1] > now}
         if not self._has_room(client, [who for who, _ in self._coming.values()]):
             return True
         stalled_s = now - self._last_end if waiting else 0.0
@@ -103,10 +104,10 @@ class AdmissionQueue:
         free = most - len(self._waiting) - len(coming)
         return is_fair(self._waiting.of(client) + coming.count(client), free)
 
-    def acquire(self, client: str, number: int = NOBODY) -> float:
+    def acquire(self, client: str, coming: object = None) -> float:
         """Wait for a turn; how many seconds that took. Raise Overloaded or Stopping."""
         with self._lock:
-            self._coming.pop(number, None)
+            self._coming.pop(coming, None)
             if self._turns.allows(client):
                 self._turns.take(client)
                 return 0.0
@@ -153,124 +154,59 @@ class AdmissionQueue:
                 turn.set()
 
 
-class UploadSlots:
-    """Uploads that are being received: so many, and so many bytes in memory with those that wait.
-
-    Both are shared (shares.py). What counts is what has arrived, and not what a client says will come.
-    """
-
-    def __init__(self, uploads: int, held_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._uploads = Shares(uploads)
-        self._most_bytes = held_bytes
-        self._bytes = Shares(held_bytes)
-
-    def enter(self, client: str, said: int, floor: int = 0) -> None:
-        """Begin an upload that is said to have so many bytes, which could be held; `floor` of them are."""
-        with self._lock:
-            if not self._uploads.allows(client):
-                raise Overloaded("uploads")
-            self._check(client, max(said, floor), 0)
-            self._uploads.take(client)
-            self._bytes.take(client, floor)
-
-    def hold(self, client: str, nbytes: int, already: int) -> None:
-        """`nbytes` more of an upload have arrived, of which `already` so many are held."""
-        with self._lock:
-            self._check(client, nbytes, already)
-            self._bytes.take(client, nbytes)
-
-    def _check(self, client: str, nbytes: int, already: int) -> None:
-        is_alone = self._bytes.free + already == self._most_bytes
-        if not (is_alone or self._bytes.allows(client, nbytes)):
-            raise Overloaded("memory")
-
-    def received(self, client: str) -> None:
-        with self._lock:
-            self._uploads.give_back(client)
-
-    def forget(self, client: str, nbytes: int) -> None:
-        with self._lock:
-            self._bytes.give_back(client, nbytes)
-
-
-class Upload:
-    """What one request has of the slots."""
-
-    def __init__(self, slots: UploadSlots, client: str, said: int, floor: int) -> None:
-        slots.enter(client, said, floor)
-        self._slots = slots
-        self._client = client
-        self._held = floor
-        self.is_coming = True
-
-    def hold(self, nbytes: int) -> None:
-        self._slots.hold(self._client, nbytes, self._held)
-        self._held += nbytes
-
-    def received(self) -> None:
-        self.is_coming = False
-        self._slots.received(self._client)
-
-    def forget(self) -> None:
-        self._slots.forget(self._client, self._held)
-
-
-class ChargedBody:
-    """A request's body whose bytes are held against its client as they are read, a megabyte at most late."""
-
-    def __init__(self, body: IO[bytes], upload: Upload) -> None:
-        self._body = body
-        self._upload = upload
-
-    def read(self, size: int) -> bytes:
-        data = self._body.read(size)
-        if data:
-            self._upload.hold(len(data))
-        return data
-
-
 class Admission:
     """One process's queue and upload slots, and what each request has of them, which is kept in `g`."""
 
-    def __init__(self, app: Flask, settings: Settings, metrics: Metrics) -> None:
-        self._settings = settings
+    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._most_bytes = settings.max_call_bytes
         stages = ("upload", "waiting", "work")
         self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
-        self.early = EarlyRefusals(app, metrics)
         self.queue = AdmissionQueue(settings.max_at_work, settings.max_waiting, settings.max_wait_s)
         self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 
-    def client(self, head: bytes, peer: str) -> str:
-        """Who sends what begins with `head`: the peer, or whom the proxy names that is trusted."""
-        if hops := self._settings.trusted_proxies:
-            lines = _FORWARDED.findall(head, 0, head.find(b"\r\n\r\n") + 2)
-            names = b",".join(lines).decode("latin-1").split(",")
-            if len(names) >= hops and (name := names[-hops].strip()):
-                return client_of(name)
-        return client_of(peer)
+    def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
+        """A program's photo while the queue is full, without what Flask does for a request.
 
-    def expect(self, head: bytes, connection: socket.socket, client: str) -> None:
-        """Count a request that is let in, and begins so, as queued until it is, but not for long."""
-        pattern, _ = self.early.admitted
-        if pattern.match(head):
-            self.queue.expect(connection.fileno(), client)
+        Through Flask a refusal takes several times as much of the CPU, which the photos then lack
+        (docs/reliability.md). Scripts of other sites are for `hosts_and_cors`.
+        """
+        if environ["REQUEST_METHOD"] != "POST" or not self.queue.is_full(client_of(environ["REMOTE_ADDR"])):
+            return None
+        path = environ["PATH_INFO"]
+        is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
+        if not is_json or "HTTP_ORIGIN" in environ:
+            return None
+        try:
+            rule, _ = self._app.url_map.bind("").match(path, "POST", return_rule=True)
+        except HTTPException:
+            return None
+        if not marks_of(self._app.view_functions[rule.endpoint]).admitted:
+            return None
+        error = Overloaded("line")
+        self._metrics.refusals.labels(error.at).inc()
+        self._metrics.requests.labels(rule.rule, "POST", error.status).inc()
+        number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
+        said = {"error": {"code": error.code, "message": str(error), "request_id": number}}
+        headers = {
+            "Content-Type": JSON,
+            "X-Request-ID": number,
+            "Retry-After": str(error.retry_after_s),
+            "Cache-Control": "no-store",
+            "Connection": "close",  # nothing of the body was read
+        }
+        return "503 Service Unavailable", headers, json.dumps(said).encode() + b"\n"
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
         if not marks().admitted:
             return
         client = _client()
-        if not self.queue.expects(_number()) and self.queue.is_full(client):
-            raise Overloaded("line")
-        most = self._settings.max_call_bytes
-        said = min(request.content_length or 0, most)
-        g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, most))
+        g.coming = self.queue.expect(client)
+        said = min(request.content_length or 0, self._most_bytes)
+        g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
         self._uploading.inc()
-
-    def charged(self, body: IO[bytes]) -> IO[bytes]:
-        """The request's body, for who keeps what is read of it; reading too much raises Overloaded."""
-        return cast(IO[bytes], ChargedBody(body, g.upload))
 
     def acquire(self) -> None:
         """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
@@ -278,7 +214,7 @@ class Admission:
         self._waiting.inc()
         try:
             client = _client()
-            g.line_ms = self.queue.acquire(client, _number()) * 1000
+            g.line_ms = self.queue.acquire(client, g.get("coming")) * 1000
         finally:
             self._waiting.dec()
         g.turn_of = client
@@ -286,9 +222,10 @@ class Admission:
 
     def leave(self, _: BaseException | None = None) -> None:
         """However the request ended."""
-        if "upload" in g:  # it was admitted
+        if "coming" in g:
+            self.queue.forget(g.pop("coming"))
+        if "upload" in g:
             self._end_upload()
-            self.queue.forget(_number())
             g.pop("upload").forget()
         self.keep_turn()()
 
@@ -314,15 +251,10 @@ def _client() -> str:
     return client_of(request.remote_addr or "")
 
 
-def _number() -> int:
-    """What the queue knows this request's connection by."""
-    connection: socket.socket | None = request.environ.get("gunicorn.socket")
-    return connection.fileno() if connection else NOBODY
-
-
-def init_app(app: Flask, settings: Settings) -> None:
+def init_app(app: App, settings: Settings) -> None:
     admission = Admission(app, settings, app.extensions["metrics"])
     app.extensions["admission"] = admission
+    app.before_flask.append(admission.refuse)
     app.before_request(admission.arrive)
     app.teardown_request(admission.leave)
 

@@ -1,16 +1,20 @@
 """How places are shared among clients: nobody has more than three times as many as are left free.
 
 That is three quarters of them for one client alone and less the more there are, so that there is always some
-room for the next. A client is an address, or of IPv6 the /64 that a subscriber is given. Nothing here locks.
+room for the next. A client is an address, or of IPv6 the /64 that a subscriber is given. Upload slots lock,
+and nothing else does.
 """
 
 from __future__ import annotations
 
 import functools
 import ipaddress
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
+
+from app.core.errors import Overloaded
 
 _TIMES_THE_FREE: Final = 3
 T = TypeVar("T")
@@ -101,3 +105,66 @@ class Lines(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return (item for line in self._of.values() for item in line)
+
+
+class UploadSlots:
+    """Uploads that are being received: so many, and so many bytes in memory with those that wait.
+
+    Both are shared (shares.py). What counts is what has arrived, and not what a client says will come.
+    """
+
+    def __init__(self, uploads: int, held_bytes: int) -> None:
+        self._lock = threading.Lock()
+        self._uploads = Shares(uploads)
+        self._most_bytes = held_bytes
+        self._bytes = Shares(held_bytes)
+
+    def enter(self, client: str, said: int, floor: int = 0) -> None:
+        """Begin an upload that is said to have so many bytes, which could be held; `floor` of them are."""
+        with self._lock:
+            if not self._uploads.allows(client):
+                raise Overloaded("uploads")
+            self._check(client, max(said, floor), 0)
+            self._uploads.take(client)
+            self._bytes.take(client, floor)
+
+    def hold(self, client: str, nbytes: int, already: int) -> None:
+        """`nbytes` more of an upload have arrived, of which `already` so many are held."""
+        with self._lock:
+            self._check(client, nbytes, already)
+            self._bytes.take(client, nbytes)
+
+    def _check(self, client: str, nbytes: int, already: int) -> None:
+        is_alone = self._bytes.free + already == self._most_bytes
+        if not (is_alone or self._bytes.allows(client, nbytes)):
+            raise Overloaded("memory")
+
+    def received(self, client: str) -> None:
+        with self._lock:
+            self._uploads.give_back(client)
+
+    def forget(self, client: str, nbytes: int) -> None:
+        with self._lock:
+            self._bytes.give_back(client, nbytes)
+
+
+class Upload:
+    """What one request has of the slots."""
+
+    def __init__(self, slots: UploadSlots, client: str, said: int, floor: int) -> None:
+        slots.enter(client, said, floor)
+        self._slots = slots
+        self._client = client
+        self._held = floor
+        self.is_coming = True
+
+    def hold(self, nbytes: int) -> None:
+        self._slots.hold(self._client, nbytes, self._held)
+        self._held += nbytes
+
+    def received(self) -> None:
+        self.is_coming = False
+        self._slots.received(self._client)
+
+    def forget(self) -> None:
+        self._slots.forget(self._client, self._held)

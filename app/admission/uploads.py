@@ -25,6 +25,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 from app.admission.queue import admission
+from app.admission.shares import Upload
 from app.core.errors import BrokenBody, NoFile, ServingError, UploadTooLarge, UploadTooSlow
 from app.core.http import marks
 from app.core.settings import Settings
@@ -123,6 +124,20 @@ class FormParser(FormDataParser):
         return fields, files
 
 
+class ChargedBody:
+    """A request's body whose bytes are held against its client as they are read, a megabyte at most late."""
+
+    def __init__(self, body: IO[bytes], upload: Upload) -> None:
+        self._body = body
+        self._upload = upload
+
+    def read(self, size: int) -> bytes:
+        data = self._body.read(size)
+        if data:
+            self._upload.hold(len(data))
+        return data
+
+
 class UploadRequest(Request):
     """A request whose files stay in memory, where the byte cap keeps them small."""
 
@@ -169,7 +184,7 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
     started = time.perf_counter()
     body = request.environ["wsgi.input"]
     with _in_time(request, settings.upload_deadline_s):
-        request.environ["wsgi.input"] = admission().charged(body)
+        request.environ["wsgi.input"] = ChargedBody(body, g.upload)
         try:
             yield
         except (RequestEntityTooLarge, ServingError) as exc:

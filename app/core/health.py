@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from flask import Blueprint, Flask, Response, current_app, jsonify
+from flask import Blueprint, Response, current_app, jsonify
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api.schemas import Health, HealthModel
 from app.classifier import Classifier
 from app.core.errors import RETRY_AFTER_S, ModelNotReady, ServingError, TritonUnavailable, as_dict
-from app.core.http import HEADERS, given_or_new_id, marked
+from app.core.http import JSON, App, WsgiAnswer, given_or_new_id, marked
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from app.core.ttl_cache import TtlCache
@@ -22,7 +22,7 @@ from app.triton.client import Deadline
 from gourmet.contracts import System
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+    from _typeshed.wsgi import WSGIEnvironment
 
 _READY_AGE_S: Final = 1.0
 DEADLINE_S: Final = 5.0
@@ -31,7 +31,6 @@ LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
 _STARTING_S: Final = 180.0
 _ALIVE: Final = b'{"alive":true}\n'
-_JSON: Final = "application/json"
 
 
 class Readiness:
@@ -91,23 +90,20 @@ def readiness_of(
     return found
 
 
-def answer_before_flask(app: Flask) -> None:
+def answer_before_flask(app: App) -> None:
     """Answer a plain GET /healthz as the view does, without what Flask does for every request."""
     metrics: Metrics = app.extensions["metrics"]
-    others = app.wsgi_app
-    headers = [*HEADERS, ("Content-Type", _JSON), ("Content-Length", str(len(_ALIVE)))]
 
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def answer(environ: WSGIEnvironment) -> WsgiAnswer | None:
         has_body = environ.get("CONTENT_LENGTH") or "HTTP_TRANSFER_ENCODING" in environ
         if environ["PATH_INFO"] != "/healthz" or environ["REQUEST_METHOD"] != "GET" or has_body:
-            return others(environ, start_response)
+            return None
         started = time.perf_counter()
         number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
         metrics.observe_request("/healthz", "GET", 200, time.perf_counter() - started)
-        start_response("200 OK", [*headers, ("X-Request-ID", number)])
-        return [_ALIVE]
+        return "200 OK", {"Content-Type": JSON, "X-Request-ID": number}, _ALIVE
 
-    app.wsgi_app = answer  # type: ignore[method-assign]
+    app.before_flask.append(answer)
 
 
 def blueprint(readiness: Readiness) -> Blueprint:
@@ -116,7 +112,7 @@ def blueprint(readiness: Readiness) -> Blueprint:
     @routes.get("/healthz")
     @marked(probe=True)
     def healthz() -> Response:
-        return Response(_ALIVE, content_type=_JSON)
+        return Response(_ALIVE, content_type=JSON)
 
     @routes.get("/readyz")
     @marked(probe=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 API: Final = "/api/v1/"
+JSON: Final = "application/json"
+# Status, headers and body.
+WsgiAnswer = tuple[str, dict[str, str], bytes]
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
@@ -126,10 +129,10 @@ def _layout() -> str | None:
     A browser that navigates names text/html and gets a page; the page's own script names itself in
     X-Requested-With and, like curl, gets the fragment only.
     """
-    if request.path.startswith(API) or request.headers.get("Accept") == "application/json":
+    if request.path.startswith(API) or request.headers.get("Accept") == JSON:
         return None
     accepted = request.accept_mimetypes
-    if accepted.best_match(["text/html", "application/json"]) == "application/json":
+    if accepted.best_match(["text/html", JSON]) == JSON:
         return None
     navigates = "text/html" in accepted.values() and "X-Requested-With" not in request.headers
     return "page.html" if navigates else "fragment.html"
@@ -144,6 +147,11 @@ class App(Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        # Each may answer a request without what Flask does for every one.
+        self.before_flask: list[Callable[[WSGIEnvironment], WsgiAnswer | None]] = []
+
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
             given = {name for name, _ in headers}
@@ -151,6 +159,11 @@ class App(Flask):
                 status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
             )
 
+        for answer in self.before_flask:
+            if found := answer(environ):
+                status, about, body = found
+                start(status, [*about.items(), ("Content-Length", str(len(body)))])
+                return [body]
         return super().wsgi_app(environ, start)
 
 

@@ -10,8 +10,8 @@ COUNTS is a file for what became of them (`Counts`).
 
 from __future__ import annotations
 
+import contextlib
 import io
-import json
 import mmap
 import resource
 import sys
@@ -25,14 +25,14 @@ import atheris
 
 # Not Pillow, whose mistakes become a refusal. `multipart` reads for app.admission.uploads.
 with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
+    from gunicorn.config import Config
+    from gunicorn.http import get_parser
+    from gunicorn.http.errors import ParseException
     from PIL import Image
     from werkzeug.exceptions import RequestEntityTooLarge
 
-    from app import create_app
-    from app.admission.early_refusal import EarlyRefusals
+    from app.admission.gunicorn_worker import is_complete
     from app.admission.uploads import MAX_OTHER_PARTS, FormParser
-    from app.core.metrics import Metrics
-    from app.core.settings import Settings
     from gourmet.pictures import avif_size, decode_limits, header
     from gourmet.pictures.decode import FORMATS, PictureError, from_base64, identify
 
@@ -40,7 +40,7 @@ MOST_KB: Final = 300_000
 OPTIONS: Final = ("-timeout=2", f"-rss_limit_mb={MOST_KB // 1000 * 3}", "-max_len=16384")
 _LARGEST_UPLOAD: Final = 10_000_000
 _form: Final = FormParser(max_form_memory_size=500_000, max_form_parts=MAX_OTHER_PARTS)
-_early: Final = EarlyRefusals(create_app(Settings()), Metrics())
+_CONFIG: Final = Config()
 
 
 def headers(data: bytes) -> bool:
@@ -132,17 +132,22 @@ def _form_read(stream: io.BytesIO, data: bytes) -> list[tuple[str, str | bytes]]
     return [*fields.items(multi=True), *contents]
 
 
+class _Never:
+    """A connection that must not be read from."""
+
+    def recv(self, size: int) -> bytes:
+        raise AssertionError("more is read than is there")
+
+
 def head(data: bytes) -> bool:
-    """The first bytes of a request while the app is full; what is answered must be HTTP and JSON."""
-    refusal = _early.refusal(data)
-    if refusal is None:
-        return True
-    answer, request_bytes = refusal
-    lines, _, body = answer.partition(b"\r\n\r\n")
-    assert f"Content-Length: {len(body)}".encode() in lines.split(b"\r\n")
-    assert f"X-Request-ID: {json.loads(body)['error']['request_id']}".encode() in lines.split(b"\r\n")
-    assert request_bytes > 0
-    return False
+    """The first bytes of a request: where they are complete, gunicorn's parser answers without reading on."""
+    if not is_complete(data):
+        return False
+    parser = get_parser(_CONFIG, _Never(), ("192.0.2.1", 1))
+    parser.unreader.unread(data)
+    with contextlib.suppress(ParseException):
+        next(parser)
+    return True
 
 
 @atheris.instrument_func

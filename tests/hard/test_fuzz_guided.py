@@ -111,7 +111,7 @@ def forms() -> list[bytes]:
         ("opened", pictures, "what is asked of a picture's header"),
         ("repeated", with_ends_to_repeat, "both, in files of 10 MB whose end is repeated"),
         ("form", forms, "the reader of forms"),
-        ("head", requests, "the early refusals by a request's first bytes"),
+        ("head", requests, "whether the head of a request is complete"),
     ],
 )
 def test_coverage_guided_inputs(

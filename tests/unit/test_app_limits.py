@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,16 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from flask import Flask, request
 from support.fake_classifier import FakeClassifier, predicted
+from werkzeug.test import EnvironBuilder
 
 from app import create_app
-from app.admission.early_refusal import EarlyRefusals
 from app.admission.queue import Admission
 from app.classifier import Prediction
 from app.core.errors import Overloaded, TritonUnavailable
-from app.core.http import marked
-from app.core.metrics import Metrics
+from app.core.http import App
 from app.core.settings import Settings
 from app.triton.client import Deadline
 from gourmet.systems.food11 import contract
@@ -105,27 +101,17 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
     assert post(app).status_code == 200
 
 
-# A refusal from the first bytes of a request
-
-
-HEAD = (
-    b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
-    b"X-Request-ID: me-7\r\nContent-Length: 12\r\n\r\n"
-)
-
-
 def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
     classifier = Slow(SOUP)
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
     admission: Admission = app.extensions["admission"]
-    with socket.socket() as connection, ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool:
         first = pool.submit(post, app)
-        eventually(lambda: admission.queue.is_busy(LOCAL))
-        admission.expect(HEAD.replace(b"/predict", b"/healthz"), connection, LOCAL)
-        assert not admission.queue.is_full(LOCAL)
-        admission.expect(HEAD, connection, LOCAL)
-        assert admission.queue.is_full(LOCAL)
-        second = pool.submit(post, app, **{"gunicorn.socket": connection})
+        eventually(lambda: not admission.queue._turns.free)
+        coming = admission.queue.expect(LOCAL)  # its upload is still to come
+        assert post(app).status_code == 503
+        admission.queue.forget(coming)
+        second = pool.submit(post, app)
         eventually(lambda: len(admission.queue._waiting) == 1)
         assert post(app).status_code == 503
         classifier.may_answer.set()
@@ -133,90 +119,60 @@ def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
     assert not admission.queue._coming
 
 
-@pytest.mark.parametrize(
-    ("hops", "lines", "client"),
-    [
-        (0, b"X-Forwarded-For: 192.0.2.9\r\n", LOCAL),
-        (1, b"X-Forwarded-For: 6.6.6.6, 192.0.2.9\r\n", "192.0.2.9"),
-        (1, b"X-Forwarded-For: 6.6.6.6\r\nx-forwarded-for:192.0.2.9\r\n", "192.0.2.9"),
-        (2, b"X-Forwarded-For: 192.0.2.9, 192.0.2.8\r\n", "192.0.2.9"),
-        (2, b"X-Forwarded-For: 192.0.2.9\r\n", LOCAL),
-        (1, b"", LOCAL),
-    ],
-)
-def test_a_client_is_the_peer_or_whom_the_trusted_proxy_names(hops: int, lines: bytes, client: str) -> None:
-    app = create_app(Settings(trusted_proxies=hops, max_at_work=1), FakeClassifier(SOUP))
-    found: Admission = app.extensions["admission"]
-    head = HEAD.replace(b"Host: x\r\n", b"Host: x\r\n" + lines) + b"\r\nX-Forwarded-For: 7.7.7.7\r\n"
-    assert found.client(head, LOCAL) == client
-    # And Flask sees the same.
-    named = ",".join(line.split(b":")[1].decode() for line in lines.splitlines())
-    clients = []
-    app.before_request(lambda: clients.append(request.remote_addr))
-    post(app, HTTP_X_FORWARDED_FOR=named)
-    assert clients == [client]
+# A refusal without Flask
 
 
 @pytest.fixture(scope="module")
-def admission() -> Admission:
-    found: Admission = create_app(Settings(), FakeClassifier(SOUP)).extensions["admission"]
-    return found
+def full() -> App:
+    """An app whose queue is full for one client, which the others are not behind."""
+    app = create_app(Settings(max_at_work=1, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
+    app.extensions["admission"].queue.acquire("192.0.2.9")
+    return app
+
+
+AS_PROGRAM = {"Accept": "application/json", "X-Request-ID": "me-7", "X-Forwarded-For": "6.6.6.6, 192.0.2.9"}
+
+
+def refused_before_flask(app: App, path: str, method: str = "POST", **headers: str) -> Any:
+    asked = EnvironBuilder(path, method=method, headers=AS_PROGRAM | headers, data=b"x" * 12)
+    return app.extensions["admission"].refuse(asked.get_environ() | {"REMOTE_ADDR": "192.0.2.9"})
+
+
+@pytest.mark.parametrize("path", ["/predict", "/predict?model=a", "/api/v1/classify"])
+def test_a_program_is_refused_before_flask_and_counted(full: App, path: str) -> None:
+    response = full.test_client().post(path, headers=AS_PROGRAM, data=b"x" * 12)
+    assert (response.status_code, response.headers["X-Request-ID"]) == (503, "me-7")
+    assert (response.headers["Retry-After"], response.headers["Connection"]) == ("2", "close")
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    message = str(Overloaded("line"))
+    assert response.json["error"] == {"code": "overloaded", "message": message, "request_id": "me-7"}
+    assert refused_before_flask(full, path)
+    route = path.partition("?")[0]
+    counted = f'web_requests_total{{method="POST",route="{route}",status="503"}}'
+    assert counted in full.test_client().get("/metrics").text
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("path", "method", "headers"),
     [
-        HEAD,
-        HEAD.replace(b"X-Request-ID", b"x-request-id").replace(b"Content-Length", b"CONTENT-LENGTH"),
-        HEAD.replace(b"/predict", b"/predict?model=a"),
-        HEAD.replace(b"/predict", b"/api/v1/classify").replace(b"Accept: application/json\r\n", b""),
+        ("/predict", "GET", {}),
+        ("/predictions", "POST", {}),
+        ("/healthz", "POST", {}),
+        ("/predict", "POST", {"Accept": "text/html"}),
+        ("/predict", "POST", {"Origin": "https://elsewhere.example"}),
     ],
 )
-def test_a_program_is_refused_by_its_head_alone(admission: Admission, head: bytes) -> None:
-    refusal = admission.early.refusal(head + b"twelve bytes")
-    assert refusal
-    answer, request_bytes = refusal
-    assert request_bytes == len(head) + 12
-    lines, _, body = answer.partition(b"\r\n\r\n")
-    assert lines.startswith(b"HTTP/1.1 503 ")
-    assert b"X-Request-ID: me-7" in lines
-    assert b"Retry-After: 2" in lines
-    assert f"Content-Length: {len(body)}".encode() in lines
-    assert json.loads(body)["error"] == {
-        "code": "overloaded",
-        "message": str(Overloaded("line")),
-        "request_id": "me-7",
-    }
+def test_whatever_else_it_is_is_for_flask(full: App, path: str, method: str, headers: dict[str, str]) -> None:
+    assert refused_before_flask(full, path, method, **headers) is None
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"",
-        HEAD[:-2],
-        HEAD.replace(b"POST", b"GET"),
-        HEAD.replace(b"/predict", b"/predictions"),
-        HEAD.replace(b"/predict", b"/healthz"),
-        HEAD.replace(b"application/json", b"text/html"),
-        HEAD.replace(b"Content-Length: 12", b"Transfer-Encoding: chunked"),
-        HEAD.replace(b"Host: x", b"Origin: https://elsewhere.example"),
-        HEAD.replace(b"Content-Length: 12\r\n\r\n", b"\r\nContent-Length: 12\r\n\r\n"),
-    ],
-)
-def test_whatever_else_it_is_is_looked_at_more_closely(admission: Admission, head: bytes) -> None:
-    assert admission.early.refusal(head) is None
-
-
-def test_which_requests_are_admitted_is_what_the_views_say() -> None:
-    app = Flask(__name__)
-    app.post("/parts/<name>/x")(marked(admitted=True)(lambda name: name))
-    app.add_url_rule("/a.b", "a", marked(admitted=True)(lambda: ""), methods=["POST"])
-    app.add_url_rule("/open", "open", lambda: "", methods=["POST"])
-    pattern, routes = EarlyRefusals(app, Metrics()).admitted
-
-    def route(path: bytes) -> str | None:
-        match = pattern.match(b"POST " + path + b" HTTP/1.1\r\n")
-        return routes[(match.lastindex or 1) - 1] if match else None
-
-    paths = (b"/parts/7/x", b"/a.b?c", b"/parts/7/8/x", b"/aXb", b"/open")
-    assert [route(path) for path in paths] == ["/parts/<name>/x", "/a.b", None, None, None]
+def test_who_is_not_the_one_that_fills_the_queue_is_let_in(full: App) -> None:
+    """The queue knows the client that the trusted proxy names, and what else was said is not believed."""
+    app = create_app(Settings(max_at_work=4, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
+    for _ in range(3):
+        app.extensions["admission"].queue.acquire("192.0.2.9")
+    statuses = [
+        post(app, HTTP_X_FORWARDED_FOR=named).status_code
+        for named in ("192.0.2.9", "6.6.6.6, 192.0.2.9", "192.0.2.9, 192.0.2.8")
+    ]
+    assert statuses == [503, 503, 200]

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.admission.queue import AdmissionQueue, UploadSlots
+from app.admission.queue import AdmissionQueue
+from app.admission.shares import UploadSlots
 from app.core.errors import Overloaded, Stopping
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -60,8 +61,6 @@ def test_nobody_has_all_turns_or_all_places_in_the_line() -> None:
     line = AdmissionQueue(8, 8, 20)
     for _ in range(6):
         assert line.acquire(ME) == 0
-    assert line.is_busy(ME)
-    assert not line.is_busy(YOU)
     with ThreadPoolExecutor(6) as pool:
         for number in range(6):
             assert not line.is_full(ME)
@@ -151,15 +150,15 @@ def test_who_is_about_to_wait_counts_for_a_moment() -> None:
     clock = [0.0]
     line = AdmissionQueue(1, 2, 10, now=lambda: clock[0])
     line.acquire(ME)
-    line.expect(7, ME)
+    coming = line.expect(ME)
     assert not line.is_full(YOU)
-    line.expect(8, YOU)
+    other = line.expect(YOU)
     assert line.is_full(SHE)
-    line.forget(8)
+    line.forget(other)
     assert not line.is_full(SHE)
-    line.expect(9, SHE)
+    line.expect(SHE)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(line.acquire, ME, 7)  # no longer about to
+        pool.submit(line.acquire, ME, coming)  # no longer about to
         eventually(lambda: len(line._waiting) == 1)
         assert line.is_full(YOU)
         clock[0] += 1  # that upload is a slow one, and holds no place in the line

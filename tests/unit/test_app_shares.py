@@ -1,18 +1,9 @@
-"""Who may have how many places, which connections have to go, and when a head is whole."""
+"""Who may have how many places."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import socket
-
 import pytest
-from gunicorn.config import Config
-from gunicorn.http import get_parser
-from gunicorn.http.errors import ParseException
 
-from app.admission import heads
-from app.admission.crowd import Crowd
 from app.admission.shares import Lines, Shares, client_of
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -74,89 +65,3 @@ def test_lines_are_served_in_turn_and_who_may_not_is_passed_over() -> None:
         served.append(found[1])
     assert served == [0, 4, 2]
     assert not lines
-
-
-def test_of_a_crowd_the_oldest_of_the_peer_with_most_has_to_go() -> None:
-    crowd = Crowd[str]()
-    crowd.add(YOU, "first", 1)
-    crowd.add(ME, "second", 3)
-    crowd.add(ME, "third")
-    assert crowd.oldest() == "second"
-    assert crowd.late(2) == ["first"]
-    crowd.leave_by(2.5)
-    assert sorted(crowd.late(2.5)) == ["first", "second"]
-    crowd.set_until(YOU, "first", 9)
-    assert crowd.late(3) == ["second"]
-    crowd.remove(ME, "second")
-    crowd.remove(ME, "third")
-    assert (crowd.oldest(), len(crowd)) == ("first", 1)
-
-
-REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-class Never:
-    """A connection that must not be read from."""
-
-    def recv(self, size: int) -> bytes:
-        raise AssertionError("more is read than is there")
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        REQUEST,
-        b"\r\n" + REQUEST,
-        b"\r\n\r\n\r\n",
-        b"\r\n\r\n" + REQUEST,
-        b"GET / HTTP/1.1\r\n\r\n",
-        REQUEST + b"rest",
-        b"GET / HTTP/1.1\n\n",
-        b"GET / HTTP/1.1\r\nHost: x\n\n",
-        b"\n",
-        b"\x16\x03\x01\n",
-    ],
-)
-def test_where_a_head_is_whole_gunicorn_reads_no_further(sent: bytes) -> None:
-    """It answers or raises; it would wait for ever otherwise, with a thread."""
-    assert heads.is_whole(sent)
-    parser = get_parser(Config(), Never(), (ME, 1))
-    parser.unreader.unread(sent)
-    with contextlib.suppress(ParseException):
-        next(parser)
-
-
-@pytest.mark.parametrize("size", range(len(REQUEST)))
-def test_no_beginning_of_a_head_is_whole(size: int) -> None:
-    assert not heads.is_whole(REQUEST[:size])
-    assert not heads.is_whole(b"\r\n" + REQUEST[:size])
-
-
-def test_a_head_is_read_as_it_comes() -> None:
-    ours, theirs = socket.socketpair()
-    buffer = io.BytesIO()
-    with ours, theirs:
-        assert not heads.read(ours, buffer)
-        for at in range(len(REQUEST) - 1):
-            theirs.sendall(REQUEST[at : at + 1])
-            assert not heads.read(ours, buffer)
-        theirs.sendall(REQUEST[-1:] + b"body")
-        assert heads.read(ours, buffer)
-        assert buffer.getvalue() == REQUEST + b"body"
-        theirs.sendall(b"x" * (heads.MOST_BYTES + 1))
-        long = io.BytesIO()
-        assert not heads.read(ours, long)
-        assert len(long.getvalue()) > heads.MOST_BYTES
-
-
-def test_the_end_of_a_connection_is_the_end_of_a_head_that_has_begun() -> None:
-    for sent in (b"GET / HT", b""):
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                theirs.sendall(sent)
-            if sent:
-                assert heads.read(ours, io.BytesIO())
-            else:
-                with pytest.raises(ConnectionError):
-                    heads.read(ours, io.BytesIO())
