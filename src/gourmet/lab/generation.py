@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,8 @@ from typing import Final
 import numpy as np
 
 from gourmet.contracts import GeneratedText, ModelInfo
+from gourmet.errors import GourmetError
+from gourmet.lab.server import asking_again
 from gourmet.measure import sweep
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, Point, Through
@@ -75,20 +76,10 @@ def measured(
 @contextmanager
 def keeping_busy(url: str, model: str, text: str, *, clients: int) -> Iterator[None]:
     """So many clients that ask for `text` again and again until the block ends."""
-    enough = threading.Event()
-
-    def ask_again() -> None:
-        while not enough.is_set():
-            ask(url, model, text)
-
-    with ThreadPoolExecutor(clients) as pool:
-        asking = [pool.submit(ask_again) for _ in range(clients)]
-        try:
-            yield
-        finally:
-            enough.set()
-            for each in asking:
-                each.result()
+    with asking_again(lambda: ask(url, model, text), clients) as tally:
+        yield
+    if tally.failed:
+        raise GourmetError(f"{len(tally.failed)} requests beside the block failed: {tally.failed[0]}")
 
 
 def _described(url: str, model: str) -> ModelInfo:

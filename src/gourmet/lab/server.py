@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -124,25 +124,30 @@ class Lab:
         yield seen
         seen.by_rows = statistics_now(self.url, model).since(before).executions_by_batch
 
-    @contextmanager
-    def asking(self, model: str, picture: bytes) -> Iterator[RequestTally]:
+    def asking(self, model: str, picture: bytes) -> AbstractContextManager[RequestTally]:
         """Sends the picture again and again, two requests at a time, until the block ends."""
-        asked, enough = RequestTally(), threading.Event()
+        return asking_again(lambda: self.probabilities(model, [picture]), clients=2)
 
-        def ask() -> int:
-            answered = 0
-            while not enough.is_set():
-                try:
-                    self.probabilities(model, [picture])
-                    answered += 1
-                except Exception as exc:
-                    asked.failed.append(str(exc))
-            return answered
 
-        with ThreadPoolExecutor(2) as pool:
-            clients = [pool.submit(ask) for _ in range(2)]
+@contextmanager
+def asking_again(ask: Callable[[], object], clients: int) -> Iterator[RequestTally]:
+    """So many clients that call `ask` again and again until the block ends."""
+    tally, enough = RequestTally(), threading.Event()
+
+    def ask_again() -> int:
+        answered = 0
+        while not enough.is_set():
             try:
-                yield asked
-            finally:
-                enough.set()
-                asked.answered = sum(client.result() for client in clients)
+                ask()
+                answered += 1
+            except Exception as exc:
+                tally.failed.append(str(exc))
+        return answered
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask_again) for _ in range(clients)]
+        try:
+            yield tally
+        finally:
+            enough.set()
+            tally.answered = sum(client.result() for client in asking)
