@@ -200,19 +200,19 @@ def test_a_range_is_listed_and_compared(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_a_scenario_changes_configs_and_puts_the_old_one_back(
-    lab_triton: Any, onnx_lab: Any, serve: Serve
+    lab_triton: Any, onnx_lab: Any, serve: Serve, tmp_path: Path
 ) -> None:
     model = serve("no")
     arms = tuple(
         Arm(f"{count} instances", Change(instances=count), (LoadSpec(model, 2, batch=4),), delay_us=us)
         for count, us in ((1, None), (2, 500))
     )
-    found = scenario.run(
-        Scenario("small", "A small one", "", arms, lambda _: []),
-        Addresses(lab_triton.http_url, lab_triton.grpc_url),
-        MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet"),
-        DataSource(4),
-    )
+    small = Scenario("small", "A small one", "", arms)
+    target = Addresses(lab_triton.http_url, lab_triton.grpc_url)
+    options = MeasureOptions(0.3, 2, 0.1, attempts=8, steadiness=0.95, client="gourmet")
+    found = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
+    again = scenario.run(small, target, options, DataSource(4), resume=tmp_path)
+    assert again.points == found.points, "a run that has all its points measures nothing"
     assert [(point.arm, point.turns) for point in found.points] == [("1 instances", 1), ("2 instances", 1)]
     configs = [point.config for point in found.points]
     assert [config["instance_group"][0]["count"] for config in configs] == [1, 2]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from gourmet.measure import stats
-from gourmet.measure.results import BatchSize, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.measure.results import BatchSize, Evidence, Latency, LoadSpec, Point, Split, Usage, Window
 
 STEADY = (100.0, 101.0, 99.0)
 TWICE = (200.0, 202.0, 198.0)
 
 
 def a_point(
-    arm: str, rates: tuple[float, ...], level: float = 8, queue: float = 8.0, rows: int = 1, model: str = "m"
+    arm: str = "arm",
+    rates: tuple[float, ...] = STEADY,
+    level: float = 8,
+    queue: float = 8.0,
+    rows: int = 1,
+    model: str = "m",
+    **more: Any,
 ) -> Point:
-    return Point(
+    point = Point(
         arm=arm,
         demand=LoadSpec(model, level),
         client="gourmet",
@@ -24,6 +33,7 @@ def a_point(
         requests=300,
         errors={},
         usage=Usage(0.2, 1.9, 512.0),
-        checks=(),
+        checks=(Evidence("errors", "0 of 300", "none"),),
         config={"name": model, "max_batch_size": 8},
     )
+    return replace(point, **more)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.points import a_point
 
 from gourmet.errors import GourmetError
 from gourmet.measure import (
@@ -25,39 +26,16 @@ from gourmet.measure.results import (
     BatchSize,
     Bench,
     Estimate,
-    Latency,
     LoadSpec,
     Point,
     Requirement,
     Split,
     Statement,
-    Usage,
     Window,
 )
 from gourmet.measure.task import Answers
 from gourmet.measure.transports import Answer, RawReply, Request
 from gourmet.runtime.statistics import ModelStatistics, by_version
-
-
-def a_point(arm: str = "arm", rates: tuple[float, ...] = (100.0, 101.0, 99.0), **more: object) -> Point:
-    return replace(
-        Point(
-            arm=arm,
-            demand=LoadSpec("m", 2),
-            client="gourmet",
-            rows_per_s=stats.interval(rates),
-            latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
-            split_ms=Split(8.0, 0.1, 10.0, 0.2, 1.7),
-            batches=(BatchSize(1, 50, 9.0), BatchSize(4, 50, 11.0)),
-            windows=tuple(Window(rate, 2000 / rate) for rate in rates),
-            requests=300,
-            errors={},
-            usage=Usage(0.2, 1.9, 512.0),
-            checks=(results.Evidence("errors", "0 of 300", "none"),),
-            config={"name": "m", "max_batch_size": 8},
-        ),
-        **more,
-    )
 
 
 def a_bench(*points: Point) -> Bench:
@@ -206,12 +184,13 @@ def test_where_the_rate_is_given_the_latency_decides() -> None:
 
 
 def test_runs_of_other_things_are_not_compared() -> None:
-    with pytest.raises(GourmetError, match="one has arm c=2, the other else c=2"):
+    with pytest.raises(GourmetError, match="one has arm c=8, the other else c=8"):
         comparison.compare(a_bench(a_point()), a_bench(a_point("else")))
 
 
 def test_turns_become_one_point_whose_interval_is_theirs() -> None:
-    turns = [a_point(rates=(rate,) * 3) for rate in (90.0, 100.0, 110.0)]
+    batches = (BatchSize(1, 50, 9.0), BatchSize(4, 50, 11.0))
+    turns = [a_point(rates=(rate,) * 3, batches=batches) for rate in (90.0, 100.0, 110.0)]
     merged = stats.merge(turns)
     assert merged.rows_per_s == stats.interval([90.0, 100.0, 110.0])
     assert merged.batches == (BatchSize(1, 150, 9.0), BatchSize(4, 150, 11.0))
@@ -221,7 +200,7 @@ def test_turns_become_one_point_whose_interval_is_theirs() -> None:
 def test_csv_has_perf_analyzer_s_columns_in_microseconds() -> None:
     head, row = tables.as_csv(a_bench(a_point())).splitlines()
     got = dict(zip(head.split(","), row.split(","), strict=True))
-    assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("2", "100.000", "8000")
+    assert (got["Concurrency"], got["Inferences/Second"], got["Server Queue"]) == ("8", "100.000", "8000")
     assert (got["p99 latency"], got["Network+Server Send/Recv"]) == ("30000", "1700")
 
 

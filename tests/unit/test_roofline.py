@@ -92,13 +92,7 @@ BY_HAND = {
         4 * 200,
         4 * 30,
     ),
-    "an activation of its own": (
-        "(float[n,20] x) => (float[n,20] y) { y = Relu(x) }",
-        {},
-        20,
-        0,
-        4 * 40,
-    ),
+    "an activation of its own": ("(float[n,20] x) => (float[n,20] y) { y = Relu(x) }", {}, 20, 0, 4 * 40),
     "average of everything": (
         "(float[n,3,8,8] x) => (float[n,3,1,1] y) { y = GlobalAveragePool(x) }",
         {},
@@ -113,13 +107,7 @@ BY_HAND = {
         0,
         4 * (3 * 64 + 3 * 16),
     ),
-    "a view moves nothing": (
-        "(float[n,3,8] x) => (float[n,24] y) { y = Flatten(x) }",
-        {},
-        0,
-        0,
-        0,
-    ),
+    "a view moves nothing": ("(float[n,3,8] x) => (float[n,24] y) { y = Flatten(x) }", {}, 0, 0, 0),
     "a transposition moves all": (
         "(float[n,3,8] x) => (float[n,8,3] y) { y = Transpose <perm=[0,2,1]> (x) }",
         {},
@@ -158,12 +146,7 @@ def test_a_quantized_layer_moves_bytes_and_not_floats(counted: Count) -> None:
     """
     found = counted(
         text,
-        {
-            "w": ("int8", (16, 8)),
-            "scale": ("float32", ()),
-            "zero": ("uint8", ()),
-            "zero8": ("int8", ()),
-        },
+        {"w": ("int8", (16, 8)), "scale": ("float32", ()), "zero": ("uint8", ()), "zero8": ("int8", ())},
     )
     (layer,) = found.layers
     assert layer.quantized

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from google.protobuf import text_format
+from support.points import a_point
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.cli import main
 from gourmet.config_change import Change, changed
 from gourmet.errors import UsageError
-from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
 from gourmet.measure.task import MeasureOptions
 from gourmet.tuning import report
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
@@ -60,23 +61,10 @@ def point(rate: float = 100, p95: float = 10, arm: str = PRESENT, level: float =
         "split_ms": Split(4, 0, 5, 0, 1),
         "batches": (BatchSize(1, 100, 5.0),),
         "usage": Usage(0.1, 1.0),
+        "rows_per_s": Estimate(rate, rate * 0.98, rate * 1.02),
+        "latency_ms": Latency(p95 / 2, p95 / 2, p95, p95, p95),
     }
-    return Point(
-        **{
-            **usual,
-            "arm": arm,
-            "demand": LoadSpec("m", level),
-            "client": "gourmet",
-            "rows_per_s": Estimate(rate, rate * 0.98, rate * 1.02),
-            "latency_ms": Latency(p95 / 2, p95 / 2, p95, p95, p95),
-            "windows": windows,
-            "requests": 100,
-            "errors": {},
-            "checks": (),
-            "config": RUNNING,
-            **more,
-        }
-    )
+    return a_point(arm, level=level, windows=windows, config=RUNNING, **{**usual, **more})
 
 
 def test_the_coarse_grid_has_every_layout_with_and_without_batching() -> None:
