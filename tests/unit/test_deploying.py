@@ -26,15 +26,12 @@ from gourmet.runtime.manifest import sha256
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
 from gourmet.systems.food11.network import Food11Network, load
+from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.evaluation import (
-    Calibration,
-    NotEvaluated,
-    read_evaluation,
-    write_evaluation,
-)
+from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.export import Onnx, Source, open_onnx
+from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors
 
@@ -57,7 +54,9 @@ def weights(pictures: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> P
         network.head.weight[:-1].mul_(30)
     path = tmp_path_factory.mktemp("run") / "last.safetensors"
     save_tensors(path, network.state_dict(), {**network.about, "epoch": 1})
-    write_evaluation(path, Calibration(1.25, 0.4), {"test": {"balanced": 0.5}})
+    evaluation_file.write(
+        path, calibration=vars(Calibration(1.25, 0.4)), accuracy={"test": {"balanced": 0.5}}
+    )
     return path
 
 
@@ -260,7 +259,7 @@ def test_no_picture_at_all_is_not_enough(deployment: Deployment, source: Source,
 def test_an_evaluation_of_other_weights_does_not_count(tmp_path: Path) -> None:
     weights = tmp_path / "last.safetensors"
     weights.write_bytes(b"one")
-    write_evaluation(weights, Calibration(1.0, 0.0), {})
+    evaluation_file.write(weights, calibration=vars(Calibration(1.0, 0.0)), accuracy={})
     weights.write_bytes(b"two")
     with pytest.raises(NotEvaluated, match="about other weights"):
         read_evaluation(weights)

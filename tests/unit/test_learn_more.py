@@ -14,7 +14,7 @@ from gourmet.deploying.deploy import deploy
 from gourmet.pictures.drawn import views
 from gourmet.repository import DEFAULT
 from gourmet.systems.food11.export import EXPORT
-from gourmet.tasks.classification.evaluation import read_evaluation
+from gourmet.tasks.classification.calibration import read_evaluation
 
 DRAWINGS = Path(__file__).parents[1] / "drawings"
 TAUGHT = {"Rice": "bread", "Meat": "soup"}  # by label, the drawing that it is said to be

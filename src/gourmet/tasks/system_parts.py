@@ -85,7 +85,7 @@ class Data(Protocol):
 Load = Callable[[Path, str], tuple["nn.Module", dict[str, Any]]]
 
 
-class Evaluated(Protocol):
+class EvaluationReport(Protocol):
     """What an evaluation found."""
 
     def lines(self) -> Sequence[str]: ...
@@ -112,7 +112,7 @@ class Evaluation(Protocol):
         limit: int | None,
         device: str,
         architecture: str = "",
-    ) -> Evaluated: ...
+    ) -> EvaluationReport: ...
 
 
 class FindPart(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import Classification
-from gourmet.errors import GourmetError
 from gourmet.pictures import made_up
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.manifest import sha256
+from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification.accuracy import (
     Accuracy,
     Bin,
@@ -36,48 +34,17 @@ from gourmet.tasks.classification.accuracy import (
     operating_at,
     reliability,
 )
+from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.system_parts import Data, Load, Stage
 from gourmet.training.task import Tick
 
 if TYPE_CHECKING:
     from torch import nn
 
-EVALUATION: Final = "evaluation.json"
 _ROWS: Final = 64
 _MADE_UP: Final = 240
 # The share of the pictures of food that may be taken for something else.
 _REFUSED: Final = 0.01
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What evaluation found out about a network's confidence; as it is, where nobody evaluated it."""
-
-    temperature: float = 1.0
-    threshold: float = 0.0
-    subject_threshold: float = 0.0
-
-
-class NotEvaluated(GourmetError):
-    """Weights whose temperature and threshold nobody knows."""
-
-
-def write_evaluation(weights: Path, calibration: Calibration, accuracy: dict[str, Any]) -> None:
-    """Note what was measured of `weights`, beside them; `gourmet deploy` ships it with the model."""
-    found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "calibration": vars(calibration)}
-    text = json.dumps({**found, "accuracy": accuracy}, indent=2) + "\n"
-    write_whole(weights.parent / EVALUATION, text)
-
-
-def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
-    path = weights.parent / EVALUATION
-    if not path.exists():
-        raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found["weights"]["sha256"] != sha256(weights):
-        raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
-    return Calibration(**found["calibration"]), found["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +118,7 @@ class Declined:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedClassifier:
     """A temperature and thresholds, chosen on pictures held out of training, and every part measured."""
 
     calibration: Calibration
@@ -184,7 +151,7 @@ class Evaluated:
         report = weights.with_suffix(".report.html")
         write_whole(report, pages.evaluation_page(title, self))
         write_whole(weights.with_suffix(".confusions.svg"), pages.confusions(title, self))
-        write_evaluation(weights, self.calibration, self.as_dict())
+        evaluation_file.write(weights, calibration=vars(self.calibration), accuracy=self.as_dict())
         return report
 
 
@@ -210,7 +177,7 @@ class ClassifierEvaluation:
         limit: int | None,
         device: str,
         architecture: str = "",
-    ) -> Evaluated:
+    ) -> EvaluatedClassifier:
         network, _ = self.load(weights, architecture)
         answered = {}
         for part in self.data.parts(data):
@@ -271,7 +238,7 @@ def evaluate(
     labels: Sequence[str],
     wanted: Mapping[str, float],
     views: Mapping[str, Sequence[str]],
-) -> Evaluated:
+) -> EvaluatedClassifier:
     """Choose temperature and thresholds, then measure all parts with them.
 
     The threshold is the lowest at which each of the parts that `wanted` names has its share of the answers
@@ -297,7 +264,7 @@ def evaluate(
     calibration = replace(calibration, threshold=threshold)
     measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
     others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
-    return Evaluated(calibration, wanted, measured, others, labels)
+    return EvaluatedClassifier(calibration, wanted, measured, others, labels)
 
 
 def measure(

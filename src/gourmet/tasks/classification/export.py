@@ -25,8 +25,9 @@ from gourmet.pictures.decode import PictureError
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.evaluation import Calibration, NotEvaluated, read_evaluation
+from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, Load
 from gourmet.training.task import Tick
 

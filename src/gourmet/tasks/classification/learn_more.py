@@ -19,7 +19,8 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.runtime.manifest import MANIFEST
-from gourmet.tasks.classification.evaluation import Calibration, write_evaluation
+from gourmet.tasks import evaluation_file
+from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, measures, phase
 from gourmet.tasks.system_parts import BadData
@@ -119,4 +120,5 @@ def keep_calibration(weights: Path, version: Path, changes: Sequence[Change]) ->
     found: dict[str, Any] = json.loads((version / MANIFEST).read_text(encoding="utf-8")).get(
         "calibration", {}
     )
-    write_evaluation(weights, Calibration(**found), {"learned more": [vars(change) for change in changes]})
+    accuracy = {"learned more": [vars(change) for change in changes]}
+    evaluation_file.write(weights, calibration=vars(Calibration(**found)), accuracy=accuracy)

@@ -19,7 +19,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import described_parts, gate
-from gourmet.tasks.classification.evaluation import Calibration
+from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import new_model, open_onnx
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.training.task import Tick

@@ -16,10 +16,10 @@ from gourmet.reports.chart import COLOURS, FAINT, Bar, Drawing, Series, bars, co
 from gourmet.reports.page import render
 from gourmet.tasks.classification.accuracy import Accuracy, Bin, Classes, Operating, Scores, calibration_error
 from gourmet.tasks.classification.check_report import PictureReport
-from gourmet.tasks.classification.evaluation import Answered, Evaluated
+from gourmet.tasks.classification.evaluation import Answered, EvaluatedClassifier
 
 
-def evaluation_page(title: str, evaluated: Evaluated) -> str:
+def evaluation_page(title: str, evaluated: EvaluatedClassifier) -> str:
     def worst(part: Answered) -> list[dict[str, Any]]:
         probabilities = softmax(part.logits, evaluated.calibration.temperature)
         return mistakes(probabilities, part.classes, part.names, part.picture, evaluated.labels)
@@ -36,7 +36,7 @@ def evaluation_page(title: str, evaluated: Evaluated) -> str:
     )
 
 
-def confusions(title: str, evaluated: Evaluated) -> Drawing:
+def confusions(title: str, evaluated: EvaluatedClassifier) -> Drawing:
     """Who is taken for whom, in every part, as one picture."""
     parts = [
         (f"{name}, in percent of the true class", _confusions(part.accuracy, evaluated.labels))

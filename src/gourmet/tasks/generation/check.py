@@ -24,8 +24,9 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class TextQuestion:
-    """A text to ask about; its right answer is empty where nobody gave one."""
+    """An example to ask about, and what is known of it: its right answer is empty where nobody gave one."""
 
+    example: bytes  # as a client would send it
     reference: Reference
 
     @property
@@ -140,16 +141,16 @@ class TextCheck:
 
     model: ModelInfo
     whole_model: ModelInfo | None  # answers in one piece what `model` streams
-    references: Sequence[Reference]
+    asked: Sequence[TextQuestion]
     options: CheckOptions
     parts: SystemParts
     examples: str = "texts"
 
     def __len__(self) -> int:
-        return len(self.references)
+        return len(self.asked)
 
     def questions(self) -> Iterator[TextQuestion]:
-        return map(TextQuestion, self.references)
+        return iter(self.asked)
 
     def ask(self, question: TextQuestion, server: TimedServer) -> TextAnswer:
         pieces, arrived_ms = list[str](), list[float]()
@@ -165,7 +166,7 @@ class TextCheck:
         """The answer of a model: its only one, or piece by piece."""
         system = self.parts.generator
         try:
-            inputs = system.text_inputs(question.reference.text, model, {})
+            inputs = system.request_inputs(question.example, model)
         except ValueError as exc:
             raise BadData(str(exc)) from exc
         answers = (
@@ -203,15 +204,25 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
         with suppress(ModelUnavailable):
             usual = server.triton.describe(parts.generator.default_model)
             whole = None if usual.decoupled else usual
-    return TextCheck(model, whole, _references(options, parts), options, parts)
+    return TextCheck(model, whole, _questions(options, parts), options, parts)
 
 
-def _references(options: CheckOptions, parts: SystemParts) -> Sequence[Reference]:
+def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuestion]:
     data = options.data
     if data is None:
-        texts = [each.decode() for each in parts.generator.examples(options.limit or _EXAMPLES, seed=0)]
-        return [Reference("", text, "") for text in texts]
+        examples = parts.generator.examples(options.limit or _EXAMPLES, seed=0)
+        return [TextQuestion(each, Reference("", _shown(each, n), "")) for n, each in enumerate(examples, 1)]
     if data.is_dir() or "\t" in data.read_text(encoding="utf-8").partition("\n")[0]:
-        return parts.text_data.references(data, options.part or "test", options.limit)
-    lines = [line.strip() for line in data.read_text(encoding="utf-8").splitlines()]
-    return [Reference("", line, "") for line in lines if line][: options.limit]
+        references = parts.text_data.references(data, options.part or "test", options.limit)
+    else:
+        lines = [line.strip() for line in data.read_text(encoding="utf-8").splitlines()]
+        references = [Reference("", line, "") for line in lines if line][: options.limit]
+    return [TextQuestion(each.text.encode(), each) for each in references]
+
+
+def _shown(example: bytes, number: int) -> str:
+    """A text itself, and the number of anything else, such as a picture."""
+    try:
+        return example.decode()
+    except UnicodeDecodeError:
+        return f"example {number}"

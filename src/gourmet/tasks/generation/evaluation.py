@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any, Final
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
 from gourmet.runtime.files import write_whole
-from gourmet.runtime.manifest import sha256
+from gourmet.tasks import evaluation_file
 from gourmet.tasks.generation.scoring import TextScores, score
 from gourmet.tasks.system_parts import Load, Reference, Stage, TextData
 from gourmet.training.task import Tick
 
-EVALUATION: Final = "evaluation.json"
 _READ: Final = 20
 
 # The answers of weights to some texts: on a device, and telling how far it is.
@@ -42,7 +40,7 @@ class AnsweredPart:
 
 @dataclass(frozen=True)
 class TextsEvaluated:
-    """Fulfils `gourmet.tasks.system_parts.Evaluated`."""
+    """Fulfils `gourmet.tasks.system_parts.EvaluationReport`."""
 
     parts: Mapping[str, AnsweredPart]
 
@@ -62,8 +60,7 @@ class TextsEvaluated:
 
     def write(self, weights: Path, title: str) -> Path:
         """The report and what was measured, beside the weights."""
-        about = {"weights": {"file": weights.name, "sha256": sha256(weights)}, "scores": self.as_dict()}
-        write_whole(weights.parent / EVALUATION, json.dumps(about, indent=2) + "\n")
+        evaluation_file.write(weights, scores=self.as_dict())
         report = weights.parent / "evaluation.html"
         write_whole(report, render("tasks/generation/evaluation.html", title=title, parts=self.parts))
         return report

@@ -1,0 +1,33 @@
+"""What was measured of weights, kept beside them; `gourmet deploy` ships it with the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError
+from gourmet.runtime.files import write_whole
+from gourmet.runtime.manifest import sha256
+
+_NAME: Final = "evaluation.json"
+
+
+class NotEvaluated(GourmetError):
+    """Weights of which nothing was measured."""
+
+
+def write(weights: Path, **measured: Any) -> None:
+    found = {"weights": {"file": weights.name, "sha256": sha256(weights)}, **measured}
+    write_whole(weights.parent / _NAME, json.dumps(found, indent=2) + "\n")
+
+
+def read(weights: Path) -> dict[str, Any]:
+    """Raise NotEvaluated for weights that were not measured."""
+    path = weights.parent / _NAME
+    if not path.exists():
+        raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if found["weights"]["sha256"] != sha256(weights):
+        raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
+    return found
