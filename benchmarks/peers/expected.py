@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 
 from gourmet import repository
-from gourmet.config_change import as_json
+from gourmet.client.model_config import as_json
 from gourmet.measure.validity import WrongAnswers
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels

@@ -17,8 +17,9 @@ import tritonclient.grpc as triton_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gourmet.config_change import Change, as_json, changed
+from gourmet.client.model_config import as_json
 from gourmet.repository import DEFAULT, read_config
+from gourmet.repository.config_change import Change, changed
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 

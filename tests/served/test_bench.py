@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
-from gourmet.config_change import Change
 from gourmet.measure import scenario, storage
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, read
 from gourmet.measure.scenario import Arm, Scenario
 from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.repository.config_change import Change
 
 # Doubles its rows in 20 ms each, and has the fault that its config names. That slow, so that a client which
 # the machine lets wait for a few milliseconds is not refused for it.

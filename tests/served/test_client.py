@@ -124,7 +124,7 @@ def triton_config() -> dict[str, Any]:
     from gourmet.client import model_config
 
     text = (DEFAULT / MODEL / "config.pbtxt").read_text()
-    return model_config.as_json(model_config.parsed(text))
+    return model_config.as_json(model_config.parse(text))
 
 
 def test_what_the_model_does_not_take_is_refused(triton: Triton) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from gourmet.config_change import Change, changed
+from gourmet.repository.config_change import Change, changed
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.waiting import wait_until
 

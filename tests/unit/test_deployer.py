@@ -6,6 +6,7 @@ import json
 import re
 import resource
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
 from gourmet.cli import main
+from gourmet.client.model_config import as_pbtxt
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
 from gourmet.pictures.decode import square_pixels
@@ -24,8 +26,7 @@ from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
 from gourmet.tasks.classification.deployer import checkpoints, client, networks
-from gourmet.tasks.classification.deployer.config import Serving, folder_files
-from gourmet.tasks.classification.deployer.deployment import Wanted, made
+from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made, model_config
 from gourmet.tasks.classification.deployer.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
@@ -126,22 +127,23 @@ def test_a_delay_of_nothing_is_static_batching(delay: float, batching: bool) -> 
     assert ("dynamic_batching" in text) == batching
 
 
-def described(serving: Serving, platform: str = "onnxruntime_onnx") -> str:
-    backend = platform.split("_")[0]
-    return folder_files("m", backend, platform, serving, half=False, side=224, outputs=5)["config.pbtxt"]
+def described(serving: Serving, *, engine: bool = False) -> str:
+    options = DeployerOptions("m", 1, "onnx", SMALL, None, 2, half=False, serving=serving)
+    form = replace(FORMATS["onnx"], platform="tensorrt_plan") if engine else FORMATS["onnx"]
+    return as_pbtxt(model_config(options, form, side=224, outputs=5).as_json())
 
 
 def test_without_a_batch_the_rows_are_a_dimension() -> None:
     text = described(Serving(max_batch_size=0))
-    assert "dims: -1" in text
+    assert "dims: [-1, 3, 224, 224]" in text
     assert "format" not in text
     with pytest.raises(GourmetError, match="delay 2 needs a --triton-max-batch-size of at least 1"):
         Serving(max_batch_size=0, delay_ms=2)
 
 
 def test_a_cuda_graph_is_an_engine_s_alone() -> None:
-    assert "graphs: true" in described(Serving(), "tensorrt_plan")
-    assert "graphs: true" not in described(Serving(cuda_graphs=False), "tensorrt_plan")
+    assert "graphs: true" in described(Serving(), engine=True)
+    assert "graphs: true" not in described(Serving(cuda_graphs=False), engine=True)
     assert "graphs" not in described(Serving())
 
 
@@ -331,8 +333,8 @@ def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
 
 
 def test_a_file_with_one_changed_weight_does_not_pass_the_gate(tmp_path: Path) -> None:
-    wanted = Wanted("m", 1, "onnx", SMALL, None, 2, half=False, serving=Serving())
-    target = made(wanted, tmp_path, lambda _share, _words="": None).deployment.targets["onnx"]
+    options = DeployerOptions("m", 1, "onnx", SMALL, None, 2, half=False, serving=Serving())
+    target = made(options, tmp_path, lambda _share, _words="": None).deployment.targets["onnx"]
     target.build(path := tmp_path / "model.onnx")
     assert all(check.passed for check in target.verify(path))
     model = onnx.load(path)

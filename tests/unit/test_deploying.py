@@ -17,11 +17,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from gourmet.deploying.deploy import deploy, rollback, set_dims, set_parameters, staged
+from gourmet.deploying.deploy import deploy, rollback, staged
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
@@ -306,32 +307,80 @@ def test_a_model_that_answers_with_nothing_finite_is_refused() -> None:
     assert "not finite" in check.measured
 
 
-def test_parameters_are_set_without_touching_comments(tmp_path: Path) -> None:
-    config = tmp_path / "config.pbtxt"
-    shutil.copy(MODELS / "food_classifier" / "config.pbtxt", config)
-    before = config.read_text()
-    set_parameters(config, {"temperature": "1.5000", "colour": "red"})
-    after = config.read_text()
-    assert [line for line in before.splitlines() if line.startswith("#")] == [
-        line for line in after.splitlines() if line.startswith("#")
-    ]
-    parameters = read_config(tmp_path).parameters
-    assert parameters["temperature"].string_value == "1.5000"
-    assert parameters["colour"].string_value == "red"
+def by_hand(model: Path, text: str) -> bytes:
+    """Put `text` before the config of `model`, as its owner may."""
+    config = model / "config.pbtxt"
+    config.write_text(text + config.read_text())
+    return config.read_bytes()
+
+
+def test_what_a_person_wrote_in_a_config_is_there_after_a_redeploy(
+    deployment: Deployment, repository: Path
+) -> None:
+    model = repository / "food_classifier_onnx"
+    mine = '# Mine: "parameters {"\nversion_policy { all { } }  # a field that is never written here\n'
+    before = by_hand(model, mine).decode().partition("# Generated with each version")
+    deploy(deployment, "onnx", repository)
+    after = (model / "config.pbtxt").read_text().partition("# Generated with each version")
+    assert after[0] == before[0]
+    assert after[2] != before[2]
+    parameters = read_config(model).parameters
+    assert parameters["temperature"].string_value == "1.2500"
     assert parameters["system"].string_value == "food11"
 
 
-def test_shapes_are_set_where_they_stand_and_nowhere_else(tmp_path: Path) -> None:
-    config = tmp_path / "config.pbtxt"
-    shutil.copy(MODELS / "translator_decoder" / "config.pbtxt", config)
-    before = config.read_text()
-    set_dims(config, {"cache": [6, 2, 8, -1, 64], "tokens": [8]})
-    assert config.read_text() == before.replace(
-        '"cache" data_type: TYPE_FP32 dims: [ 2, 2, 4, -1, 64 ]',
-        '"cache" data_type: TYPE_FP32 dims: [ 6, 2, 8, -1, 64 ]',
-    )
-    with pytest.raises(RepositoryError, match="no input or output 'cash' whose dims could be set"):
-        set_dims(config, {"cash": [1]})
+def with_temperature(model: Path) -> None:
+    by_hand(model, 'parameters { key: "temperature" value: { string_value: "3" } }\n')
+
+
+def changed_below_the_line(model: Path) -> None:
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("0.7800", "0.9000"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            with_temperature,
+            "has the parameter 'temperature' written by hand, 3, and this version's is 1.2500",
+        ),
+        (changed_below_the_line, "was changed by hand below its line"),
+    ],
+)
+def test_what_a_person_wrote_and_a_version_would_replace_is_refused(
+    change: Callable[[Path], None], says: str, deployment: Deployment, repository: Path
+) -> None:
+    change(repository / "food_classifier_onnx")
+    (repository / "food_classifier_onnx" / "2").mkdir()
+    before = tree(repository)
+    with pytest.raises(RepositoryError, match=says):
+        deploy(deployment, "onnx", repository)
+    if change is changed_below_the_line:
+        with pytest.raises(RepositoryError, match=says):
+            rollback(repository / "food_classifier_onnx")
+    assert tree(repository) == before
+
+
+def test_shapes_of_a_version_are_written_and_no_other(tmp_path: Path) -> None:
+    shutil.copy(MODELS / "translator_decoder" / "config.pbtxt", tmp_path)
+    file = ConfigFile.read(tmp_path)
+    text = file.with_version({}, {"cache": [6, 2, 8, -1, 64], "tokens": [8]}).text()
+    changed = [line for line in text.splitlines() if line not in file.text().splitlines()]
+    assert [line for line in changed if not line.startswith("#")] == ["  dims: [6, 2, 8, -1, 64]"]
+    with pytest.raises(RepositoryError, match="has no input or output 'cash'"):
+        file.with_version({}, {"cash": [1]})
+    file = dataclasses.replace(file, by_hand='input { name: "theirs" dims: [ 3 ] }')
+    assert file.with_version({}, {"theirs": [3]}) == file
+    with pytest.raises(RepositoryError, match=r"the dims of 'theirs' written by hand, \[3\]"):
+        file.with_version({}, {"theirs": [4]})
+
+
+def test_a_thing_in_both_parts_is_refused(tmp_path: Path) -> None:
+    mine = 'max_batch_size: 4 input { name: "x" dims: [ 3 ] }'
+    file = ConfigFile(tmp_path, mine, {"max_batch_size": 8, "input": [{"name": "y", "dims": [1]}]})
+    with pytest.raises(RepositoryError, match="has max_batch_size written by hand"):
+        file.text()
 
 
 def test_a_config_that_triton_cannot_read_is_refused_before_the_work(

@@ -14,10 +14,10 @@ from support.points import a_point
 from tritonclient.grpc import model_config_pb2
 
 from gourmet.cli import main
-from gourmet.config_change import Change, changed
 from gourmet.errors import UsageError
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, Point, Split, Usage, Window
 from gourmet.measure.task import MeasureOptions
+from gourmet.repository.config_change import Change, changed
 from gourmet.tuning import report
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, as_json
 from gourmet.tuning.search import searched

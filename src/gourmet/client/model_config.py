@@ -10,7 +10,7 @@ from tritonclient.grpc import model_config_pb2
 Config = dict[str, Any]
 
 
-def parsed(text: str) -> Any:
+def parse(text: str) -> Any:
     """The message of a config.pbtxt, whose generated class carries no types; raise ValueError."""
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
@@ -24,6 +24,9 @@ def as_json(message: Any) -> Config:
 
 
 def as_pbtxt(config: Config) -> str:
-    """A config as the text of a config.pbtxt."""
+    """A config as the text of a config.pbtxt; fields of a newer server are named in a comment."""
     message = json_format.ParseDict(config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
-    return str(text_format.MessageToString(message, as_utf8=True))
+    text = str(text_format.MessageToString(message, as_utf8=True, use_short_repeated_primitives=True))
+    unknown = config.keys() - message.DESCRIPTOR.fields_by_name.keys()
+    left_out = ", ".join(sorted(name for name in unknown if config[name]))
+    return f"# Left out, as this tritonclient does not know it: {left_out}\n{text}" if left_out else text

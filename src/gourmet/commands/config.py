@@ -11,10 +11,11 @@ import click
 from tritonclient.utils import InferenceServerException
 
 from gourmet import repository
+from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers
-from gourmet.config_change import VARIANTS, Change, as_json, as_pbtxt, changed, summary
 from gourmet.errors import UsageError
+from gourmet.repository.config_change import VARIANTS, Change, changed, summary
 from gourmet.runtime.openvino_network import ENGINES
 from gourmet.serving.client import ModelUnavailable, model_index, triton
 

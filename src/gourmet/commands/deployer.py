@@ -121,12 +121,11 @@ def deployer(
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.serving.either import triton_at
-    from gourmet.tasks.classification.deployer.config import Serving
-    from gourmet.tasks.classification.deployer.deployment import Wanted, made
+    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made
 
     serving = Serving(max_batch_size, delay_ms, engines, triton_no_cuda, bool(capture_cuda_graph))
     listed = labels_of(labels) if labels else ()
-    wanted = Wanted(
+    options = DeployerOptions(
         model,
         version,
         form,
@@ -155,7 +154,7 @@ def deployer(
             with triton_at(url):  # before the work
                 pass
         with bar(f"{config} as {form}") as tick:
-            ready = made(wanted, save_dir, tick)
+            ready = made(options, save_dir, tick)
             click.echo(f"weights of {config}: {ready.weights}", err=True)
             try:
                 folder, checks = deploy(ready.deployment, form, save_dir, version, serve)

@@ -6,22 +6,26 @@ import contextlib
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from gourmet.deploying.target import Check, Deployment, table
+from gourmet.client.model_config import as_pbtxt
+from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
-from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.repository import CONFIG, RepositoryError, versions
+from gourmet.repository.config_file import ConfigFile
+from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.serving.client import ModelUnavailable, triton
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 _LOADS_WITHIN_S: Final = 180.0
+_YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
 
 def deploy(
@@ -39,11 +43,14 @@ def deploy(
     target = deployment.targets[form]
     model = repository / target.model
     with contextlib.ExitStack() as undo:
-        new = target.new_folder and not model.exists()
-        if new:
+        new = not model.exists()
+        if new and target.config:
             _make_folder(model, undo)
-            _write_files(model, target.new_folder, undo)
-        read_config(model)  # a model that Triton could not load is better refused before the work
+        # What cannot be written is better refused before the work.
+        config = _config(deployment, target, model)
+        files = {CONFIG: config.text()}
+        if target.labels and (new or target.replaces):
+            files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
         with staged(model, target.file, number, alone=target.replaces, served=served) as (aside, final):
             file = aside / target.file
             form_facts = target.build(file)
@@ -65,16 +72,30 @@ def deploy(
                 **deployment.facts,
                 "calibration": dict(deployment.calibration),
                 "dims": {name: list(dims) for name, dims in target.dims.items()},
+                **({"config": config.generated} if target.replaces else {}),
                 "gate": [vars(check) for check in checks],
             }
             (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             file.chmod(0o644)
-            if target.replaces and not new:
-                # Not before: a server that polls would serve the version before with this config.
-                _write_files(model, target.new_folder, undo)
-        write_config(model, int(final.name))
+            _write_files(model, files, undo)
         undo.pop_all()
     return final, checks
+
+
+def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
+    """What the model's config.pbtxt is with the version that is to come."""
+    there = (model / CONFIG).exists()
+    if target.config and target.replaces:
+        config = ConfigFile(model, ConfigFile.read(model).by_hand if there else "", target.config.as_json())
+    elif target.config and not there:
+        config = ConfigFile(model, _YOURS + as_pbtxt(target.config.as_json()), {})
+    else:
+        config = ConfigFile.read(model)
+    return config.with_version(_parameters(deployment.calibration), target.dims)
+
+
+def _parameters(calibration: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.4f}" for name, value in calibration.items()}
 
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
@@ -144,44 +165,22 @@ def rollback(model: Path) -> tuple[int, int]:
     if len(numbers) < 2:
         raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
     before, latest = numbers[-2:]
+    text = _config_of(model, before).text()
     withdrawn = model / f".withdrawn-{latest}"
     shutil.rmtree(withdrawn, ignore_errors=True)
     (model / str(latest)).rename(withdrawn)
-    write_config(model, before)
+    write_whole(model / CONFIG, text)
     return latest, before
 
 
-def write_config(model: Path, number: int) -> None:
-    """Put what the manifest of version `number` has for the model's config, if anything, into it."""
-    manifest = model / str(number) / MANIFEST
-    if manifest.exists():
-        about, config = json.loads(manifest.read_text(encoding="utf-8")), model / "config.pbtxt"
-        if numbers := about.get("calibration"):
-            set_parameters(config, {name: f"{value:.4f}" for name, value in numbers.items()})
-        if dims := about.get("dims"):
-            set_dims(config, dims)
-
-
-def set_dims(config: Path, dims: Mapping[str, Sequence[int]]) -> None:
-    """Write the shapes of these inputs and outputs into the file `config`; its comments stay."""
-    text = config.read_text(encoding="utf-8")
-    for name, shape in dims.items():
-        entry = rf'(name:\s*"{re.escape(name)}"[^}}]*?dims:\s*)\[[^\]]*\]'
-        text, found = re.subn(entry, rf"\g<1>[ {', '.join(map(str, shape))} ]", text)
-        if found != 1:
-            raise RepositoryError(f"{config} has no input or output {name!r} whose dims could be set")
-    write_whole(config, text)
-
-
-def set_parameters(config: Path, values: Mapping[str, str]) -> None:
-    """Write `values` into the parameters of the file `config`; its comments stay."""
-    text = config.read_text(encoding="utf-8")
-    for key, value in values.items():
-        entry = rf'(key:\s*"{re.escape(key)}"\s*,?\s*value:?\s*\{{\s*string_value:\s*)"[^"]*"'
-        text, found = re.subn(entry, rf'\g<1>"{value}"', text)
-        if not found:
-            text += f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
-    write_whole(config, text)
+def _config_of(model: Path, number: int) -> ConfigFile:
+    """What the model's config.pbtxt is with a version that is there, as its manifest says."""
+    config, manifest = ConfigFile.read(model), model / str(number) / MANIFEST
+    if not manifest.exists():
+        return config
+    about = json.loads(manifest.read_text(encoding="utf-8"))
+    config = replace(config, generated=about.get("config", config.generated))
+    return config.with_version(_parameters(about.get("calibration", {})), about.get("dims", {}))
 
 
 def load(url: str, model: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gourmet.reports.table import columns
+from gourmet.repository.model_config import ModelConfig
 from gourmet.training.task import Tick
 
 
@@ -36,9 +37,10 @@ class Target:
     file: str  # what is made, in a version's folder
     build: Callable[[Path], dict[str, Any]]  # writes the file; returns what the manifest says of its form
     verify: Callable[[Path], Sequence[Check]]  # compares what was built with what it was made of
-    # The files of a model that the repository does not have yet; none where it has to be there.
-    new_folder: Mapping[str, str] = field(default_factory=dict)
-    # Those files take the place of the ones that are there, and a version takes nothing over from another.
+    # Of a model that the repository does not have yet; None where it has to be there.
+    config: ModelConfig | None = None
+    labels: Sequence[str] = ()
+    # Config and labels are generated with each version, which takes nothing over from another.
     replaces: bool = False
     # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet import repository
-from gourmet.config_change import as_json
+from gourmet.client.model_config import as_json
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime import manifest

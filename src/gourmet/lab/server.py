@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.config_change import Config
+from gourmet.client.model_config import Config
 from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
 from gourmet.measure.perf_analyzer import Measurement, parse

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from gourmet.config_change import Change, Config
+from gourmet.client.model_config import Config
 from gourmet.measure import charts, results, storage, sweep, without_server
 from gourmet.measure.comparison import Found, above, claim, times_the_throughput
 from gourmet.measure.inputs import DataSource
@@ -24,6 +24,7 @@ from gourmet.measure.sweep import OnStep
 from gourmet.measure.tables import Table
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.reports.table import markdown
+from gourmet.repository.config_change import Change
 from gourmet.runtime.instances import parameter
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME, OPENVINO
@@ -293,13 +294,14 @@ def _key(plan: Plan, arm: Arm, effort: MeasureOptions) -> str:
 
 def _deploy(plan: Plan, form: str) -> None:
     from gourmet.deploying.deploy import deploy
-    from gourmet.tasks.classification.deployer.config import Serving
-    from gourmet.tasks.classification.deployer.deployment import Wanted, is_there, made
+    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, is_there, made
 
     serving = Serving(max_batch_size=max(plan.batches))
-    wanted = Wanted(plan.model(form), 1, form, plan.architecture, plan.checkpoint, 2, plan.half, serving)
-    if not is_there(wanted, plan.repository):
-        ready = made(wanted, plan.repository, lambda _share, _words="": None)
+    options = DeployerOptions(
+        plan.model(form), 1, form, plan.architecture, plan.checkpoint, 2, plan.half, serving
+    )
+    if not is_there(options, plan.repository):
+        ready = made(options, plan.repository, lambda _share, _words="": None)
         deploy(ready.deployment, form, plan.repository, 1)
 
 

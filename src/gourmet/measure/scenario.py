@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.config_change import Change, Config, changed
+from gourmet.client.model_config import Config
 from gourmet.measure import stats, sweep
 from gourmet.measure.comparison import Found, NotMeasured, claim
 from gourmet.measure.inputs import DataSource
@@ -32,6 +32,7 @@ from gourmet.measure.results import (
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
+from gourmet.repository.config_change import Change, changed
 from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled
 from gourmet.serving.client import TritonUnreachable, triton

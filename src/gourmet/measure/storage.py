@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gourmet.config_change import as_pbtxt, summary
+from gourmet.client.model_config import as_pbtxt
 from gourmet.errors import GourmetError
 from gourmet.measure import charts, tables
 from gourmet.measure.comparison import Pair, differences
 from gourmet.measure.results import Bench, as_json, read
 from gourmet.reports import page
 from gourmet.reports.table import markdown, write_section
+from gourmet.repository.config_change import summary
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"

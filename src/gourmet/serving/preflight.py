@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet import config_change, repository
+from gourmet import repository
+from gourmet.client.model_config import as_json
 from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
@@ -85,7 +86,7 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
             served[name] = ""
             # Triton says itself what is wrong with a config, and serves the others.
             with contextlib.suppress(repository.RepositoryError):
-                config = config_change.as_json(repository.read_config(path / name))
+                config = as_json(repository.read_config(path / name))
                 served[name] = parameter(config, SYSTEM_PARAMETER)
     return dict(sorted(served.items()))
 
@@ -103,7 +104,7 @@ def loaded_early(repositories: Iterable[Path], configured: Collection[str]) -> l
                 continue
             config: dict[str, Any] = {}
             with contextlib.suppress(repository.RepositoryError):
-                config = config_change.as_json(repository.read_config(path / name))
+                config = as_json(repository.read_config(path / name))
             if parameter(config, _LOAD) == _LATE:
                 late = True
             else:

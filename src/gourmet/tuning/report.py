@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gourmet.config_change import summary
 from gourmet.measure.comparison import below
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name, render
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
+from gourmet.repository.config_change import summary
 from gourmet.tuning.results import (
     PRESENT,
     Confirmation,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from gourmet.config_change import Config, as_pbtxt
+from gourmet.client.model_config import Config, as_pbtxt
 from gourmet.measure import stats
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Protocol
 from gourmet.runtime.instances import available_cpus

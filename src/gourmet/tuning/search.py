@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gourmet.config_change import Change, changed
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
@@ -19,6 +18,7 @@ from gourmet.measure.scenario import load, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
+from gourmet.repository.config_change import Change, changed
 from gourmet.serving.client import ModelUnavailable
 from gourmet.tuning.report import sentence
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gourmet.config_change import Change, Config
+from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
+from gourmet.repository.config_change import Change
 from gourmet.runtime.instances import cpu_threads, instance_count
 from gourmet.tuning.results import TuneRequest
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from gourmet.config_change import Change
 from gourmet.measure.comparison import (
     NOISE,
     Found,
@@ -20,6 +19,7 @@ from gourmet.measure.comparison import (
 )
 from gourmet.measure.results import Point
 from gourmet.measure.scenario import Arm, Claims, Points, Scenario, loads
+from gourmet.repository.config_change import Change
 
 _COUNTS: Final = (24, 12, 4, 5)
 _DELAYS_US: Final = (100, 500, 1000, 2000, 4000)

@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
-from gourmet.config_change import Change
 from gourmet.contracts import Array
 from gourmet.measure import without_server
 from gourmet.measure.comparison import goals_by_turn
@@ -28,6 +27,7 @@ from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.without_server import LayoutResult
+from gourmet.repository.config_change import Change
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
 from gourmet.systems import registry
 

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from gourmet import repository
-from gourmet.config_change import Change
 from gourmet.contracts import Array
 from gourmet.measure.comparison import (
     NOISE,
@@ -30,6 +29,7 @@ from gourmet.measure.scenario import Arm, Points, Scenario, loads
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Workload
 from gourmet.measure.validity import WrongAnswers
+from gourmet.repository.config_change import Change
 from gourmet.systems import registry
 
 PLAIN: Final = "a step, no dynamic batching"

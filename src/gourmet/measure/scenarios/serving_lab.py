@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from gourmet.config_change import Change
 from gourmet.measure.comparison import (
     Found,
     NotMeasured,
@@ -19,6 +18,7 @@ from gourmet.measure.comparison import (
     times_the_throughput,
 )
 from gourmet.measure.scenario import Arm, Claims, Points, Scenario, loads
+from gourmet.repository.config_change import Change
 from gourmet.runtime.instances import available_cpus
 
 ONE: Final = "one instance"

@@ -18,11 +18,12 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
 
-from gourmet.contracts import SUBJECT_THRESHOLD_PARAMETER
+from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
-from gourmet.runtime.manifest import sha256
+from gourmet.repository.model_config import LABELS_FILE, ModelConfig, Tensor
+from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
@@ -86,9 +87,10 @@ class Onnx:
             return open_onnx(path, self.input, self.output, normalise, batched=self.batched)
 
         row = list(source.example(1).shape[1:])
-        new = new_model(source.system, self.model, self.input, row, self.output, batched=self.batched)
+        config = onnx_config(source.system, self.model, self.input, row, self.output, batched=self.batched)
         verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
-        return Target(self.model, "model.onnx", partial(self._write, source), verify, new)
+        labels = source.system.labels
+        return Target(self.model, "model.onnx", partial(self._write, source), verify, config, labels)
 
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         example = source.example(2 if self.batched else 1)
@@ -197,20 +199,29 @@ def open_onnx(
 
 
 def filled_in(name: str, **given: Any) -> str:
-    """The file `name` of a new system, or of its model."""
+    """The file `name` of a new system."""
     return _FILES.get_template(f"{name}.jinja").render(given)
 
 
-def new_model(
-    system: PictureClassifier, model: str, name: str, row: list[int], output: str, *, batched: bool
-) -> Mapping[str, str]:
-    """The folder of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
-    labels = "".join(f"{label}\n" for label in system.labels)
-    tensors = {"input": name, "row": row, "output": output, "batched": batched}
-    return {
-        "config.pbtxt": filled_in("config.pbtxt", model=model, system=system, **tensors),
-        "labels.txt": labels,
-    }
+def onnx_config(
+    system: PictureClassifier, model: str, name: str, row: Sequence[int], output: str, *, batched: bool
+) -> ModelConfig:
+    """The config of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
+    one = () if batched else (1,)
+    outputs = Tensor(output, "FP32", (*one, len(system.labels)), label_filename=LABELS_FILE)
+    return ModelConfig(
+        model,
+        "onnxruntime",
+        16 if batched else 0,
+        (Tensor(name, "FP32", (*one, *row), format="NCHW" if batched else ""),),
+        (outputs,),
+        instances=2,  # they share the CPU's threads
+        parameters={
+            PARAMETER: REQUIRED,
+            SYSTEM_PARAMETER: system.name,
+            LABELS_PARAMETER: json.dumps(system.labels, ensure_ascii=False),
+        },
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import described_parts, gate
 from gourmet.tasks.classification.calibration import Calibration
-from gourmet.tasks.classification.export import new_model, open_onnx
+from gourmet.tasks.classification.export import onnx_config, open_onnx
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.training.task import Tick
 
@@ -114,5 +114,5 @@ def given_onnx(system: PictureClassifier, given: Path) -> Target:
         return [count, *gate.same_answers(opened(given, batched=False), answers, _pictures(system, 16))]
 
     row = [3, found.side, found.side]
-    new = new_model(system, model, found.input, row, found.output, batched=found.batched)
-    return Target(model, "model.onnx", build, gate.verify(opened, compare), new)
+    config = onnx_config(system, model, found.input, row, found.output, batched=found.batched)
+    return Target(model, "model.onnx", build, gate.verify(opened, compare), config, system.labels)

@@ -15,15 +15,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from gourmet.contracts import LABELS_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import RepositoryError, read_config, versions
-from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.repository.model_config import LABELS_FILE, ModelConfig, Tensor
+from gourmet.runtime.manifest import MANIFEST, PARAMETER, REQUIRED, sha256
 from gourmet.serving.either import Asked
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer import checkpoints, networks, tensorrt_engine
-from gourmet.tasks.classification.deployer.config import Serving, folder_files
 from gourmet.tasks.classification.deployer.formats import FORMATS, INPUT, OUTPUT, Format
 from gourmet.tasks.classification.export import eager
 from gourmet.tasks.classification.gate import Answers
@@ -41,7 +42,25 @@ Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Serving:
+    """How Triton is to serve a model; a delay of 0 or less is static batching."""
+
+    max_batch_size: int = 8
+    delay_ms: float = 0.0
+    engines: int = 1
+    cpu: bool = False  # and nowhere else; where not, a GPU if Triton has one
+    cuda_graphs: bool = True  # TensorRT alone has them
+
+    def __post_init__(self) -> None:
+        if self.delay_ms > 0 and self.max_batch_size < 1:
+            raise UsageError(
+                f"--triton-dyn-batching-delay {self.delay_ms:g} needs a --triton-max-batch-size of at least "
+                f"1: {self.max_batch_size} has Triton put no requests together"
+            )
+
+
+@dataclass(frozen=True)
+class DeployerOptions:
     """A network, its weights, and how it is to be written and served."""
 
     model: str
@@ -102,64 +121,77 @@ class Made:
         return f"{model} answers over {server.protocol}: within {difference:.1e} of the network"
 
 
-def made(wanted: Wanted, repository: Path, tick: Tick) -> Made:
+def made(options: DeployerOptions, repository: Path, tick: Tick) -> Made:
     """Read the checkpoint; raise GourmetError for anything that can be refused before the work."""
-    form = _format(wanted)
-    _check_place(repository / wanted.model, wanted, form)
-    network, weights = network_of(wanted.config, wanted.checkpoint, wanted.seed, len(wanted.labels))
+    form = _format(options)
+    _check_place(repository / options.model, options, form)
+    network, weights = network_of(options.config, options.checkpoint, options.seed, len(options.labels))
     tick(0.2, "computing its answers")
-    rows = example_rows(network.side, wanted.batch_size, wanted.seed)
-    if wanted.half:
+    rows = example_rows(network.side, options.batch_size, options.seed)
+    if options.half:
         rows = rows.astype(np.float16)
     right = as_reference(network.module)(rows)
     if not np.isfinite(right).all():
-        raise GourmetError(f"{wanted.config} itself has answers that are not finite: check its weights")
-    allowed = tolerance(right, half=wanted.half or wanted.engine_half)
+        raise GourmetError(f"{options.config} itself has answers that are not finite: check its weights")
+    allowed = tolerance(right, half=options.half or options.engine_half)
     outputs = right.shape[1]
-    tick(0.4, f"exporting {wanted.form}")
-    served = copy.deepcopy(network.module).half() if wanted.half else network.module
-    files = folder_files(
-        wanted.model,
-        form.backend,
-        form.platform,
-        wanted.serving,
-        half=wanted.half,
-        side=network.side,
-        outputs=outputs,
-        labels=wanted.labels,
-        by_capability=form.by_capability,
-    )
+    tick(0.4, f"exporting {options.form}")
+    served = copy.deepcopy(network.module).half() if options.half else network.module
+    config = model_config(options, form, network.side, outputs)
 
     def build(path: Path) -> dict[str, Any]:
-        kind = "float16" if wanted.half else "float32"
+        kind = "float16" if options.half else "float32"
         facts = form.write(served, torch.from_numpy(rows[:2]), path)
         return {**facts, "input": f"{kind} [N, 3, {network.side}, {network.side}]"}
 
     def compare(answers: Answers) -> Sequence[Check]:
         return list(_compared(right, answers, rows, allowed, tick))
 
-    target = Target(
-        wanted.model, form.file, build, gate.verify(form.open, compare), new_folder=files, replaces=True
-    )
+    verify = gate.verify(form.open, compare)
+    target = Target(options.model, form.file, build, verify, config, options.labels, replaces=True)
     facts = {
-        _MADE_BY: wanted.form,
-        "network": {"config": wanted.config, "outputs": outputs},
+        _MADE_BY: options.form,
+        "network": {"config": options.config, "outputs": outputs},
         "training": weights,
         "preprocessing": {"size": network.side, "mean": network.mean, "std": network.std},
     }
-    return Made(Deployment({wanted.form: target}, facts), rows, right, allowed)
+    return Made(Deployment({options.form: target}, facts), rows, right, allowed)
 
 
-def _format(wanted: Wanted) -> Format:
-    if wanted.form in FORMATS:
-        return FORMATS[wanted.form]
-    if wanted.serving.cpu:
+def model_config(options: DeployerOptions, form: Format, side: int, outputs: int) -> ModelConfig:
+    """How Triton serves a network of so many outputs, for square pictures of this side."""
+    serving, kind = options.serving, "FP16" if options.half else "FP32"
+    full = serving.max_batch_size
+    rows, layout = ((), "NCHW") if full else ((-1,), "")
+    labels = {LABELS_PARAMETER: json.dumps(options.labels, ensure_ascii=False)} if options.labels else {}
+    return ModelConfig(
+        options.model,
+        form.backend,
+        full,
+        (Tensor(INPUT, kind, (*rows, 3, side, side), layout),),
+        (Tensor(OUTPUT, kind, (*rows, outputs), label_filename=LABELS_FILE if labels else ""),),
+        platform=form.platform,
+        kind="CPU" if serving.cpu else "AUTO",
+        instances=serving.engines,
+        delay_us=round(1000 * serving.delay_ms) if serving.delay_ms > 0 else None,
+        preferred_batches=tuple(sorted({max(1, full // 2), full})) if serving.delay_ms > 0 else (),
+        # Without the manifest.json that the deployer writes, no version of it is loaded.
+        parameters={PARAMETER: REQUIRED, **labels},
+        files_by_capability=form.by_capability,
+        cuda_graphs=serving.cuda_graphs if form.platform == "tensorrt_plan" else None,
+    )
+
+
+def _format(options: DeployerOptions) -> Format:
+    if options.form in FORMATS:
+        return FORMATS[options.form]
+    if options.serving.cpu:
         raise UsageError("--trt and --triton-no-cuda: an engine runs on a GPU alone; leave one of them out")
     return tensorrt_engine.engine_format(
-        rows=max(wanted.serving.max_batch_size, wanted.batch_size, 2),
-        usual_rows=max(wanted.serving.max_batch_size, 1),
-        workspace=wanted.workspace,
-        half=wanted.engine_half,
+        rows=max(options.serving.max_batch_size, options.batch_size, 2),
+        usual_rows=max(options.serving.max_batch_size, 1),
+        workspace=options.workspace,
+        half=options.engine_half,
     )
 
 
@@ -214,20 +246,20 @@ def _compared(right: Scores, model: Answers, rows: Rows, allowed: float, tick: T
         yield check
 
 
-def is_there(wanted: Wanted, repository: Path) -> bool:
+def is_there(options: DeployerOptions, repository: Path) -> bool:
     """Whether the version is one of these weights in this format already, and takes as many rows."""
-    model = repository / wanted.model
+    model = repository / options.model
     try:
-        about = json.loads((model / str(wanted.version) / MANIFEST).read_text(encoding="utf-8"))
+        about = json.loads((model / str(options.version) / MANIFEST).read_text(encoding="utf-8"))
         rows = read_config(model).max_batch_size
     except (OSError, ValueError, RepositoryError):
         return False
     named = about.get("network", {}).get("config"), about.get("training"), about.get(_MADE_BY)
-    same = named == (wanted.config, weights_of(wanted.checkpoint, wanted.seed), wanted.form)
-    return same and rows == wanted.serving.max_batch_size
+    same = named == (options.config, weights_of(options.checkpoint, options.seed), options.form)
+    return same and rows == options.serving.max_batch_size
 
 
-def _check_place(model: Path, wanted: Wanted, form: Format) -> None:
+def _check_place(model: Path, options: DeployerOptions, form: Format) -> None:
     """Refuse a folder that holds somebody else's model, or other versions in another format."""
     if not model.exists():
         return
@@ -242,7 +274,7 @@ def _check_place(model: Path, wanted: Wanted, form: Format) -> None:
                 f"{model} holds a model that the deployer did not make: choose another --triton-model-name, "
                 "or another --save-dir"
             )
-        if number != wanted.version and about.get("file") != form.file:
+        if number != options.version and about.get("file") != form.file:
             raise UsageError(
                 f"version {number} of {model} is {about.get('file')}, and all versions of a model have one "
                 f"format: replace it with --triton-model-version {number}, or choose another "

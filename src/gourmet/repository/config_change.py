@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf import json_format, text_format
-from tritonclient.grpc import model_config_pb2
-
+from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
 from gourmet.runtime.instances import THREADS_PARAMETER, parameter
 from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
-
-Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -117,17 +113,6 @@ def _change_batching(config: Config, change: Change) -> None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
             raise UsageError(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)
-
-
-def as_json(message: Any) -> Config:
-    """A parsed config.pbtxt in the form of the server's own answers."""
-    return dict(json_format.MessageToDict(message, preserving_proto_field_name=True))
-
-
-def as_pbtxt(config: Config) -> str:
-    """A config as the text of a config.pbtxt."""
-    message = json_format.ParseDict(config, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
-    return str(text_format.MessageToString(message, as_utf8=True))
 
 
 def summary(config: Config) -> str:

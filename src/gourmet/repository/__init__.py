@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
-
+from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
 
 # triton/models/ lies beside src/ in a checkout.
 DEFAULT: Final = CHECKOUT / "triton" / "models"
+CONFIG: Final = "config.pbtxt"
 
 
 class RepositoryError(GourmetError):
@@ -32,13 +31,13 @@ def model_names(repository: Path) -> tuple[str, ...]:
 
 
 def read_config(model: Path) -> Any:
-    """The parsed config.pbtxt of the model folder `model`; its generated class carries no types."""
-    path = model / "config.pbtxt"
+    """The parsed config.pbtxt of the model folder `model`."""
+    path = model / CONFIG
     try:
-        return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise RepositoryError(f"the model {model.name} has no {path} to read: {exc.strerror}") from exc
-    except text_format.ParseError as exc:
+    except ValueError as exc:
         raise RepositoryError(f"{path} is not a config that Triton can read: {exc}") from exc
 
 
@@ -48,4 +47,4 @@ def versions(model: Path) -> tuple[int, ...]:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / "config.pbtxt").is_file() or any(path.name.isdigit() for path in folder.iterdir())
+    return (folder / CONFIG).is_file() or any(path.name.isdigit() for path in folder.iterdir())

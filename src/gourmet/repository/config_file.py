@@ -1,0 +1,98 @@
+"""A config.pbtxt in two parts: what people write, which stays, and below a line what versions bring.
+
+The numbers of a version (a temperature, a threshold, the shape of a tensor) change with each deploy and
+rollback. They stand in a part of their own, so that nothing has to be changed within what people wrote.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
+from gourmet.repository import CONFIG, RepositoryError, read_config
+
+# The digest tells a part that was changed by hand, which would be lost.
+_LINE: Final = "# Generated with each version, and replaced with the next; write what is yours above. sha256 "
+_TENSORS: Final = ("input", "output")
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """What is in the config.pbtxt of the folder `model`, or will be."""
+
+    model: Path
+    by_hand: str
+    generated: Config
+
+    @classmethod
+    def read(cls, model: Path) -> ConfigFile:
+        """Raise RepositoryError where Triton could not read it, or the generated part was changed by hand."""
+        read_config(model)
+        path = model / CONFIG
+        by_hand, _, rest = path.read_text(encoding="utf-8").partition(_LINE)
+        digest, _, generated = rest.partition("\n")
+        if rest and digest != _digest(generated):
+            raise RepositoryError(
+                f"{path} was changed by hand below its line {_LINE.partition(',')[0]!r}, which the next "
+                "version replaces: undo the change, or move what is yours above that line and delete the rest"
+            )
+        return cls(model, by_hand, as_json(parse(generated)))
+
+    def with_version(self, parameters: Mapping[str, str], dims: Mapping[str, Sequence[int]]) -> ConfigFile:
+        """With these parameters, and these shapes of inputs and outputs that it has already."""
+        written, generated = as_json(parse(self.by_hand)), copy.deepcopy(self.generated)
+        for key, value in parameters.items():
+            theirs = written.get("parameters", {}).get(key, {}).get("string_value")
+            if theirs is None:
+                generated.setdefault("parameters", {})[key] = {"string_value": value}
+            elif theirs != value:
+                raise self._by_hand(f"the parameter {key!r}", theirs, value)
+        for name, shape in dims.items():
+            if tensor := _tensor(generated, name):
+                tensor["dims"] = list(shape)
+            elif (tensor := _tensor(written, name)) is None:
+                raise RepositoryError(f"{self.model / CONFIG} has no input or output {name!r}: add it there")
+            elif (theirs := list(map(int, tensor["dims"]))) != list(shape):
+                raise self._by_hand(f"the dims of {name!r}", str(theirs), str(list(shape)))
+        return replace(self, generated=generated)
+
+    def text(self) -> str:
+        """Raise RepositoryError where a thing would stand in both parts."""
+        if not self.generated:
+            return self.by_hand
+        if twice := _said(as_json(parse(self.by_hand))) & _said(self.generated):
+            raise RepositoryError(
+                f"{self.model / CONFIG} has {', '.join(sorted(twice))} written by hand, which would be "
+                "generated with each version: delete that there, or delete the file to have it all generated"
+            )
+        generated = as_pbtxt(self.generated)
+        by_hand = f"{self.by_hand.rstrip()}\n\n" if self.by_hand.strip() else ""
+        return f"{by_hand}{_LINE}{_digest(generated)}\n{generated}"
+
+    def _by_hand(self, what: str, theirs: str, ours: str) -> RepositoryError:
+        return RepositoryError(
+            f"{self.model / CONFIG} has {what} written by hand, {theirs}, and this version's is {ours}: "
+            "change it there, or delete it there to have it written with each version"
+        )
+
+
+def _tensor(config: Config, name: str) -> Config | None:
+    tensors = [tensor for part in _TENSORS for tensor in config.get(part, ())]
+    return next((tensor for tensor in tensors if tensor["name"] == name), None)
+
+
+def _said(config: Config) -> set[str]:
+    """What a config says, such that saying it in both parts would be a contradiction."""
+    tensors = {f"{part} {tensor['name']!r}" for part in _TENSORS for tensor in config.get(part, ())}
+    parameters = {f"parameter {key!r}" for key in config.get("parameters", ())}
+    rest = {name for name, value in config.items() if value} - {*_TENSORS, "parameters"}
+    return tensors | parameters | rest
+
+
+def _digest(generated: str) -> str:
+    return hashlib.sha256(generated.encode()).hexdigest()[:16]
