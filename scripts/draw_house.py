@@ -58,7 +58,6 @@ BESIDE: Final = {"system parts": "tuning", "systems": "reports", "app": "tasks",
 # Layers that are drawn as part of another.
 WITHIN: Final = {
     "cli": "commands",
-    "config_change": "repository",
     "errors": "contracts",
     "import_guard": "contracts",
     "result_store": "repository",
