@@ -20,7 +20,7 @@ from gourmet.measure import sweep
 from gourmet.measure.async_client import Load, checked_traffic
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.scenario import load, restored
+from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request
@@ -113,7 +113,7 @@ class ServedBench:
         with restored(self._addresses, [INSIDE]) as running:
             config = running[INSIDE]
             parameters = {**config["parameters"], CONTINUOUS_PARAMETER: {"string_value": continuous}}
-            load(self._addresses, INSIDE, {**config, "parameters": parameters})
+            load_config(self._addresses, INSIDE, {**config, "parameters": parameters})
             workload, demand = self._mixed_workload, LoadSpec(INSIDE, key.level)
             wire = wire_for(self._addresses, demand, workload.rows)
             looks: list[CpuUsed] = []

@@ -39,7 +39,10 @@ class ResultStore(Generic[Result]):
     def put(self, result: Result, *key: str | int) -> None:
         self._results[key] = result
         if self._path:
-            _append(self._path, {"key": key, "result": self._adapter.dump_python(result, mode="json")})
+            _append(
+                self._path,
+                {"key": key, "result": self._adapter.dump_python(result, mode="json", by_alias=True)},
+            )
 
     def __iter__(self) -> Iterator[Result]:
         """All results, in the order in which they were measured."""

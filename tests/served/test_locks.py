@@ -154,9 +154,9 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
     with_keys: str, locked: TritonServer, protocol: Any
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
-    demand = LoadSpec("digits", protocol=protocol, shared_memory=True)
-    load = PerfLoad(demand, url, window_ms=400, stability_percent=999)
-    assert profile(load).measured.rows_per_s > 0
+    load = LoadSpec("digits", protocol=protocol, shared_memory=True)
+    run = PerfLoad(load, url, window_ms=400, stability_percent=999)
+    assert profile(run).measured.rows_per_s > 0
 
 
 def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:

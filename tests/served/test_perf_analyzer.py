@@ -22,9 +22,9 @@ def tripler(onnx_lab: Any) -> str:
     return "tripler"
 
 
-def short(demand: LoadSpec, url: str, **more: Any) -> PerfLoad:
+def short(load: LoadSpec, url: str, **more: Any) -> PerfLoad:
     """A load whose figures nobody needs to believe: it must end quickly on a busy machine."""
-    return PerfLoad(demand, url, window_ms=400, stability_percent=999, **more)
+    return PerfLoad(load, url, window_ms=400, stability_percent=999, **more)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -55,12 +55,12 @@ def test_rows_come_from_a_file_and_nothing_is_left_behind(
     ("more", "says"),
     [
         (
-            {"demand": {"model": "nobody"}},
+            {"load": {"model": "nobody"}},
             "on nobody at .* failed to get model metadata: .*unknown model: 'nobody'",
         ),
         ({"url": "127.0.0.1:1"}, "at 127.0.0.1:1 .*connect"),
         ({"input_data": Path("/nowhere.json")}, r"Failed to parse --input-data.*json file\.$"),
-        ({"demand": {"batch": 99}}, "batch-size must be <= 4"),
+        ({"load": {"batch": 99}}, "batch-size must be <= 4"),
         ({"timeout_s": 0.01}, "did not end within 0 s"),
     ],
     ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else "",
@@ -68,10 +68,10 @@ def test_rows_come_from_a_file_and_nothing_is_left_behind(
 def test_what_goes_wrong_is_said_in_its_own_words(
     lab_triton: Any, tripler: str, more: dict[str, Any], says: str
 ) -> None:
-    demand = LoadSpec(**{"model": tripler, **more.get("demand", {})})
-    load = PerfLoad(**{"url": lab_triton.http_url, "window_ms": 300, **more, "demand": demand})
+    load = LoadSpec(**{"model": tripler, **more.get("load", {})})
+    run = PerfLoad(**{"url": lab_triton.http_url, "window_ms": 300, **more, "load": load})
     with pytest.raises(GourmetError, match=says):
-        perf_analyzer.profile(load)
+        perf_analyzer.profile(run)
 
 
 def test_windows_that_never_agree_may_be_measured_again(lab_triton: Any, tripler: str) -> None:

@@ -23,7 +23,7 @@ def a_point(
 ) -> Point:
     point = Point(
         arm=arm,
-        demand=LoadSpec(model, level),
+        load=LoadSpec(model, level),
         client="gourmet",
         rows_per_s=stats.interval(rates),
         latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),

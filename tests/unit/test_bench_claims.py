@@ -99,9 +99,7 @@ def test_delays_that_change_nothing_are_the_same_within_noise(
 def test_a_scenario_reads_what_is_there_and_says_what_is_not(name: str) -> None:
     chosen = scenarios.load(name)
     assert (chosen.name, chosen.needs_gpu) == (name, name == "gpu")
-    there = [
-        replace(a_point(arm.name, STEADY), demand=demand) for arm in chosen.arms for demand in arm.demands
-    ]
+    there = [replace(a_point(arm.name, STEADY), load=load) for arm in chosen.arms for load in arm.loads]
     said = chosen.read(scenario.Points(there))
     assert name == "foundation" or any(each.seen is False for each in said)
     missing = chosen.read(scenario.Points([]))
@@ -119,11 +117,11 @@ def raw(single_ms: float, best: float) -> list[LayoutResult]:
 
 def test_the_foundation_s_goals_are_taken_turn_by_turn() -> None:
     chosen = scenarios.load("foundation")
-    arms = [(arm, demand) for arm in chosen.arms for demand in arm.demands]
+    arms = [(arm, load) for arm in chosen.arms for load in arm.loads]
     turns = [
-        replace(a_point(arm.name, (rate * (3 if arm.name == "ours" else 1),)), demand=demand)
+        replace(a_point(arm.name, (rate * (3 if arm.name == "ours" else 1),)), load=load)
         for rate in (90.0, 110.0)
-        for arm, demand in arms
+        for arm, load in arms
     ]
     goals = {
         goal.what: goal for goal in chosen.goals(scenario.Points(turns, [raw(9.0, 100.0), raw(9.5, 100.0)]))
@@ -155,13 +153,13 @@ def test_a_scenario_that_is_not_there_is_named_with_those_that_are() -> None:
 
 
 def test_a_point_that_is_refused_says_that_it_was_too_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
-    demand = LoadSpec("m", 8)
+    load = LoadSpec("m", 8)
 
     def unsteady(*_: object) -> Point:
         raise validity.Disturbed("the windows differ")
 
     monkeypatch.setattr(sweep, "measure", unsteady)
-    _, (refused,) = sweep.run(None, [demand], None, None)  # type: ignore[arg-type]
+    _, (refused,) = sweep.run(None, [load], None, None)  # type: ignore[arg-type]
     assert str(refused) == "m c=8: Rejected: too noisy (the windows differ)"
 
 

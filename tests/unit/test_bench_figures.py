@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +142,7 @@ def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
     bench = a_bench(a_point(), a_point("other", windows=(Window(1.0, 2.0, 3.0),)))
     (tmp_path / "a.json").write_text(results.as_json(bench))
     assert results.read(tmp_path / "a.json") == bench
+    assert json.loads(results.as_json(bench))["points"][0]["demand"]["level"] == 8
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_a_regression_is_what_noise_cannot_explain(rates: tuple[float, ...], ver
 def test_where_the_rate_is_given_the_latency_decides() -> None:
     def at_a_rate(mean_ms: float) -> Bench:
         windows = tuple(Window(50.0, mean_ms + more) for more in (0.0, 0.1, 0.2))
-        return a_bench(a_point(demand=LoadSpec("m", 50, "poisson"), windows=windows))
+        return a_bench(a_point(load=LoadSpec("m", 50, "poisson"), windows=windows))
 
     (pair,) = comparison.compare(at_a_rate(20.0), at_a_rate(30.0))
     assert (pair.verdict, round(pair.speed.value, 2)) == ("slower", 0.67)
@@ -248,12 +250,12 @@ class StallingServer:
 
 
 def test_an_open_loop_counts_the_requests_that_a_stall_kept_waiting() -> None:
-    demand = LoadSpec("m", 100, "constant")
+    load = LoadSpec("m", 100, "constant")
     server = StallingServer()
     traffic = async_client.Load(
         server,
         itertools.repeat(server.request((0,))),
-        demand,
+        load,
         lambda *_: None,
         warm_up_s=0.0,
         measure_s=0.8,

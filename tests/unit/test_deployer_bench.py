@@ -33,7 +33,7 @@ def point(arm: str, rate: float, p95: float, *, level: float = 1, batch: int = 1
     windows = tuple(Window(rate / batch * noise, p95) for noise in (0.99, 1.0, 1.01))
     return Point(
         arm=arm,
-        demand=LoadSpec("model", level, batch=batch, protocol="grpc"),
+        load=LoadSpec("model", level, batch=batch, protocol="grpc"),
         client="perf_analyzer",
         rows_per_s=Estimate(rate),
         latency_ms=Latency(0.9 * p95, 0.8 * p95, 0.95 * p95, p95, 1.1 * p95),
@@ -69,8 +69,8 @@ def test_each_format_has_its_batches_and_its_requests_by_engines_and_delays() ->
     assert {arm.model for arm in arms} == {"model_ts_script", "model_onnx"}
     assert plan(half=True).model("ts-trace") == "model_ts_trace_fp16"
     static, dynamic = arms[1], arms[5]
-    assert (static.name, static.demands[0].batch, static.demands[0].level) == ("ts-script static", 8, 1)
-    assert (dynamic.name, dynamic.demands[0].batch) == ("ts-script dynamic, 1 engine, delay 0.5 ms", 1)
+    assert (static.name, static.loads[0].batch, static.loads[0].level) == ("ts-script static", 8, 1)
+    assert (dynamic.name, dynamic.loads[0].batch) == ("ts-script dynamic, 1 engine, delay 0.5 ms", 1)
 
 
 def test_the_tables_are_the_example_s() -> None:
@@ -120,7 +120,7 @@ def test_what_triton_costs_is_told_of_both_engines_at_their_best() -> None:
 
 
 def test_a_load_whose_requests_would_wait_long_is_not_measured() -> None:
-    arm = next(arm for arm in plan(levels=(1, 256)).arms() if arm.demands[0].level == 256)
+    arm = next(arm for arm in plan(levels=(1, 256)).arms() if arm.loads[0].level == 256)
     assert deployer._wait_s([point(arm.name, 4.0, 250)], arm) == 64.0
     assert deployer._wait_s([], arm) == 0.0
 
@@ -137,8 +137,8 @@ def test_a_benchmark_whose_points_are_all_there_needs_no_server(tmp_path: Path) 
     (model / "1" / "manifest.json").write_text(json.dumps(about))
     (asked.log / "points").mkdir(parents=True)
     for arm in asked.arms():
-        demand = arm.demands[0]
-        found = point(arm.name, 100, 10, level=demand.level, batch=demand.batch)
+        load = arm.loads[0]
+        found = point(arm.name, 100, 10, level=load.level, batch=load.batch)
         kept = sweep.bench(arm.name, "", "", [found])
         path = asked.log / "points" / f"{deployer._key(asked, arm, effort)}.json"
         path.write_text(results.as_json(kept))

@@ -18,7 +18,7 @@ def test_it_has_the_project_s_settings_and_every_place_of_the_loop() -> None:
     chosen = scenarios.load("translator")
     steps = [arm for arm in chosen.arms if arm.name.startswith("a step")]
     assert [arm.delay_us for arm in steps] == [None, 0, 200, 2000, 5000, 2000]
-    assert all([load.level for load in arm.demands] == [1, 2, 3, 4, 5, 6, 7] for arm in steps)
+    assert all([load.level for load in arm.loads] == [1, 2, 3, 4, 5, 6, 7] for arm in steps)
     assert [arm.change.instances for arm in steps if arm.change] == [None] * 5 + [2]
     assert len({arm.asks for arm in chosen.arms}) == 5
     assert chosen.page == "generation.md"

@@ -253,6 +253,7 @@ def test_the_saved_search_has_its_goal_its_trials_and_where_it_ran() -> None:
     assert [saved[name] for name in ("schema", "model", "best", "recommended", "applied", "data")] == [
         *("gourmet-tune/1", "m", "other", "other", False, "rows"),
     ]
+    assert saved["trials"][0]["points"][0]["demand"]["level"] == 8
     others = "searched duel verdict sentence command when machine"
     assert set(others.split()) < set(saved)
 

@@ -33,7 +33,7 @@ def test_photos_go_through_the_app(bench: Any, tmp_path: Path) -> None:
     result = bench("food_classifier", "--concurrency", "2", "--save", str(tmp_path))
     assert result.exit_code == 0, result.output
     (point,) = read(tmp_path / "bench.json").points
-    assert point.demand.through == "app"
+    assert point.load.through == "app"
     assert point.usage.app_memory_mib is not None
     assert point.usage.app_memory_mib > 20
     assert point.split_ms.network > 0

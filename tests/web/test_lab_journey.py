@@ -27,7 +27,7 @@ EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1
 def a_bench() -> Bench:
     point = Point(
         arm=MODEL,
-        demand=LoadSpec(MODEL, 8),
+        load=LoadSpec(MODEL, 8),
         client="gourmet",
         rows_per_s=Estimate(123.4, 120.0, 126.0),
         latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),

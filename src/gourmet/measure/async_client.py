@@ -174,7 +174,7 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
     )
     return Point(
         arm="",
-        demand=demand,
+        load=demand,
         client="gourmet",
         rows_per_s=stats.interval([demand.batch * rate for rate in rates]),
         latency_ms=took,

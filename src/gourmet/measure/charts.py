@@ -49,7 +49,7 @@ def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
                 radii=[4] * len(mine),
                 hints=[f"{point.name}: p95 {point.latency_ms.p95:.2f} ms" for point in mine],
                 says=[
-                    " ".join(_NUMBER.findall(point.arm)) if "…" in name else point.demand.at for point in mine
+                    " ".join(_NUMBER.findall(point.arm)) if "…" in name else point.load.at for point in mine
                 ],
             )
         )
@@ -112,7 +112,7 @@ def _lines(points: Sequence[Point]) -> list[str]:
 
     Where there are more arms than colours, arms whose names differ in a number alone are one line.
     """
-    names = [f"{point.arm} {point.demand.how}".strip() for point in points]
+    names = [f"{point.arm} {point.load.how}".strip() for point in points]
     few = len(set(names)) <= len(chart.COLOURS)
     return names if few else [_NUMBER.sub("…", name) for name in names]
 

@@ -62,7 +62,7 @@ def more(ours: Point, theirs: Point) -> Found:
     """Whether one point has more throughput than another, beyond noise."""
     gained = times_the_throughput(ours, theirs)
     rates = f"{ours.rows_per_s.value:.0f} against {theirs.rows_per_s.value:.0f} rows/s"
-    return above(gained, 1 + NOISE), f"{rates}, {gained:.2f} times, at {ours.demand}"
+    return above(gained, 1 + NOISE), f"{rates}, {gained:.2f} times, at {ours.load}"
 
 
 def times_the_throughput(ours: Point, theirs: Point) -> Estimate:
@@ -152,7 +152,7 @@ def refuse_slower(pairs: Sequence[Pair], noise: float = NOISE) -> None:
 def _pair(before: Point, now: Point, noise: float) -> Pair:
     rate, latency = times_the_throughput(now, before), times_the_latency(now, before)
     # Where the rate of requests was given, the latency is what counts.
-    speed = rate if now.demand.arrivals == "closed" else times_the_latency(before, now)
+    speed = rate if now.load.arrivals == "closed" else times_the_latency(before, now)
     verdict: Verdict = (
         "slower" if below(speed, 1 - noise) else "faster" if above(speed, 1 + noise) else "same"
     )

@@ -19,7 +19,7 @@ from gourmet.measure import charts, results, storage, sweep, without_server
 from gourmet.measure.comparison import Found, above, claim, times_the_throughput
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Requirement, Statement
-from gourmet.measure.scenario import Arm, config_of, load, restored
+from gourmet.measure.scenario import Arm, config_of, load_config, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.tables import Table
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
@@ -124,20 +124,20 @@ def run(
     bare: dict[tuple[str, int], list[float]] = {}
     with _served(plan, target, needed=not all(path.exists() for path in files)) as served:
         for place, (arm, path) in enumerate(zip(arms, files, strict=True)):
-            (demand,) = arm.demands
+            (load,) = arm.loads
             share = 0.1 + 0.9 * place / len(arms)
             path.parent.mkdir(parents=True, exist_ok=True)
             if arm.name.endswith(_STATIC):
-                on_step(share, f"{arm.name} {demand}, without a server")
+                on_step(share, f"{arm.name} {load}, without a server")
                 without = path.with_suffix(_BARE)
                 if served and not without.exists():
                     without.write_text(json.dumps(served.bare(arm, effort)))
-                bare[arm.name, demand.batch] = json.loads(without.read_text())
-            on_step(share, f"{arm.name} {demand}")
+                bare[arm.name, load.batch] = json.loads(without.read_text())
+            on_step(share, f"{arm.name} {load}")
             if path.exists():
                 points += results.read(path).points
             elif (waits := _wait_s(points, arm)) > _LONGEST_WAIT_S:
-                name = f"{arm.name} {demand}"
+                name = f"{arm.name} {load}"
                 refused.append(Rejection(name, f"not measured: a request would wait for {waits:.0f} s"))
             elif served:
                 found, not_these = served.measure(arm, effort)
@@ -229,7 +229,7 @@ def _rate(point: Point) -> float:
 
 
 def _load(point: Point) -> str:
-    return f"{point.demand.batch if point.arm.endswith(_STATIC) else point.demand.level:g}"
+    return f"{point.load.batch if point.arm.endswith(_STATIC) else point.load.level:g}"
 
 
 def _cells(point: Point) -> tuple[str, ...]:
@@ -240,11 +240,9 @@ def _cells(point: Point) -> tuple[str, ...]:
 def _findings(plan: Plan, points: Sequence[Point]) -> Iterator[Statement]:
     """Whether Triton's batches are as good as a client's of the same size."""
     for way in plan.ways:
-        static = {p.demand.batch: p for p in points if p.arm == f"{way} {_STATIC}"}
+        static = {p.load.batch: p for p in points if p.arm == f"{way} {_STATIC}"}
         for size in sorted(static.keys() & set(plan.levels)):
-            dynamic = [
-                p for p in points if p.arm.startswith(f"{way} dynamic") and int(p.demand.level) == size
-            ]
+            dynamic = [p for p in points if p.arm.startswith(f"{way} dynamic") and int(p.load.level) == size]
             if dynamic:
                 look = _as_good(max(dynamic, key=_rate), static[size])
                 yield claim(
@@ -258,7 +256,7 @@ def _goals(plan: Plan, points: Sequence[Point], bare: Rates) -> Iterator[Require
         arms = {f"{way} {_STATIC}" for way, (of, _) in plan.ways.items() if of == form}
         ratios = []
         for size in plan.batches:
-            static = [_rate(point) for point in points if point.arm in arms and point.demand.batch == size]
+            static = [_rate(point) for point in points if point.arm in arms and point.load.batch == size]
             if static:
                 alone = max(fmean(rates) for (arm, of), rates in bare.items() if arm in arms and of == size)
                 ratios.append(max(static) / alone)
@@ -278,18 +276,18 @@ def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
 
 def _wait_s(points: Sequence[Point], arm: Arm) -> float:
     """How long a request of the arm would take at the best rate that it had so far."""
-    (demand,) = arm.demands
+    (load,) = arm.loads
     rates = [_rate(point) for point in points if point.arm == arm.name]
-    return demand.level * demand.batch / max(rates) if rates else 0.0
+    return load.level * load.batch / max(rates) if rates else 0.0
 
 
 def _key(plan: Plan, arm: Arm, effort: MeasureOptions) -> str:
     """The name of a point's file, which is another one where anything about it is."""
-    (demand,) = arm.demands
-    manifest = plan.repository / demand.model / "1" / MANIFEST
+    (load,) = arm.loads
+    manifest = plan.repository / load.model / "1" / MANIFEST
     parts = (arm, effort, plan.rows, sha256(manifest))
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
-    return f"{arm.name} {demand} {digest}".replace(" ", "-").replace(",", "").replace("=", "")
+    return f"{arm.name} {load} {digest}".replace(" ", "-").replace(",", "").replace("=", "")
 
 
 def _deploy(plan: Plan, form: str) -> None:
@@ -316,15 +314,15 @@ class _Served:
     def measure(self, arm: Arm, effort: MeasureOptions) -> tuple[list[Point], list[Rejection]]:
         config = config_of(self._running[arm.model], arm)
         if self._loaded.get(arm.model) != config:
-            load(self._asked, arm.model, config)
+            load_config(self._asked, arm.model, config)
             self._loaded[arm.model] = config
-        return sweep.run(self._workload(arm.model), arm.demands, self._asked, effort, arm.name)
+        return sweep.run(self._workload(arm.model), arm.loads, self._asked, effort, arm.name)
 
     def bare(self, arm: Arm, effort: MeasureOptions) -> list[float]:
         """Pictures a second by window, without the server, which has nothing to do meanwhile."""
         from gourmet.tasks.classification.deployer.formats import FORMATS
 
-        workload, batch = self._workload(arm.model), arm.demands[0].batch
+        workload, batch = self._workload(arm.model), arm.loads[0].batch
         which = [row % len(workload.rows) for row in range(batch)]
         feeds = {given.name: workload.rows.tensor(given, which) for given in workload.rows.inputs}
         config = config_of(self._running[arm.model], arm)

@@ -41,7 +41,7 @@ class PerfLoad:
     A measurement is the mean of three windows in a row that differ by `stability_percent` at most.
     """
 
-    demand: LoadSpec
+    load: LoadSpec
     url: str
     input_data: Path | Literal["random", "zero"] = "random"
     window_ms: int = 5000
@@ -115,34 +115,34 @@ _LATENCIES: Final = 10
 _LONGEST_S: Final = 10.0
 
 
-def measure(workload: Workload, demand: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
+def measure(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     """The point that perf_analyzer measures; raises Untrusted."""
     # perf_analyzer looks at no answer, so the same load comes from us first, every answer checked.
     first = replace(options, warm_up_s=0.0, windows=1, window_s=max(0.5, options.warm_up_s))
-    traffic, checks = checked_traffic(workload, demand, target, first)
+    traffic, checks = checked_traffic(workload, load, target, first)
     due, _, done = traffic.arrays()
     latency_s = float((done - due).mean()) if done.size else 0.0
     # As asked, and long enough that the requests that a window cuts through do not matter.
     window_s = max(options.measure_s / _WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
-    probe = ServerProbe(target, demand)
+    probe = ServerProbe(target, load)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
-        load = PerfLoad(
-            demand,
-            target.grpc_url if demand.protocol == "grpc" else target.url,
+        run = PerfLoad(
+            load,
+            target.grpc_url if load.protocol == "grpc" else target.url,
             input_data=for_perf_analyzer(workload.rows, Path(folder) / "rows.json"),
             window_ms=round(1000 * window_s),
             max_windows=2 * _WINDOWS + 2,
             stability_percent=100 * options.steadiness,
         )
-        got = profile(load, probe.look)
+        got = profile(run, probe.look)
     counted = probe.counted
     measured = got.measured
     rates = [window.requests_per_s for window in got.windows]
     return Point(
         arm="",
-        demand=demand,
+        load=load,
         client="perf_analyzer",
-        rows_per_s=stats.interval([demand.batch * each for each in rates]),
+        rows_per_s=stats.interval([load.batch * each for each in rates]),
         latency_ms=Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
         # perf_analyzer's own split, which is of the same windows as its latency.
         split_ms=measured.split_of(got.mean_ms),
@@ -155,27 +155,27 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, options: Me
             *checks,
             validity.steady(got.windows, stats.unsteadiness(rates), 2 * options.steadiness),
             validity.rate_counted(
-                counted.rows / probe.seconds, measured.rows_per_s, demand.level, got.requests
+                counted.rows / probe.seconds, measured.rows_per_s, load.level, got.requests
             ),
-            validity.littles_law(demand.level, measured.requests_per_s * got.mean_ms / 1000),
+            validity.littles_law(load.level, measured.requests_per_s * got.mean_ms / 1000),
         ),
         config={},
     )
 
 
-def profile(load: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
-    """Put `load` on its server with the real perf_analyzer, which takes at least three windows.
+def profile(run: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
+    """Put the load of `run` on its server with the real perf_analyzer, which takes at least three windows.
 
     `look` is called when it begins to measure and when it has ended.
     """
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as name:
         folder, report = Path(name), Path(name, "report.csv")
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = _run([*arguments(load), "-v", "-f", str(report)], folder, load, look)
+        said = _run([*arguments(run), "-v", "-f", str(report)], folder, run, look)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        measured = parse(report.read_text(), load.demand.batch)
+        measured = parse(report.read_text(), run.load.batch)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    passes = [Window(float(rate) / load.demand.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
+    passes = [Window(float(rate) / run.load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
     mean, requests = _MEAN.search(said), _REQUESTS.search(said)
     if not (passes and mean and requests):
         raise GourmetError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
@@ -183,16 +183,16 @@ def profile(load: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
     return Profile(measured, tuple(passes[-_WINDOWS:]), int(mean[1]) / 1000, int(requests[1]), cores)
 
 
-def arguments(load: PerfLoad) -> list[str]:
+def arguments(run: PerfLoad) -> list[str]:
     """The command line of a load, less the program and its report."""
-    demand = load.demand
+    load = run.load
     return [
-        *("-m", demand.model, "-u", load.url, "-i", demand.protocol, "-b", str(demand.batch)),
-        *("--concurrency-range", str(int(demand.level)), "--input-data", str(load.input_data)),
-        *(("--shared-memory", "system") if demand.shared_memory else ()),
-        *(keys(load.url, demand.protocol) if demand.shared_memory else ()),
-        *("--measurement-interval", str(load.window_ms)),
-        *("--max-trials", str(load.max_windows), "--stability-percentage", str(load.stability_percent)),
+        *("-m", load.model, "-u", run.url, "-i", load.protocol, "-b", str(load.batch)),
+        *("--concurrency-range", str(int(load.level)), "--input-data", str(run.input_data)),
+        *(("--shared-memory", "system") if load.shared_memory else ()),
+        *(keys(run.url, load.protocol) if load.shared_memory else ()),
+        *("--measurement-interval", str(run.window_ms)),
+        *("--max-trials", str(run.max_windows), "--stability-percentage", str(run.stability_percent)),
     ]
 
 
@@ -215,9 +215,9 @@ def parse(report: str, batch: int) -> Measurement:
         ) from exc
 
 
-def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[[], None]) -> str:
+def _run(arguments: Sequence[str], folder: Path, run: PerfLoad, look: Callable[[], None]) -> str:
     """All that it said."""
-    what = f"perf_analyzer on {load.demand.model} at {load.url} with {load.demand}"
+    what = f"perf_analyzer on {run.load.model} at {run.url} with {run.load}"
     lines: list[str] = []
     complaints = folder / "complaints"
     with (
@@ -232,7 +232,7 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[
         ) as ran,
     ):
         assert ran.stdout is not None
-        late = threading.Timer(load.timeout_s, ran.kill)
+        late = threading.Timer(run.timeout_s, ran.kill)
         late.start()
         try:
             for line in ran.stdout:
@@ -245,7 +245,7 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[
             ran.kill()
     if ran.returncode == -signal.SIGKILL:
         raise GourmetError(
-            f"{what} did not end within {load.timeout_s:.0f} s: choose shorter windows or fewer of them"
+            f"{what} did not end within {run.timeout_s:.0f} s: choose shorter windows or fewer of them"
         )
     if ran.returncode:
         # A wrong argument is followed by the whole of its help.
@@ -253,8 +253,8 @@ def _run(arguments: Sequence[str], folder: Path, load: PerfLoad, look: Callable[
         words = words or f"it ended with status {ran.returncode}"
         if any(disturbed in words for disturbed in _DISTURBED):
             raise validity.Disturbed(
-                f"no {_WINDOWS} windows of {load.max_windows} in a row came within "
-                f"{load.stability_percent:g}% of each other: something else runs here; wait, or use a longer "
+                f"no {_WINDOWS} windows of {run.max_windows} in a row came within "
+                f"{run.stability_percent:g}% of each other: something else runs here; wait, or use a longer "
                 "--window"
             )
         raise GourmetError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")

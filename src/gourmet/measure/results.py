@@ -1,6 +1,6 @@
 """What a benchmark came to, as values and as the JSON that is saved, compared and drawn.
 
-A `Bench` is a run of `gourmet bench`: points, each one demand on one model, with everything that one
+A `Bench` is a run of `gourmet bench`: points, each one load on one model, with everything that one
 needs to believe them. The JSON is these dataclasses as they stand; `SCHEMA` names their version.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from gourmet.errors import GourmetError
 
@@ -149,10 +149,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Point:
-    """One demand on one model, measured and believed."""
+    """One load on one model, measured and believed."""
 
     arm: str
-    demand: LoadSpec
+    load: Annotated[LoadSpec, Field(alias="demand")]  # as the JSON calls it
     client: Literal["perf_analyzer", "gourmet"]
     rows_per_s: Estimate
     latency_ms: Latency
@@ -170,12 +170,12 @@ class Point:
 
     @property
     def name(self) -> str:
-        return f"{self.arm} {self.demand}"
+        return f"{self.arm} {self.load}"
 
     @property
     def rates(self) -> list[float]:
         """Rows per second by window, or by turn."""
-        return [window.requests_per_s * self.demand.batch for window in self.windows]
+        return [window.requests_per_s * self.load.batch for window in self.windows]
 
     @property
     def executed_rows(self) -> float:
@@ -265,7 +265,13 @@ class Bench:
 
 
 def as_json(bench: Bench) -> str:
-    return json.dumps(asdict(bench), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(as_data(bench), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_data(value: object) -> dict[str, Any]:
+    """A dataclass as the JSON that is saved of it."""
+    data: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True)
+    return data
 
 
 def read(path: Path) -> Bench:

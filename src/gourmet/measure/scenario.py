@@ -50,7 +50,7 @@ class Arm:
 
     name: str
     change: Change | None
-    demands: tuple[LoadSpec, ...]
+    loads: tuple[LoadSpec, ...]
     # Written into the config even where there is nothing to batch, which Change refuses.
     delay_us: int | None = None
 
@@ -59,11 +59,11 @@ class Arm:
 
     @property
     def model(self) -> str:
-        return self.demands[0].model
+        return self.loads[0].model
 
     @property
     def through(self) -> Through:
-        return self.demands[0].through
+        return self.loads[0].through
 
     @property
     def asks(self) -> str:
@@ -71,7 +71,9 @@ class Arm:
         return self.model if self.through == "triton" else f"{self.model} through the {self.through}"
 
 
-def loads(model: str, *levels: float, batch: int = 1, through: Through = "triton") -> tuple[LoadSpec, ...]:
+def in_flight(
+    model: str, *levels: float, batch: int = 1, through: Through = "triton"
+) -> tuple[LoadSpec, ...]:
     """So many requests at a time, one load after another."""
     return tuple(LoadSpec(model, level, batch=batch, through=through) for level in levels)
 
@@ -86,9 +88,9 @@ class Points:
             self._turns.setdefault(point.name, []).append(point)
         self.merged = [stats.merge(points) for points in self._turns.values()]
 
-    def turns(self, arm: str, demand: LoadSpec) -> list[Point]:
+    def turns(self, arm: str, load: LoadSpec) -> list[Point]:
         """What was measured of an arm under a load, turn by turn."""
-        return self._turns.get(f"{arm} {demand}", [])
+        return self._turns.get(f"{arm} {load}", [])
 
     def get(self, arm: str, level: float, batch: int = 1) -> Point:
         """What was measured of an arm in all turns; raises NotMeasured."""
@@ -196,9 +198,9 @@ def run(
                         on_arm(0.0, "without a server")
                         beside = scenario.beside(workloads)
                     on_arm(0.0, f"loading {arm.name}")
-                    load(asked, arm.model, config_of(running[arm.model], arm))
+                    load_config(asked, arm.model, config_of(running[arm.model], arm))
                     points, refused = sweep.run(
-                        workloads[arm.asks], arm.demands, asked, options, arm.name, on_arm
+                        workloads[arm.asks], arm.loads, asked, options, arm.name, on_arm
                     )
                     result = ArmResult(tuple(points), tuple(refused), tuple(beside))
                     store.put(result, turn, arm.name)
@@ -234,10 +236,10 @@ def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Con
             # A second Ctrl-C would leave the server with whatever was being tried.
             with handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
                 for model, config in running.items():
-                    load(target, model, config)
+                    load_config(target, model, config)
 
 
-def load(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
+def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> None:
     # A server that starts many instances on few cores may be too busy to pick up at once.
     for left in reversed(range(_TRIES)):
         try:

@@ -125,7 +125,7 @@ def merge(turns: Sequence[Point]) -> Point:
         split_ms=_mean([point.split_ms for point in turns]),
         batches=tuple(_sum(rows, same) for rows, same in sorted(sizes.items())),
         windows=tuple(
-            Window(p.rows_per_s.value / p.demand.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
+            Window(p.rows_per_s.value / p.load.batch, p.latency_ms.mean, p.latency_ms.p95) for p in turns
         ),
         requests=sum(point.requests for point in turns),
         checks=tuple(check for point in turns for check in point.checks),

@@ -1,4 +1,4 @@
-"""A run of `gourmet bench run`: a model, the rows it is asked, and one demand after another."""
+"""A run of `gourmet bench run`: a model, the rows it is asked, and one load after another."""
 
 from __future__ import annotations
 
@@ -64,42 +64,42 @@ def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> Non
 
 def run(
     workload: Workload,
-    demands: Iterable[LoadSpec],
+    loads: Iterable[LoadSpec],
     target: Addresses,
     options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
 ) -> tuple[list[Point], list[Rejection]]:
-    """Measure one demand after another; a point that cannot be believed is refused and named.
+    """Measure one load after another; a point that cannot be believed is refused and named.
 
     Wrong answers and errors are not a matter of one point: they end the run.
     """
-    wanted = list(demands)
+    wanted = list(loads)
     points: list[Point] = []
     refused: list[Rejection] = []
-    for place, demand in enumerate(wanted):
-        name = f"{arm or demand.model} {demand}"
+    for place, load in enumerate(wanted):
+        name = f"{arm or load.model} {load}"
         on_step(place / len(wanted), name)
         try:
-            points.append(measure(workload, demand, target, options, arm))
+            points.append(measure(workload, load, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
             refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
     return points, refused
 
 
 def measure(
-    workload: Workload, demand: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
+    workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions, arm: str = ""
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
-    task.check_possible(demand, workload.rows, options)
+    task.check_possible(load, workload.rows, options)
     with triton(target.url) as client:
-        config = client.get_model_config(demand.model)
-    ours = options.client == "gourmet" or task.only_ours(demand, workload.rows, options)
+        config = client.get_model_config(load.model)
+    ours = options.client == "gourmet" or task.only_ours(load, workload.rows, options)
     client_measures = async_client.measure if ours else perf_analyzer.measure
     for attempt in range(1, options.attempts + 1):
         try:
-            point = client_measures(workload, demand, target, options)
-            return replace(point, arm=arm or demand.model, attempts=attempt, config=config)
+            point = client_measures(workload, load, target, options)
+            return replace(point, arm=arm or load.model, attempts=attempt, config=config)
         except validity.Disturbed:
             if attempt == options.attempts:
                 raise

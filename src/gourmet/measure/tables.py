@@ -95,19 +95,19 @@ def as_csv(bench: Bench) -> str:
 
 
 def _cells(point: Point) -> dict[str, object]:
-    demand, split, took = point.demand, point.split_ms, point.latency_ms
-    level, closed = f"{demand.level:g}", demand.arrivals == "closed"
+    load, split, took = point.load, point.split_ms, point.latency_ms
+    level, closed = f"{load.level:g}", load.arrivals == "closed"
 
     def microseconds(ms: float) -> int:
         return round(1000 * ms)
 
     return {
         "Arm": point.arm,
-        "Model": demand.model,
+        "Model": load.model,
         "Client": point.client,
-        "Protocol": demand.protocol,
-        "Through": demand.through,
-        "Batch": demand.batch,
+        "Protocol": load.protocol,
+        "Through": load.through,
+        "Batch": load.batch,
         "Concurrency": level if closed else "",
         "Request Rate": "" if closed else level,
         "Inferences/Second": f"{point.rows_per_s.value:.3f}",

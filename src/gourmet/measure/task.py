@@ -1,4 +1,4 @@
-"""What to ask whom, how long to look, what must come back, and by which way a demand is asked."""
+"""What to ask whom, how long to look, what must come back, and by which way a load is asked."""
 
 from __future__ import annotations
 
@@ -97,45 +97,45 @@ class Workload:
     answers: Answers
 
 
-def wire_for(target: Addresses, demand: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
-    """The way of asking that a demand wants."""
-    what = demand.model, rows, regions
-    if demand.through == "app":
+def wire_for(target: Addresses, load: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
+    """The way of asking that a load wants."""
+    what = load.model, rows, regions
+    if load.through == "app":
         return transports.App(target.app_url, *what)
-    if demand.through == "loop":
+    if load.through == "loop":
         return transports.LoopedHttp(target.url, *what)
     streamed = rows.info.decoupled
-    if demand.protocol == "grpc":
+    if load.protocol == "grpc":
         return (transports.StreamedGrpc if streamed else transports.TritonGrpc)(target.grpc_url, *what)
     return (transports.StreamedHttp if streamed else transports.TritonHttp)(target.url, *what)
 
 
-def check_possible(demand: LoadSpec, rows: InputRows, options: MeasureOptions) -> None:
+def check_possible(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> None:
     """Raise UsageError for what cannot be asked."""
-    if demand.batch > 1 and not rows.batched:
-        raise UsageError(f"{demand.model} takes one input a request (max_batch_size 0): drop --batch")
-    if demand.batch > 1 and not rows.alike:
-        raise UsageError(f"the examples of {demand.model} differ in shape and share no request: drop --batch")
-    if demand.through == "app" and (demand.batch > 1 or demand.shared_memory):
+    if load.batch > 1 and not rows.batched:
+        raise UsageError(f"{load.model} takes one input a request (max_batch_size 0): drop --batch")
+    if load.batch > 1 and not rows.alike:
+        raise UsageError(f"the examples of {load.model} differ in shape and share no request: drop --batch")
+    if load.through == "app" and (load.batch > 1 or load.shared_memory):
         raise UsageError("the web app takes one photo a request: no --batch, no --shared-memory")
-    if rows.info.decoupled and (demand.batch > 1 or demand.shared_memory):
+    if rows.info.decoupled and (load.batch > 1 or load.shared_memory):
         raise UsageError(
-            f"{demand.model} answers in pieces (it is decoupled), one row a request: no --batch, "
+            f"{load.model} answers in pieces (it is decoupled), one row a request: no --batch, "
             "no --shared-memory"
         )
-    if options.client == "perf-analyzer" and only_ours(demand, rows, options):
+    if options.client == "perf-analyzer" and only_ours(load, rows, options):
         raise UsageError(
             "perf_analyzer measures closed loops at Triton with whole answers, and gives up at the first "
             "error: use --client gourmet for rates, streamed answers, the app and --allow-errors"
         )
 
 
-def only_ours(demand: LoadSpec, rows: InputRows, options: MeasureOptions) -> bool:
+def only_ours(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> bool:
     """perf_analyzer does closed loops at Triton; the rest, and whatever may fail, is ours."""
     return (
         rows.info.decoupled
-        or demand.arrivals != "closed"
-        or demand.through != "triton"
+        or load.arrivals != "closed"
+        or load.through != "triton"
         or options.errors_allowed > 0
     )
 

@@ -110,7 +110,7 @@ def _log(ours: float, theirs: float) -> float:
 
 def _reached(point: Point) -> str:
     p95 = f"a p95 of {point.latency_ms.p95:.3g} ms"
-    return f"{point.rows_per_s.value:.4g} rows/s with {p95} at {point.demand}"
+    return f"{point.rows_per_s.value:.4g} rows/s with {p95} at {point.load}"
 
 
 def _out_of_reach(request: TuneRequest, best: Trial) -> str:
@@ -156,7 +156,7 @@ def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ())
     cores = point.usage.server_cores
     return (
         point.arm,
-        str(point.demand),
+        str(point.load),
         f"{point.rows_per_s.value:.4g}",
         f"{point.latency_ms.p95:.3g}",
         f"{point.split_ms.queue:.3g}",
@@ -189,7 +189,7 @@ def pareto(tuning: Tuning) -> chart.Drawing:
     for name, colour in colours.items():
         mine = [point for point in shown if (point.arm if point.arm in colours else "tried") == name]
         hints = ["{}: {:.4g} rows/s, p95 {:.3g} ms".format(point.name, *_place(point)) for point in mine]
-        says = [f"c={point.demand.level:g}" for point in mine if name != "tried"]
+        says = [f"c={point.load.level:g}" for point in mine if name != "tried"]
         radii = [8.0 if point.turns > 1 else 3.0 if name == "tried" else 4.5 for point in mine]
         places = [_place(point) for point in mine]
         drawn.append(Series(name, places, colour, joined=False, radii=radii, hints=hints, says=says))

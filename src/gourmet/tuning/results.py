@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from gourmet.client.model_config import Config, as_pbtxt
 from gourmet.measure import stats
-from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Protocol
+from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Protocol, as_data
 from gourmet.runtime.instances import available_cpus
 
 PRESENT: Final = "present"
@@ -43,7 +43,7 @@ class TuneRequest:
     cpus: int = field(default_factory=available_cpus)
 
     @property
-    def demands(self) -> tuple[LoadSpec, ...]:
+    def loads(self) -> tuple[LoadSpec, ...]:
         """Few requests in flight, as many as keep the CPUs busy, and so many that they wait in line."""
         busy = 2.0 * self.cpus
         levels = self.levels or ((busy,) if self.kind == "latency" else (1.0, busy, 4 * busy))
@@ -51,7 +51,7 @@ class TuneRequest:
 
     @property
     def heaviest(self) -> float:
-        return max(demand.level for demand in self.demands)
+        return max(load.level for load in self.loads)
 
     def __str__(self) -> str:
         limit = f" with a p95 of at most {self.p95_ms:g} ms" if self.p95_ms is not None else ""
@@ -63,7 +63,7 @@ class TuneRequest:
         """Whether a point is under the limit, and one that the goal is about."""
         if self.p95_ms is not None and point.latency_ms.p95 > self.p95_ms:
             return False
-        return self.kind == "throughput" or point.demand.level == self.heaviest
+        return self.kind == "throughput" or point.load.level == self.heaviest
 
     def value(self, point: Point) -> float:
         """The more, the better."""
@@ -174,7 +174,7 @@ def as_json(tuning: Tuning) -> str:
     """The saved form, the points of the search once, under its trials."""
     request, bench = tuning.request, tuning.bench
     goal = {"kind": request.kind, "p95_ms": request.p95_ms, "heaviest": request.heaviest}
-    data: dict[str, Any] = {"model": request.model, "goal": goal, **asdict(tuning)}
+    data = {"model": request.model, "goal": goal, **as_data(tuning)}
     data["duel"] = data.pop("confirmation")
     for name in ("request", "bench"):
         del data[name]

@@ -14,7 +14,7 @@ from typing import Final
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
-from gourmet.measure.scenario import load, restored
+from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
@@ -161,7 +161,7 @@ class Search:
         trial = Trial(name, running if name == PRESENT else changed(running, self._candidates[name]), stage)
         try:
             self._serve(trial)
-            points, refused = sweep.run(self._workload, self._request.demands, self._target, options, name)
+            points, refused = sweep.run(self._workload, self._request.loads, self._target, options, name)
         except (ModelUnavailable, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
@@ -172,7 +172,7 @@ class Search:
 
     def _serve(self, trial: Trial) -> None:
         if trial.name != self._serving:
-            load(self._target, self._request.model, trial.config)
+            load_config(self._target, self._request.model, trial.config)
             self._serving = trial.name
 
     def _confirm(self, challenger: Trial) -> Confirmation | None:
@@ -180,18 +180,18 @@ class Search:
         request, present = self._request, self.trials[PRESENT]
         best = request.best(challenger.points) or nearest(challenger.points)
         theirs = request.best(present.points) or best
-        sides = [(challenger, best.demand), (present, theirs.demand)]
+        sides = [(challenger, best.load), (present, theirs.load)]
         # Half of the time: the turns together are longer than any other measurement.
         half = replace(self.long, window_s=self.long.window_s / 2)
         seen: dict[str, list[Point]] = {challenger.name: [], PRESENT: []}
         for turn in range(request.turns):
-            for trial, demand in sides[:: 1 if turn % 2 else -1]:
+            for trial, load in sides[:: 1 if turn % 2 else -1]:
                 words = f"turn {turn + 1} of {request.turns} against the present config: {trial.name}"
                 self._on_step(self._done + (1 - self._done) * turn / request.turns, words)
                 self._serve(trial)
                 with suppress(validity.Disturbed, validity.CountsDisagree):
                     seen[trial.name].append(
-                        sweep.measure(self._workload, demand, self._target, half, trial.name)
+                        sweep.measure(self._workload, load, self._target, half, trial.name)
                     )
         if min(map(len, seen.values())) < min(request.turns, _FEWEST_TURNS):
             return None

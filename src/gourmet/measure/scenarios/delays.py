@@ -18,7 +18,7 @@ from gourmet.measure.comparison import (
     times_the_throughput,
 )
 from gourmet.measure.results import Point
-from gourmet.measure.scenario import Arm, Claims, Points, Scenario, loads
+from gourmet.measure.scenario import Arm, Claims, Points, Scenario, in_flight
 from gourmet.repository.config_change import Change
 
 _COUNTS: Final = (24, 12, 4, 5)
@@ -43,7 +43,7 @@ def queue_delay(name: str, model: str) -> Scenario:
         Arm(
             arm_name(us),
             Change(instances=2, dynamic_batching=True, delay_us=us),
-            loads(model, *_ALONE_LEVELS),
+            in_flight(model, *_ALONE_LEVELS),
         )
         for us in _ALONE_US
     )
@@ -59,7 +59,7 @@ def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scen
 
     def delayed(model: str) -> tuple[Arm, ...]:
         return tuple(
-            Arm(f"{model} {arm_name(us)}", Change(instances=2), loads(model, _LEVEL), delay_us=us)
+            Arm(f"{model} {arm_name(us)}", Change(instances=2), in_flight(model, _LEVEL), delay_us=us)
             for us in _DELAYS_US
         )
 
@@ -71,7 +71,7 @@ def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scen
         f"and can batch nothing, and on {batched}, which can. Sixteen clients ask again as soon as they are "
         "answered."
     )
-    counts = tuple(Arm(_count(count), Change(instances=count), loads(lone, _LEVEL)) for count in _COUNTS)
+    counts = tuple(Arm(_count(count), Change(instances=count), in_flight(lone, _LEVEL)) for count in _COUNTS)
     claims: Claims = {
         "with more instances than cores, a few do as well as many": _few_do,
         **only_noise(chosen(lone), lone),

@@ -22,7 +22,7 @@ from gourmet.measure import without_server
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec, Point, Requirement, Statement, median_and_range
-from gourmet.measure.scenario import Arm, Points, Scenario, loads
+from gourmet.measure.scenario import Arm, Points, Scenario, in_flight
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
@@ -55,7 +55,7 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
     grpc = LoadSpec(onnx, protocol="grpc", shared_memory=True)
     alone = (LoadSpec(onnx), grpc)
     several = (
-        *loads(onnx, 2, 4, 8),
+        *in_flight(onnx, 2, 4, 8),
         LoadSpec(onnx, 4, protocol="grpc"),
         replace(grpc, level=4),
         replace(grpc, level=4, batch=4),
@@ -66,10 +66,10 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
     arms = (
         Arm(ONE, one, alone),
         Arm(ONNX, Change(engine=ONNX_RUNTIME), several),
-        Arm(DYNAMIC, dynamic, loads(onnx, 2, 8)),
-        Arm(OURS, None, loads(python, 1, 2, 8)),
-        Arm(LAB, None, loads(lab, 1, 2, 8)),
-        Arm(ALONE, Change(), loads(python, 1, 2, 8)),
+        Arm(DYNAMIC, dynamic, in_flight(onnx, 2, 8)),
+        Arm(OURS, None, in_flight(python, 1, 2, 8)),
+        Arm(LAB, None, in_flight(lab, 1, 2, 8)),
+        Arm(ALONE, Change(), in_flight(python, 1, 2, 8)),
     )
     return Scenario(
         name,
@@ -100,8 +100,8 @@ def _goals(
 ) -> list[Requirement]:
     """As far as every turn was measured: one in which a point was rejected has nothing to be held against."""
 
-    def whole(arm: str, demand: LoadSpec) -> list[Point]:
-        turns = points.turns(arm, demand)
+    def whole(arm: str, load: LoadSpec) -> list[Point]:
+        turns = points.turns(arm, load)
         return turns if len(turns) == len(points.beside) else []
 
     raw = [layouts[0] for layouts in points.beside]

@@ -25,7 +25,7 @@ from gourmet.measure.comparison import (
     times_the_throughput,
 )
 from gourmet.measure.results import LoadSpec, Point, Requirement
-from gourmet.measure.scenario import Arm, Points, Scenario, loads
+from gourmet.measure.scenario import Arm, Points, Scenario, in_flight
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Workload
 from gourmet.measure.validity import WrongAnswers
@@ -67,15 +67,15 @@ def scenario(
 ) -> Scenario:
     """`step` is what a client asks; the others take the examples of `system`, and `bls` asks `parts`."""
     alone, batching = Change(max_batch=_MAX_BATCH), Change(max_batch=_MAX_BATCH, dynamic_batching=True)
-    levels = loads(step, *_LEVELS)
+    levels = in_flight(step, *_LEVELS)
     arms = (
         Arm(PLAIN, alone, levels, stepped=system),
         *(Arm(_delayed(us), alone, levels, delay_us=us, stepped=system) for us in _DELAYS_US),
         Arm(TWO, Change(instances=2).over(batching), levels, delay_us=2000, stepped=system),
-        Arm(LOOP, alone, loads(step, _FEW, _MANY, through="loop"), stepped=system),
-        Arm(BLS, None, loads(bls, _FEW, _MANY)),
-        Arm(INSIDE, None, loads(inside, _FEW, _MANY)),
-        Arm(STREAMED, None, loads(streamed, _FEW, _MANY)),
+        Arm(LOOP, alone, in_flight(step, _FEW, _MANY, through="loop"), stepped=system),
+        Arm(BLS, None, in_flight(bls, _FEW, _MANY)),
+        Arm(INSIDE, None, in_flight(inside, _FEW, _MANY)),
+        Arm(STREAMED, None, in_flight(streamed, _FEW, _MANY)),
     )
     return Scenario(
         name,

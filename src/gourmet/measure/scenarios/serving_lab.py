@@ -17,7 +17,7 @@ from gourmet.measure.comparison import (
     times_the_latency,
     times_the_throughput,
 )
-from gourmet.measure.scenario import Arm, Claims, Points, Scenario, loads
+from gourmet.measure.scenario import Arm, Claims, Points, Scenario, in_flight
 from gourmet.repository.config_change import Change
 from gourmet.runtime.instances import available_cpus
 
@@ -44,13 +44,13 @@ def scenario(name: str, title: str, python: str, onnx: str) -> Scenario:
     alone, two, four = (Change(instances=count, threads=1) for count in (1, 2, 4))
     batching = Change(dynamic_batching=True, delay_us=100)
     arms = (
-        Arm(ONE, alone, loads(python, 1, 8, 16)),
-        Arm(BATCHES, alone, (*loads(python, 1, batch=4), *loads(python, 1, batch=16))),
-        Arm(DYNAMIC, batching.over(alone), loads(python, 8, 16)),
-        Arm(TWO, two, loads(python, 8, 16)),
-        Arm(FOUR, four, loads(python, 8, 16)),
-        Arm(ONNX, alone, loads(onnx, 1, 8, 16)),
-        Arm(SCALED, batching.over(two), loads(onnx, 8, 16)),
+        Arm(ONE, alone, in_flight(python, 1, 8, 16)),
+        Arm(BATCHES, alone, (*in_flight(python, 1, batch=4), *in_flight(python, 1, batch=16))),
+        Arm(DYNAMIC, batching.over(alone), in_flight(python, 8, 16)),
+        Arm(TWO, two, in_flight(python, 8, 16)),
+        Arm(FOUR, four, in_flight(python, 8, 16)),
+        Arm(ONNX, alone, in_flight(onnx, 1, 8, 16)),
+        Arm(SCALED, batching.over(two), in_flight(onnx, 8, 16)),
     )
     about = (
         f"{title} on this machine: the same examples answered by the Python model and by its ONNX export, "
@@ -76,7 +76,7 @@ def _more(ours: str, theirs: str) -> Callable[[Points], Found]:
 def _queue_grows(points: Points) -> Found:
     found = [points.get(ONE, level) for level in (1, 8, 16)]
     shares = [point.split_ms.queue / point.latency_ms.mean for point in found]
-    figures = over(found, lambda p: f"{p.split_ms.queue / p.latency_ms.mean:.0%}", lambda p: p.demand.at)
+    figures = over(found, lambda p: f"{p.split_ms.queue / p.latency_ms.mean:.0%}", lambda p: p.load.at)
     return shares[0] < shares[1] < shares[2] and shares[2] > 0.5, figures
 
 
@@ -112,9 +112,9 @@ def one_gpu(name: str, reference: Mapping[str, float]) -> Scenario:
     for model in reference:
         for count in _INSTANCES:
             arm = f"{model}, {count} instance{'s' if count > 1 else ''}"
-            alone, demands = Change(instances=count), loads(model, *_LEVELS)
-            arms.append(Arm(f"{arm}, one row at a time", alone, demands))
-            arms.append(Arm(f"{arm}, batches of up to 16", batching.over(alone), demands))
+            alone, loads = Change(instances=count), in_flight(model, *_LEVELS)
+            arms.append(Arm(f"{arm}, one row at a time", alone, loads))
+            arms.append(Arm(f"{arm}, batches of up to 16", batching.over(alone), loads))
 
     claims: Claims = {
         f"{model} answers more than the {rate:g} rows/s of the reference lab": (
@@ -127,12 +127,12 @@ def one_gpu(name: str, reference: Mapping[str, float]) -> Scenario:
 
 def _best_on_gpu(model: str, reference: float, points: Points) -> Found:
     """The best that the model does, against the reference, and what it took."""
-    found = [point for point in points.merged if point.demand.model == model]
+    found = [point for point in points.merged if point.load.model == model]
     if not found:
         raise NotMeasured
     best = max(found, key=lambda point: point.rows_per_s.value)
     figures = (
-        f"at best {best.rows_per_s:.4g} rows/s with {best.arm} at {best.demand}, "
+        f"at best {best.rows_per_s:.4g} rows/s with {best.arm} at {best.load}, "
         f"{best.executed_rows:.1f} rows per batch, p99 {best.latency_ms.p99:.1f} ms"
     )
     return above(best.rows_per_s, reference), figures
