@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,11 @@ import click
 
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
+from gourmet.commands.report_output import Stopped, give, page_path, report_options
 from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
 from gourmet.repository import DEFAULT
 from gourmet.systems import registry
-
-
-class Stopped(GourmetError):
-    """Ctrl-C before the end."""
-
-    exit_code = 130
 
 
 @click.command()
@@ -27,25 +21,33 @@ class Stopped(GourmetError):
 @click.option(
     "--data",
     type=PATH,
-    help="Of a classifier: what `gourmet train` reads, or a folder of pictures without labels.  "
+    help="Ask about these: what `gourmet train` reads, pictures without labels, or a file of texts.  "
     "[default: what its system brings along]",
 )
 @click.option(
     "--part",
-    help="Which part of labelled data; `all` for every one.  "
+    help="Ask about this part of labelled data; `all` for every one.  "
     "[default: test; all of a folder that holds nothing but pictures]",
 )
 @click.option("--limit", type=POSITIVE, help="Ask about so many examples only, from all over.")
 @click.option("--missing-classes", is_flag=True, help="The data may lack pictures of some classes.")
 @url_option()
-@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Requests at a time.")
-@click.option("--batch", type=POSITIVE, default=16, help="Pictures a request, at most.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=60, metavar="S")
+@click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Send so many requests at a time.")
+@click.option("--batch", type=POSITIVE, default=16, help="Send at most so many pictures in a request.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=60,
+    metavar="S",
+    help="Count a request as failed that has no answer after so many seconds.",
+)
 @click.option(
     "--eager",
     "weights",
     type=FOUND_FILE,
-    help="Weights to compare with. [default: those of the model's manifest, if they are in runs/]",
+    help="Compare with the network of these weights.  "
+    "[default: those of the model's manifest, if they are in runs/]",
 )
 @click.option(
     "--model-repository",
@@ -53,15 +55,12 @@ class Stopped(GourmetError):
     type=PATH,
     default=DEFAULT,
     show_default="triton/models",
-    help="Where the manifest lies.",
+    help="Find the model's manifest in this repository.",
 )
-@click.option("--min-top1", type=click.FloatRange(0, 1), help="Fail if fewer answers are right.")
-@click.option("--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead.")
 @click.option(
-    "--out",
-    type=PATH,
-    help="Draw them on a page: FILE.html, or a folder for MODEL.html.",
+    "--min-top1", type=click.FloatRange(0, 1), help="Fail if a smaller share of the answers is right."
 )
+@report_options
 def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
@@ -79,13 +78,11 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
     from gourmet.client.triton import Triton
-    from gourmet.runtime.files import write_whole
     from gourmet.serving import api_keys
     from gourmet.tasks import checking
     from gourmet.tasks.system_parts import SystemParts
 
-    if out and out.suffix not in ("", ".html"):
-        raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
+    page = page_path(out, model)
     options = checking.CheckOptions(model, **how)
     with Triton.at(options.url, keys=api_keys.headers_for(options.url)) as triton:
         info = triton.describe(model)
@@ -99,16 +96,4 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
             report = checking.check(triton, options, info, SystemParts(info.system, registry.piece), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
-    if json_to:
-        text = json.dumps(report.as_dict(), indent=2)
-        click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
-    if json_to != "-":
-        click.echo(report.summary())
-    if out:
-        path = out if out.suffix == ".html" else out / f"{model}.check.html"
-        write_whole(path, report.page())
-        click.echo(f"page in {path}", err=True)
-    if report.stopped:
-        raise Stopped(f"stopped after {report.progress()}")
-    if faults := report.faults():
-        raise GourmetError("\n       ".join(faults))
+    give(report, json_to, page)

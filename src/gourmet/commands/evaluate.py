@@ -18,7 +18,7 @@ from gourmet.systems import registry
 @click.argument("system", type=click.Choice(registry.names()))
 @trained_options
 @click.option("--limit", type=POSITIVE, help="Measure on so many examples of each part only.")
-@click.option("--device", default="cpu", help="cpu or cuda.")
+@click.option("--device", default="cpu", help="Compute on cpu or cuda.")
 @json_option
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
     """Measure SYSTEM's weights; the report and the calibration lie beside them."""

@@ -1,0 +1,60 @@
+"""Where the report of a check goes: a terminal, a JSON file, a page; and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gourmet.commands.values import PATH
+from gourmet.errors import GourmetError, UsageError
+
+if TYPE_CHECKING:  # which would import numpy for --help
+    from gourmet.tasks.checking import CheckReport
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Stopped(GourmetError):
+    """Ctrl-C before the end."""
+
+    exit_code = 130
+
+
+def report_options(command: Command) -> Command:
+    """Add --json and --out."""
+    page = click.option(
+        "--out", type=PATH, help="Draw them on a page: FILE.html, or a folder for MODEL.html."
+    )
+    numbers = click.option(
+        "--json", "json_to", metavar="FILE", help="Write the numbers as JSON; `-` prints them instead."
+    )
+    return numbers(page(command))
+
+
+def page_path(out: Path | None, model: str) -> Path | None:
+    """The file of --out."""
+    if out and out.suffix not in ("", ".html"):
+        raise UsageError(f"--out {out} is neither a folder nor a file that ends in .html")
+    return out / f"{model}.check.html" if out and not out.suffix else out
+
+
+def give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
+    """Raise Stopped where the check was, or GourmetError with its faults."""
+    from gourmet.runtime.files import write_whole
+
+    if json_to:
+        text = json.dumps(report.as_dict(), indent=2)
+        click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
+    if json_to != "-":
+        click.echo(report.summary())
+    if page:
+        write_whole(page, report.page())
+        click.echo(f"page in {page}", err=True)
+    if report.stopped:
+        raise Stopped(f"stopped after {report.progress()}")
+    if faults := report.faults():
+        raise GourmetError("\n       ".join(faults))
