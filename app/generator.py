@@ -1,4 +1,4 @@
-"""Asking for a text, whole or in pieces, by any model of any system that generates text."""
+"""Asking for an answer, whole or in pieces, by any model of any system that generates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,20 @@ import numpy as np
 from app.core.errors import BadRequest, InferenceFailed
 from app.triton.client import Deadline, Triton
 from app.triton.served_models import ServedModels
-from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, ModelInfo, Tensors
+from gourmet.contracts import (
+    BadAnswer,
+    BadModel,
+    ExampleKind,
+    GeneratedText,
+    Generation,
+    ModelInfo,
+    Options,
+    Tensors,
+)
 
 
 @dataclass(frozen=True)
-class TextModel:
+class ReadyModel:
     """A model that is ready, with the system that it belongs to."""
 
     system: Generation
@@ -27,9 +36,12 @@ class Generator:
         self, triton: Triton, systems: Mapping[str, Generation], configured: Mapping[str, str]
     ) -> None:
         self._triton = triton
+        self.example_kinds: frozenset[ExampleKind] = frozenset(
+            system.example_kind for system in systems.values()
+        )
         self._models = ServedModels(triton, systems, configured, lambda _, __: True)
 
-    def find(self, model: str, deadline: Deadline, system: str = "") -> TextModel:
+    def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
         """`model`, or the one that is configured for `system`, or for the only system there is."""
         configured = self._models.configured
         if not model and not system and len(configured) != 1:
@@ -39,13 +51,13 @@ class Generator:
                 else "this app has no system that generates text"
             )
         name = model or (configured[system] if system else next(iter(configured.values())))
-        return TextModel(*self._models.find(name, deadline, system))
+        return ReadyModel(*self._models.find(name, deadline, system))
 
     def pieces(
-        self, model: TextModel, text: str, options: Mapping[str, int], deadline: Deadline, request_id: str
+        self, model: ReadyModel, example: bytes, options: Options, deadline: Deadline, request_id: str
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
-        inputs = self._inputs(model, text, options)
+        inputs = self._inputs(model, example, options)
         if not model.info.decoupled:
             answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
             yield _generated(model, answer.outputs)
@@ -55,37 +67,39 @@ class Generator:
 
     def answers(
         self,
-        model: TextModel,
-        texts: Sequence[str],
-        options: Mapping[str, int],
+        model: ReadyModel,
+        examples: Sequence[bytes],
+        options: Options,
         deadline: Deadline,
         request_id: str,
     ) -> list[GeneratedText]:
         """As rows of one request, where the model answers whole; else one after another."""
         if model.info.decoupled:
             return [
-                joined([piece for piece in self.pieces(model, text, options, deadline, request_id) if piece])
-                for text in texts
+                joined(
+                    [piece for piece in self.pieces(model, example, options, deadline, request_id) if piece]
+                )
+                for example in examples
             ]
-        rows = [self._inputs(model, text, options) for text in texts]
+        rows = [self._inputs(model, example, options) for example in examples]
         together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
         return [
             _generated(model, {name: values[row : row + 1] for name, values in outputs.items()})
-            for row in range(len(texts))
+            for row in range(len(examples))
         ]
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """The model configured for `system`, if it answers; raise ServingError."""
         model = self.find("", deadline, system)
-        for _ in self.pieces(model, model.system.sample().decode(), {}, deadline, "readyz"):
+        for _ in self.pieces(model, model.system.sample(), {}, deadline, "readyz"):
             pass
         return model.info
 
     @staticmethod
-    def _inputs(model: TextModel, text: str, options: Mapping[str, int]) -> Tensors:
+    def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
         try:
-            return model.system.text_inputs(text, model.info, options)
+            return model.system.request_inputs(example, model.info, options)
         except ValueError as exc:
             raise BadRequest(str(exc)) from exc
         except BadModel as exc:
@@ -98,7 +112,7 @@ def joined(pieces: list[GeneratedText]) -> GeneratedText:
     return GeneratedText("".join(piece.text for piece in pieces), last.tokens, last.score)
 
 
-def _generated(model: TextModel, outputs: Tensors) -> GeneratedText:
+def _generated(model: ReadyModel, outputs: Tensors) -> GeneratedText:
     try:
         return model.system.generated(outputs, model.info)
     except BadAnswer as exc:

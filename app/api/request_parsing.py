@@ -56,7 +56,7 @@ def photos_and_model(request: Request, settings: Settings) -> tuple[list[Photo],
         raise TooManyPhotos(
             f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}"
         )
-    return [_checked(photo, settings) for photo in photos], request.args.get("model") or model
+    return [checked(photo, settings) for photo in photos], request.args.get("model") or model
 
 
 def _receive(request: Request, settings: Settings) -> bytes | tuple[list[Photo], str]:
@@ -95,7 +95,7 @@ def _json(request: Request, max_photos: int) -> bytes:
 
 def _from_json(body: bytes) -> tuple[list[Photo], str]:
     asked = from_json(Base64Photos, body, '{"images": ["<base64>", …]}')
-    return [_from_text(text) for text in asked.images], asked.model or ""
+    return [photo_of_base64(text) for text in asked.images], asked.model or ""
 
 
 def from_json(shape: type[S], body: bytes, expected: str) -> S:
@@ -110,7 +110,7 @@ def from_json(shape: type[S], body: bytes, expected: str) -> S:
         raise BadRequest(f"{place}: {said}; expected is {expected}") from None
 
 
-def _from_text(text: str) -> Photo:
+def photo_of_base64(text: str) -> Photo:
     encoded = text.encode()
     data = from_base64(encoded)
     if encoded and data is encoded:
@@ -119,7 +119,7 @@ def _from_text(text: str) -> Photo:
     return Photo(data)
 
 
-def _checked(photo: Photo, settings: Settings) -> Photo:
+def checked(photo: Photo, settings: Settings) -> Photo:
     observe_photo(photo.data)
     if len(photo.data) > settings.max_upload_bytes:
         return Photo(b"", photo.filename, photo_too_large(settings))

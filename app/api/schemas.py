@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -199,13 +199,20 @@ class Base64Photos(Schema):
     model: str | Maybe = None
 
 
-class TextRequest(Schema):
-    """A text to answer."""
+class GenerateRequest(Schema):
+    """A text or a picture to answer, whichever the model takes."""
 
-    text: str = Field(min_length=1, max_length=20_000)
+    text: str | Maybe = Field(default=None, min_length=1, max_length=20_000)
+    picture: str | Maybe = Field(default=None, min_length=1)
     stream: bool = False
     model: str | Maybe = None
-    options: dict[str, int] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
+    options: dict[str, int | str] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> GenerateRequest:
+        if (self.text is None) == (self.picture is None):
+            raise ValueError("send either text or picture")
+        return self
 
 
 class GenerationTimings(Schema):

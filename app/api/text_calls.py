@@ -19,9 +19,9 @@ from app.core.events import EVENTS, Parts, streamed
 from app.core.http import request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
-from app.generator import Generator, TextModel, joined
+from app.generator import Generator, ReadyModel, joined
 from app.triton.client import Deadline
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, Options
 
 ERRORS: Final = (400, 404, 408, 413, 500, 502, 503, 504)
 
@@ -35,32 +35,32 @@ def received(settings: Settings, most_bytes: int) -> bytes:
 
 
 def whole(
-    generator: Generator, model: TextModel, text: str, options: Mapping[str, int], deadline: Deadline
+    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
 ) -> schemas.Generated:
     started = _begun(model)
-    pieces = generator.pieces(model, text, options, deadline, request_id())
+    pieces = generator.pieces(model, example, options, deadline, request_id())
     return _generated(model, [piece for piece in pieces if piece], started, {})
 
 
 def several(
     generator: Generator,
-    model: TextModel,
-    texts: Sequence[str],
-    options: Mapping[str, int],
+    model: ReadyModel,
+    examples: Sequence[bytes],
+    options: Options,
     deadline: Deadline,
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
-    """The answers to these texts, which are asked together, and the time that all of it took."""
+    """The answers to these examples, which are asked together, and the time that all of it took."""
     started = _begun(model)
-    answers = generator.answers(model, texts, options, deadline, request_id())
+    answers = generator.answers(model, examples, options, deadline, request_id())
     return answers, _observed(model, sum(answer.tokens or 0 for answer in answers), started, {})
 
 
 def in_pieces(
-    generator: Generator, model: TextModel, text: str, options: Mapping[str, int], deadline: Deadline
+    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
 ) -> Response:
     """Server-sent events, each as soon as it is there."""
     started = _begun(model)
-    pieces = generator.pieces(model, text, options, deadline, request_id())
+    pieces = generator.pieces(model, example, options, deadline, request_id())
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_turn())
         held.callback(pieces.close)
@@ -69,12 +69,12 @@ def in_pieces(
         return streamed(_parts(model, itertools.chain(first, pieces), started), held.pop_all(), EVENTS)
 
 
-def _begun(model: TextModel) -> float:
+def _begun(model: ReadyModel) -> float:
     g.model = model.info.name
     return time.perf_counter()
 
 
-def _parts(model: TextModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
+def _parts(model: ReadyModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
     metrics: Metrics = current_app.extensions["metrics"]
     counted, name = metrics.of_system[model.system.name], model.info.name
     found: list[GeneratedText] = []
@@ -97,7 +97,7 @@ def _parts(model: TextModel, pieces: Iterator[GeneratedText | None], started: fl
 
 
 def _generated(
-    model: TextModel, pieces: list[GeneratedText], started: float, inner: Mapping[str, float]
+    model: ReadyModel, pieces: list[GeneratedText], started: float, inner: Mapping[str, float]
 ) -> schemas.Generated:
     answer = joined(pieces)
     return schemas.Generated(
@@ -111,7 +111,7 @@ def _generated(
 
 
 def _observed(
-    model: TextModel, tokens: int | None, started: float, inner: Mapping[str, float]
+    model: ReadyModel, tokens: int | None, started: float, inner: Mapping[str, float]
 ) -> schemas.GenerationTimings:
     timings = phases_ms({**inner, "triton": (time.perf_counter() - started) * 1000})
     metrics: Metrics = current_app.extensions["metrics"]

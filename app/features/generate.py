@@ -1,4 +1,4 @@
-"""POST /api/v1/generate: a text answered with a text, whole or piece by piece as it is made."""
+"""POST /api/v1/generate: a text or a picture answered with a text, whole or in pieces as they are made."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ from typing import Final
 
 from flask import Flask, Response, request
 
+from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
 from app.api.openapi import JSON, Operation, documented
 from app.api.photo_calls import unstored
-from app.api.request_parsing import from_json
+from app.api.request_parsing import checked, from_json, photo_of_base64
+from app.core.errors import BadRequest
 from app.core.events import EVENTS
 from app.core.http import marked
+from app.core.settings import Settings
 from app.features.feature import NavigationEntry, Services
+from app.generator import ReadyModel
 from app.triton.client import Deadline
+from gourmet.contracts import ExampleKind
 
-# Several times the longest text, whose characters may be written as \uXXXX.
-_MOST_BYTES: Final = 200_000
+# Several times the longest text, whose characters may be written as \\uXXXX.
+_MAX_TEXT_BYTES: Final = 200_000
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
-    if not any(system.task == "generation" for system in services.systems.values()):
+    kinds = generator.example_kinds
+    if not kinds:
         return ()
+    # base64 makes four bytes of three.
+    max_bytes = 4 * settings.max_upload_bytes // 3 + WRAPPING_BYTES if "picture" in kinds else _MAX_TEXT_BYTES
 
     @services.api.post("/generate")
     @marked(admitted=True)
@@ -32,26 +40,39 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             schemas.Generated,
             kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (schemas.Generated,)},
             errors=text_calls.ERRORS,
-            bodies={JSON: schemas.TextRequest},
+            bodies={JSON: schemas.GenerateRequest},
             query={
-                "model": "A model that is ready and answers texts; needed where there are several systems"
+                "model": "A model that is ready and generates texts; needed where there are several systems"
                 " of them"
             },
         )
     )
     def generate() -> Response:
-        """An answer to this text.
+        """An answer to this text or picture.
 
-        Send a text as JSON. With `stream`, the answer is server-sent events, each sent as soon as it is
-        there: `piece` events, and at the end `done` with the whole answer, or `error`. Who closes the
-        connection ends the work on it.
+        Send a text, or a picture in base64, as JSON. With `stream`, the answer is server-sent events, each
+        sent as soon as it is there: `piece` events, and at the end `done` with the whole answer, or `error`.
+        Closing the connection ends the work on it.
         """
-        body = text_calls.received(settings, _MOST_BYTES)
-        asked = from_json(schemas.TextRequest, body, '{"text": "…", "stream": false}')
+        body = text_calls.received(settings, max_bytes)
+        asked = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
         deadline = Deadline(settings.generate_deadline_s)
         model = generator.find(request.args.get("model") or asked.model or "", deadline)
+        example = _example(asked, model, settings)
         if asked.stream:
-            return text_calls.in_pieces(generator, model, asked.text, asked.options, deadline)
-        return unstored(text_calls.whole(generator, model, asked.text, asked.options, deadline))
+            return text_calls.in_pieces(generator, model, example, asked.options, deadline)
+        return unstored(text_calls.whole(generator, model, example, asked.options, deadline))
 
     return ()
+
+
+def _example(asked: schemas.GenerateRequest, model: ReadyModel, settings: Settings) -> bytes:
+    sent: ExampleKind = "picture" if asked.text is None else "text"
+    if sent != model.system.example_kind:
+        raise BadRequest(f"{model.info.name} answers a {model.system.example_kind}: send that, not a {sent}")
+    if asked.picture is None:
+        return (asked.text or "").encode()
+    photo = checked(photo_of_base64(asked.picture), settings)
+    if photo.fault:
+        raise photo.fault
+    return photo.data

@@ -21,7 +21,7 @@ from app.core.events import EVENTS
 from app.core.http import marked, request_id
 from app.core.messages import starting_with, t
 from app.features.feature import NavigationEntry, Services
-from app.generator import TextModel
+from app.generator import ReadyModel
 from app.triton.client import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
@@ -96,7 +96,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             **context,
         )
 
-    def streaming_model(name: str, deadline: Deadline) -> TextModel:
+    def streaming_model(name: str, deadline: Deadline) -> ReadyModel:
         """The model of that name, or the one that streams where the configured one does not."""
         model = generator.find(name, deadline, SYSTEM.name)
         if model.info.decoupled or name:
@@ -123,7 +123,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(why)
             deadline = Deadline(settings.generate_deadline_s)
             model = generator.find("", deadline, SYSTEM.name)
-            (answer,), _ = text_calls.several(generator, model, [text], {}, deadline)
+            (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             told = for_visitor(exc)
             return shown(text=text, problem=str(told)), told.status
@@ -157,9 +157,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         deadline = Deadline(settings.generate_deadline_s)
         if asked.stream:
             model = streaming_model(asked.model or "", deadline)
-            return text_calls.in_pieces(generator, model, texts[0], asked.options, deadline)
+            return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
         model = generator.find(asked.model or "", deadline, SYSTEM.name)
-        answers, timings = text_calls.several(generator, model, texts, asked.options, deadline)
+        answers, timings = text_calls.several(
+            generator, model, [text.encode() for text in texts], asked.options, deadline
+        )
         told = [_told(text, answer) for text, answer in zip(texts, answers, strict=True)]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
         return unstored(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,10 @@ from gourmet.errors import GourmetError
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 Task = Literal["classification", "generation"]
+ExampleKind = Literal["text", "picture"]
+# What a client may ask for beside its example, by the name of an input in lower case.
+Options = Mapping[str, int | str]
+NO_OPTIONS: Final[Options] = MappingProxyType({})
 
 # Parameters of a model's config.pbtxt that tell whose model it is and how to read it.
 SYSTEM_PARAMETER: Final = "system"
@@ -206,10 +211,13 @@ class GeneratedText:
 
 @runtime_checkable
 class Generation(System, Protocol):
-    """A system whose models answer a text with a text."""
+    """A system whose models answer an example, a text or a picture, with a text."""
 
-    def text_inputs(self, text: str, model: ModelInfo, options: Mapping[str, int]) -> Tensors:
-        """One request; raise ValueError for an option that `model` does not take."""
+    @property
+    def example_kind(self) -> ExampleKind: ...
+
+    def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
+        """One row; raise ValueError for an example or an option that `model` does not take."""
 
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
         """The whole answer, or one piece of a streamed one; raise BadAnswer."""

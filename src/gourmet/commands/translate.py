@@ -45,7 +45,7 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
 
     def inputs(place: int) -> Tensors:
         try:
-            return system.text_inputs(lines[place], info, options)
+            return system.request_inputs(lines[place].encode(), info, options)
         except ValueError as exc:
             raise UsageError(f"{'text' if texts else 'line'} {place + 1}: {exc}") from exc
 
@@ -80,7 +80,8 @@ def _decoded(number: int, line: bytes) -> str:
 
 def _system() -> Generation:
     """The only one whose models answer a text with a text."""
-    found = [each for each in registry.load_all().values() if isinstance(each, Generation)]
+    systems = registry.load_all().values()
+    found = [each for each in systems if isinstance(each, Generation) and each.example_kind == "text"]
     if len(found) != 1:
         raise UsageError(f"there are {len(found)} systems that answer texts; one is needed")
     return found[0]

@@ -35,7 +35,7 @@ def ask_together(url: str, model: str, texts: Sequence[str]) -> list[GeneratedTe
     with triton(url, _TIMEOUT_S) as client:
         info = describe_model(client, model)
         system = registry.generation(info.system)
-        inputs = [system.text_inputs(text, info, {}) for text in texts]
+        inputs = [system.request_inputs(text.encode(), info) for text in texts]
         outputs = infer(
             client, model, {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
         )
@@ -52,7 +52,7 @@ def pieces(url: str, model: str, text: str) -> list[tuple[float, str]]:
     began = time.perf_counter()
     return [
         (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
-        for outputs in generate.stream(url, info, system.text_inputs(text, info, {}), _TIMEOUT_S)
+        for outputs in generate.stream(url, info, system.request_inputs(text.encode(), info), _TIMEOUT_S)
     ]
 
 

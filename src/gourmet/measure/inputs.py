@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
-from gourmet.contracts import Array, Classification, ModelInfo, System, TensorSpec
+from gourmet.contracts import Array, Classification, Generation, ModelInfo, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.systems import registry
 
-# The files of a folder of examples, by the task of the system that takes them.
-_SUFFIXES: Final = {"classification": {".jpg", ".jpeg", ".png", ".webp"}, "generation": {".txt"}}
+# The files of a folder of examples, by what these are.
+_SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".txt"}}
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class InputRows:
     @property
     def pictures(self) -> tuple[bytes, ...]:
         """The examples, where they are pictures."""
-        known = self.info.system and isinstance(registry.load(self.info.system), Classification)
-        return self.examples if known else ()
+        system = registry.load(self.info.system) if self.info.system else None
+        texts = isinstance(system, Generation) and system.example_kind == "text"
+        return self.examples if system and not texts else ()
 
     def tensor(self, given: TensorSpec, which: Sequence[int]) -> Array:
         values = self.values[given.name]
@@ -120,7 +121,7 @@ def one_row(tensor: Array, given: TensorSpec) -> Array:
 
 
 def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], str]:
-    suffixes = _SUFFIXES[system.task]
+    suffixes = _SUFFIXES[system.example_kind if isinstance(system, Generation) else "picture"]
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in suffixes)
     if not files:
         raise UsageError(f"--data {folder} cannot be used: it has no files of {', '.join(sorted(suffixes))}")

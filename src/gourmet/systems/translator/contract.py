@@ -7,14 +7,25 @@ inputs and outputs have the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from gourmet.contracts import Array, BadAnswer, BadModel, GeneratedText, ModelInfo, Task, Tensors
+from gourmet.contracts import (
+    NO_OPTIONS,
+    Array,
+    BadAnswer,
+    BadModel,
+    ExampleKind,
+    GeneratedText,
+    ModelInfo,
+    Options,
+    Task,
+    Tensors,
+)
 
 TEXT: Final = "TEXT"
 MAX_TOKENS: Final = "MAX_TOKENS"
@@ -87,6 +98,7 @@ class Translator:
     model_variable: str = "TRANSLATOR_MODEL_NAME"
     default_model: str = "translator"
     metrics_prefix: str = "translator"
+    example_kind: ExampleKind = "text"
 
     def sample(self) -> bytes:
         return _SAMPLE.encode()
@@ -98,33 +110,29 @@ class Translator:
         order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
         return [known[place].encode() for place in order[:count]]
 
-    def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
-        return self.text_inputs(example.decode(), model, {})
-
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
         answer = self.generated(outputs, model).text
         if not _LETTERS.search(answer):
             raise BadAnswer(f"{model.name!r} answered {_SAMPLE!r} with {answer!r}, which has no word in it")
         return f"«{_SAMPLE}» → {answer}"
 
-    def text_inputs(self, text: str, model: ModelInfo, options: Mapping[str, int]) -> Tensors:
+    def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
                 f"{model.name!r} has no input {TEXT}, as translators have: set {self.model_variable} to one"
             )
-        if why := problem(text):
-            raise ValueError(why)
+        text = text_of(example)
         known = {name: bounds for name, bounds in OPTIONS.items() if name.upper() in takes}
         rows = (1,) if model.max_batch_size else ()
         inputs: dict[str, Array] = {TEXT: np.full((*rows, 1), text.encode(), np.object_)}
         for name, value in options.items():
             if name not in known:
                 there = " and ".join(known) or "none"
-                raise ValueError(f"{name!r} is not an option of {model.name}; there is {there}")
+                raise ValueError(f"{name!r} is not an option of {model.name}; it takes {there}")
             least, most, _ = known[name]
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value}; it has to be from {least} to {most}")
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{name} is {value!r}; it has to be a number from {least} to {most}")
             inputs[name.upper()] = np.full((*rows, 1), value, np.int32)
         return inputs
 

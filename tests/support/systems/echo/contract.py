@@ -5,13 +5,24 @@ No line of the app or of the engines names it. What works for it works for any s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from gourmet.contracts import Array, BadAnswer, BadModel, GeneratedText, ModelInfo, Task, Tensors
+from gourmet.contracts import (
+    NO_OPTIONS,
+    Array,
+    BadAnswer,
+    BadModel,
+    ExampleKind,
+    GeneratedText,
+    ModelInfo,
+    Options,
+    Task,
+    Tensors,
+)
 
 MAX_TOKENS: Final = 1000
 WORDS: Final = ("bread", "egg", "meat", "rice", "soup", "чай", "noodles")
@@ -27,6 +38,7 @@ class Echo:
     model_variable: str = "ECHO_MODEL_NAME"
     default_model: str = "echo"
     metrics_prefix: str = "echo"
+    example_kind: ExampleKind = "text"
 
     def sample(self) -> bytes:
         return b"one two three"
@@ -35,9 +47,6 @@ class Echo:
         random = np.random.default_rng(seed)
         return [" ".join(random.choice(WORDS, random.integers(1, 12))).encode() for _ in range(count)]
 
-    def request_inputs(self, example: bytes, model: ModelInfo) -> Tensors:
-        return self.text_inputs(example.decode(), model, {})
-
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
         sample = self.sample().decode()
         answer = self.generated(outputs, model).text
@@ -45,18 +54,18 @@ class Echo:
             raise BadAnswer(f"{model.name!r} answered {sample!r} with {answer!r}")
         return f"«{sample}» → {answer}"
 
-    def text_inputs(self, text: str, model: ModelInfo, options: Mapping[str, int]) -> Tensors:
+    def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
         if "text" not in {spec.name for spec in model.inputs}:
             raise BadModel(
                 f"{model.name!r} has no input 'text', as echo models have: set {self.model_variable} to one"
             )
         if unknown := options.keys() - {"max_tokens"}:
             raise ValueError(f"{min(unknown)!r} is not an option of {model.name}; there is max_tokens")
-        tokens = options.get("max_tokens", MAX_TOKENS)
+        tokens = int(options.get("max_tokens", MAX_TOKENS))
         if not 1 <= tokens <= MAX_TOKENS:
             raise ValueError(f"max_tokens is {tokens}; it has to be from 1 to {MAX_TOKENS}")
         return {
-            "text": np.array([text.encode()], np.object_),
+            "text": np.array([example], np.object_),
             "max_tokens": np.array([tokens], np.int32),
         }
 
