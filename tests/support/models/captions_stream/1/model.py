@@ -1,0 +1,8 @@
+"""Pictures in, words out: the model of every system that generates."""
+
+from gourmet.runtime.decoding.triton_model import GenerationModel
+from gourmet.systems import registry
+
+
+class TritonPythonModel(GenerationModel):
+    part_of_system = staticmethod(registry.piece)

@@ -1,0 +1,101 @@
+"""The captions as their served models open them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from gourmet.systems.captions.contract import GRID, LIMITS, PROMPT, WORDS, limited, words_of
+
+from gourmet.contracts import GeneratedText
+from gourmet.pictures.decode import from_base64, square_pixels
+from gourmet.runtime.decoding.answers import Parts
+from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Likeliest, Run, onnx_graph
+from gourmet.runtime.decoding.rows import Row
+
+# A test may slow the steps down, so that it sees pieces arrive one by one.
+PAUSE_VARIABLE: Final = "CAPTIONS_PAUSE_S"
+
+
+class CaptionEngine(DecoderGraph):
+    """Fulfils gourmet.runtime.decoding.engine.Engine; sources are the files of pictures."""
+
+    places = GRID * GRID
+
+    def __init__(self, vision: Run, decoder: Run) -> None:
+        super().__init__(decoder)
+        self._vision = vision
+        self._pause_s = float(os.environ.get(PAUSE_VARIABLE, "0"))
+
+    def encode(self, sources: Sequence[bytes]) -> Sequence[Floats]:
+        squares = np.stack([square_pixels(from_base64(data), GRID) for data in sources])
+        pixels = squares.reshape(len(sources), self.places, 3).astype(np.float32) / 255
+        (memory,) = self._vision(["memory"], {"pixels": pixels})
+        return list(memory)
+
+    def step(self, *given: Any) -> Likeliest:
+        time.sleep(self._pause_s)
+        return super().step(*given)
+
+
+class Words:
+    """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
+
+    start, end = 0, 1
+
+    def encode(self, text: str) -> list[int]:
+        return [WORDS.index(word) for word in words_of(text).split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(WORDS[token] for token in tokens)
+
+    def begins_word(self, token: int) -> bool:
+        return True
+
+
+class CaptionNetwork:
+    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork."""
+
+    out_of_time = "the picture was not described in time"
+
+    def __init__(self, engine: CaptionEngine) -> None:
+        self.engine, self.vocabulary = engine, Words()
+
+    def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
+        images = inputs["IMAGE"]
+        prompts = inputs.get("PROMPT") or [PROMPT.encode()] * len(images)
+        limits = inputs.get("MAX_TOKENS") or [LIMITS["max_tokens"][1]] * len(images)
+        beams = inputs.get("BEAMS") or [1] * len(images)
+        return [
+            [
+                Row(
+                    image,
+                    limited("max_tokens", most),
+                    prefix=self.vocabulary.encode(prompt.decode()),
+                    prefix_is_answer=True,
+                    beams=limited("beams", width),
+                )
+            ]
+            for image, prompt, most, width in zip(images, prompts, limits, beams, strict=True)
+        ]
+
+    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
+        return {
+            "CAPTION": answer.text,
+            "TOKENS": np.int32(answer.tokens or 0),
+            "SCORE": np.float32(answer.score or 0.0),
+        }
+
+
+class CaptionServing:
+    """Fulfils gourmet.runtime.decoding.answers.GenerationServing."""
+
+    def open(self, files: Mapping[str, bytes], threads: int) -> CaptionNetwork:
+        vision, decoder = (onnx_graph(files[name], threads) for name in ("vision.onnx", "decoder.onnx"))
+        return CaptionNetwork(CaptionEngine(vision, decoder))
+
+
+SERVING: Final = CaptionServing()
