@@ -8,11 +8,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from generation.command import generation  # noqa: E402 - the path comes first
-from gourmet.errors import GourmetError  # noqa: E402
+from harness.main import main  # noqa: E402
 
 if __name__ == "__main__":
-    try:
-        generation()
-    except GourmetError as exc:
-        print(f"Error: {exc}", file=sys.stderr)  # noqa: T201
-        sys.exit(exc.exit_code)
+    main(generation)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -12,18 +12,16 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND, FOUND_FILE, FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import HEADINGS
 from gourmet.measure.task import MeasureOptions
-from gourmet.reports import machine
 from gourmet.tasks.generation.packages import needed
 
+_weights = click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
+_data = click.option(
+    "--data", type=FOUND, help="Sentences with a test part.  [default: those the weights were trained on]"
+)
 _write = click.option(
     "--write",
     type=FOUND_FOLDER,
     help="Folder with generation.md, whose part of this command is rewritten, such as docs.",
-)
-
-
-_data = click.option(
-    "--data", type=FOUND, help="Sentences with a test part.  [default: those the weights were trained on]"
 )
 
 
@@ -33,34 +31,34 @@ def generation() -> None:
 
 
 @generation.command()
-@click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
+@_weights
 @_data
-@click.option("--limit", default=500, type=POSITIVE, help="How many sentences.", show_default=True)
+@click.option("--limit", default=500, type=POSITIVE, help="Number of sentences.", show_default=True)
 @_write
 def engines(weights: Path, data: Path | None, limit: int, write: Path | None) -> None:
     """ONNX Runtime, OpenVINO and CTranslate2, in fp32 and int8, on one thread and on all.
 
-    Each translates the same sentences greedily, alone and sixteen at a time; its words are held against
+    Each translates the same sentences greedily, alone and sixteen at a time; its words are compared with
     those of transformers' generate, which has to be all of them in fp32, and 99 % in int8.
     """
     with needed("engines.txt"):
-        from generation import engine_report
+        from generation import engine_page
         from generation.engines import measure
     from gourmet.training.run import data_of
 
     with bar("engines") as tick:
         run = measure(weights, data or data_of(weights), limit, tick)
-    table(engine_report.HEADINGS, engine_report.rows(run))
-    click.echo(engine_report.verdict(run))
+    table(engine_page.HEADINGS, engine_page.rows(run))
+    click.echo(engine_page.verdict(run))
     if write:
-        click.echo(f"wrote {engine_report.write(run, machine.about(), write, date.today().isoformat())}")
+        click.echo(f"wrote {engine_page.write(run, write)}")
 
 
 @generation.command()
-@click.option("--weights", type=FOUND_FILE, default=Path("runs/translator/best.safetensors"))
+@_weights
 @_data
-@click.option("--sentences", default=200, type=POSITIVE, help="At most.", show_default=True)
-@click.option("--turns", default=3, type=POSITIVE, help="How often all is run.", show_default=True)
+@click.option("--sentences", "count", default=200, type=POSITIVE, help="Number at most.", show_default=True)
+@click.option("--turns", default=3, type=POSITIVE, help="How often all is measured.", show_default=True)
 @click.option("--window", "window_s", default=4.0, show_default=True, type=click.FloatRange(0.2, 60))
 @click.option("--warm-up", "warm_up_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 60))
 @click.option(
@@ -68,13 +66,13 @@ def engines(weights: Path, data: Path | None, limit: int, write: Path | None) ->
     type=FOLDER,
     default=Path("runs/generation"),
     show_default=True,
-    help="What was measured: a run that was stopped goes on from there.",
+    help="Folder of what was measured; a run that was stopped resumes from it.",
 )
 @_write
 def compare(
     weights: Path,
     data: Path | None,
-    sentences: int,
+    count: int,
     turns: int,
     window_s: float,
     warm_up_s: float,
@@ -87,16 +85,33 @@ def compare(
     which have to be of --weights. Every answer is checked. All in its default takes about ten minutes.
     """
     with needed("engines.txt"):
-        from generation import compare_report
-        from generation.compare import Plan, measure
+        from generation import page, served, without_triton
+        from generation.sentences import Sentences, fitting
+        from gourmet.systems.translator.network import load
+    from gourmet.runtime.manifest import sha256
     from gourmet.training.run import data_of
+    from harness import environment
+    from harness.run import run
 
-    effort = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
-    plan = Plan(weights, data or data_of(weights), sentences, turns, effort, out)
-    with bar("compare") as tick:
-        side = measure(plan, tick)
-    table(compare_report.TABLE, [row.cells() for row in compare_report.rows(side)])
-    table(HEADINGS, [goal.as_row() for goal in compare_report.goals(side)])
+    read = data or data_of(weights)
+    plan = {"weights": sha256(weights), "data": read, "sentences": count, "window": [warm_up_s, window_s]}
+    requirements = Path(__file__).with_name("requirements.txt")
+    with bar("compare") as tick, TemporaryDirectory(prefix="gourmet-generation-") as folder:
+        tick(0.0, "the network's own answers")
+        checkpoint = load(weights)
+        options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
+        sentences = Sentences(checkpoint, fitting(read, checkpoint, count), options, Path(folder))
+        others = without_triton.contenders(
+            sentences, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
+        )
+        outcome = run([served.contender(sentences), *others], turns, tick, out, plan)
+        comparison = page.SentenceComparison(
+            outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s
+        )
+    for words, why in outcome.left_out.items():
+        click.echo(f"left out: {words}: {why}", err=True)
+    table(page.TABLE, [page.cells(row) for row in comparison.rows])
+    table(HEADINGS, [goal.as_row() for goal in page.goals(comparison)])
     if write:
-        for path in compare_report.write(side, machine.about(), write, date.today().isoformat()):
+        for path in page.write(comparison, write):
             click.echo(f"wrote {path}")

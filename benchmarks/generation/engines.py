@@ -36,7 +36,7 @@ Answer = Callable[[Numbers, int], list[list[int]]]
 
 
 @dataclass(frozen=True)
-class Contender:
+class EngineForm:
     """An engine with the network in one form, and what it is called."""
 
     engine: str
@@ -93,8 +93,8 @@ def measure(weights: Path, data: Path, limit: int, tick: Tick) -> EngineRun:
     return EngineRun(results, len(texts), tokens, f"{weights.name}, epoch {checkpoint.about.get('epoch')}")
 
 
-def _measured(contender: Contender, threads: int, sources: Numbers, wanted: Numbers) -> EngineResult:
-    answer = contender.open(threads)
+def _measured(form: EngineForm, threads: int, sources: Numbers, wanted: Numbers) -> EngineResult:
+    answer = form.open(threads)
     answer(sources[:_WARM_UP], TOGETHER)
     began = time.perf_counter()
     found = answer(sources, TOGETHER)
@@ -104,10 +104,10 @@ def _measured(contender: Contender, threads: int, sources: Numbers, wanted: Numb
     alone = [answer([source], 1)[0] for source in some]
     alone_s = time.perf_counter() - began
     return EngineResult(
-        contender.engine,
-        contender.form,
+        form.engine,
+        form.form,
         threads,
-        contender.mebibytes,
+        form.mebibytes,
         len(some) / alone_s,
         len(sources) / together_s,
         _share(found, wanted),
@@ -119,7 +119,7 @@ def _share(found: Numbers, wanted: Numbers) -> float:
     return sum(a == b for a, b in zip(found, wanted, strict=True)) / len(wanted)
 
 
-def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[Contender]:
+def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[EngineForm]:
     network = checkpoint.network
     for form in WANTED:
         onnx, openvino = folder / f"onnx-{form}", folder / f"openvino-{form}"
@@ -130,8 +130,8 @@ def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[Contender]:
             graph.write(network, openvino / name, quantized=False)
             if form == "int8":
                 openvino_engine.compress(openvino / name, openvino / name)
-        yield Contender("ONNX Runtime", form, partial(_looped, checkpoint, _onnx, onnx), _mebibytes(onnx))
-        yield Contender(
+        yield EngineForm("ONNX Runtime", form, partial(_looped, checkpoint, _onnx, onnx), _mebibytes(onnx))
+        yield EngineForm(
             "OpenVINO",
             form,
             partial(_looped, checkpoint, openvino_engine.open_engine, openvino),
@@ -139,8 +139,8 @@ def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[Contender]:
         )
         theirs = folder / f"ctranslate2-{form}"
         ctranslate2_model.convert(checkpoint, theirs, {"fp32": "float32", "int8": "int8"}[form])
-        yield Contender("CTranslate2", form, partial(_ctranslate2, checkpoint, theirs), _mebibytes(theirs))
-    yield Contender("transformers", "fp32", partial(_eager, checkpoint), _mebibytes(checkpoint.folder))
+        yield EngineForm("CTranslate2", form, partial(_ctranslate2, checkpoint, theirs), _mebibytes(theirs))
+    yield EngineForm("transformers", "fp32", partial(_eager, checkpoint), _mebibytes(checkpoint.folder))
 
 
 def _mebibytes(folder: Path) -> float:

@@ -3,118 +3,107 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from generation.windows import Key, SentenceWindow, foreign
+from generation.sentences import Sentences
 from gourmet import repository
 from gourmet.measure import sweep
 from gourmet.measure.async_client import Load, checked_traffic
-from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.scenarios.own_server import own_server
-from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
+from gourmet.measure.task import Addresses, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.client import booked, statistics_now
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
-from peers.processes import CpuUsed, spent
+from harness.load import BenchLoad, BenchWindow, CpuUsed
+from harness.run import Contender, Measure
 
-STEP: Final = "onnx-model"
 INSIDE: Final = "translator"
 # What `translator_bls` asks.
 _PARTS: Final = ("translator_encoder", "translator_decoder")
 
-
-@dataclass(frozen=True)
-class ServedArm:
-    """A way to the translation of a sentence, and what its clients ask."""
-
-    name: str
-    demand: LoadSpec
-    levels: tuple[int, ...]
-
-
-LOOP: Final = ServedArm("loop in the client", LoadSpec(STEP, through="loop"), (1, 8))
-BLS: Final = ServedArm("loop in BLS", LoadSpec("translator_bls"), (1, 8))
-IN_PROCESS: Final = ServedArm("loop in process", LoadSpec(INSIDE), (1, 8))
-STREAMED: Final = ServedArm("loop in process, streamed", LoadSpec("translator_stream"), (1,))
-ARMS: Final = (LOOP, BLS, IN_PROCESS, STREAMED)
-# Every fourth sentence is a long one; whether those that come later join between two steps.
-JOINING: Final = ("short ones beside long ones, joining", "")
-NOT_JOINING: Final = ("short ones beside long ones, not joining", "off")
-MIXED: Final = (JOINING, NOT_JOINING)
+LOOP: Final = "loop in the client"
+BLS: Final = "loop in BLS"
+IN_PROCESS: Final = "loop in process"
+STREAMED: Final = "loop in process, streamed"
+JOINING: Final = "short ones beside long ones, joining"
+NOT_JOINING: Final = "short ones beside long ones, not joining"
 MIXED_LEVEL: Final = 8
+FIRST_PIECE_MS: Final = "first piece ms"
+
+_ASKED: Final = {
+    LOOP: LoadSpec("onnx-model", through="loop"),
+    BLS: LoadSpec("translator_bls"),
+    IN_PROCESS: LoadSpec(INSIDE),
+    STREAMED: LoadSpec("translator_stream"),
+}
+# Every fourth sentence is a long one; whether those that come later join between two steps.
+_CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Folders of files with a sentence each: usual ones, and short ones with a long one now and then."""
+def contender(sentences: Sentences) -> Contender:
+    loads = [BenchLoad(arm, "sentences", level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
+    loads += [BenchLoad(STREAMED, "sentences", 1)]
+    loads += [BenchLoad(arm, "sentences", MIXED_LEVEL) for arm in _CONTINUOUS]
 
-    usual: Path
-    mixed: Path
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        with own_server((repository.DEFAULT,), [*(each.model for each in _ASKED.values()), *_PARTS]) as at:
+            server = _Server(at, sentences)
+            yield lambda load: (server.mixed if load.arm in _CONTINUOUS else server.window)(load)
 
-    @staticmethod
-    def source(folder: Path) -> DataSource:
-        return DataSource(len(list(folder.iterdir())), folder=folder)
-
-
-@contextmanager
-def serving(sentences: Sentences, effort: MeasureOptions) -> Iterator[ServedBench]:
-    with own_server((repository.DEFAULT,), [*(arm.demand.model for arm in ARMS), *_PARTS]) as addresses:
-        yield ServedBench(addresses, sentences, effort)
+    return Contender("Triton", loads, start)
 
 
-class ServedBench:
+class _Server:
     """A server that runs, and what each of its models answers every sentence alone."""
 
-    def __init__(self, addresses: Addresses, sentences: Sentences, effort: MeasureOptions) -> None:
-        self._addresses, self._sentences, self._effort = addresses, sentences, effort
+    def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
+        self._addresses, self._sentences, self._options = addresses, sentences, sentences.options
         self._workloads: dict[str, Workload] = {}
+        self._agreement: dict[str, dict[str, float]] = {}
 
-    def answers(self, arm: ServedArm) -> list[str]:
-        """What it says to every sentence when nothing else is asked."""
-        expected = self._workload(arm).answers.expected
-        return [answer[TRANSLATION].ravel()[0].decode() for answer in expected]
-
-    def window(self, arm: ServedArm, key: Key) -> SentenceWindow:
+    def window(self, load: BenchLoad) -> BenchWindow:
         """Every answer checked, and every request counted."""
-        workload, demand = self._workload(arm), replace(arm.demand, level=key.level)
+        workload, demand = self._workload(load.arm), replace(_ASKED[load.arm], level=load.level)
         url = self._addresses.url
         looks: list[CpuUsed] = []
         before = {model: statistics_now(url, model) for model in _PARTS}
         traffic, _ = checked_traffic(
-            workload, demand, self._addresses, self._effort, lambda: looks.append(spent({}, os.getpid()))
+            workload, demand, self._addresses, self._options, lambda: looks.append(CpuUsed.now())
         )
-        inner = sum(booked(url, m, before[m], lambda _: True).requests for m in _PARTS)
+        inner = sum(booked(url, model, before[model], lambda _: True).requests for model in _PARTS)
         answers = len(traffic.times)
         figures = {
             "requests": traffic.requests_sent / answers,
             "requests inside": inner / answers,
             "bytes": traffic.transferred / answers,
+            **self._agreement[load.arm],
         }
         if any(traffic.pieces):
             due, _, done = traffic.arrays()
             first = np.array([moments[0] for moments in traffic.pieces]) - due
-            figures["first piece ms"] = 1000 * float(np.median(first[traffic.holds(done)]))
-        return _window(key, traffic, looks, np.ones(answers, bool), figures)
+            figures[FIRST_PIECE_MS] = 1000 * float(np.median(first[traffic.holds(done)]))
+        return _window(load, traffic, looks, np.ones(answers, bool), figures)
 
-    def mixed(self, continuous: str, key: Key) -> SentenceWindow:
-        """Of the short ones alone, with the model's parameter as it is given."""
+    def mixed(self, load: BenchLoad) -> BenchWindow:
+        """Of the short ones alone, with the model's parameter as the arm has it."""
         with restored(self._addresses, [INSIDE]) as running:
             config = running[INSIDE]
-            parameters = {**config["parameters"], CONTINUOUS_PARAMETER: {"string_value": continuous}}
-            load_config(self._addresses, INSIDE, {**config, "parameters": parameters})
-            workload, demand = self._mixed_workload, LoadSpec(INSIDE, key.level)
+            continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
+            load_config(
+                self._addresses, INSIDE, {**config, "parameters": {**config["parameters"], **continuous}}
+            )
+            workload, demand = self._mixed_workload, LoadSpec(INSIDE, load.level)
             wire = wire_for(self._addresses, demand, workload.rows)
             looks: list[CpuUsed] = []
             answered: list[int] = []
@@ -123,41 +112,49 @@ class ServedBench:
                 workload.answers.check(wire, request, reply)
                 answered.append(request.rows[0])
 
-            asked = itertools.cycle([wire.request((row,)) for row in range(len(workload.rows))])
             traffic = Load(
                 wire,
-                asked,
+                itertools.cycle([wire.request((row,)) for row in range(len(workload.rows))]),
                 demand,
                 check,
-                self._effort.warm_up_s,
-                self._effort.measure_s,
-                lambda: looks.append(spent({}, os.getpid())),
+                self._options.warm_up_s,
+                self._options.measure_s,
+                lambda: looks.append(CpuUsed.now()),
             ).run()
         longest = max(map(len, workload.rows.examples))
         short = np.array([2 * len(workload.rows.examples[row]) < longest for row in answered])
-        return _window(key, traffic, looks, short, {})
+        return _window(load, traffic, looks, short, {})
 
-    def _workload(self, arm: ServedArm) -> Workload:
-        if arm.name not in self._workloads:
-            through = arm.demand.through
-            self._workloads[arm.name] = sweep.prepare(
-                arm.demand.model,
+    def _workload(self, arm: str) -> Workload:
+        if arm not in self._workloads:
+            asked = _ASKED[arm]
+            workload = sweep.prepare(
+                asked.model,
                 self._addresses,
-                Sentences.source(self._sentences.usual),
-                through=through,
-                stepped=SYSTEM.name if through == "loop" else "",
+                self._sentences.usual,
+                through=asked.through,
+                stepped=SYSTEM.name if asked.through == "loop" else "",
             )
-        return self._workloads[arm.name]
+            said = [answer[TRANSLATION].ravel()[0].decode() for answer in workload.answers.expected]
+            self._agreement[arm] = self._sentences.agreement(arm, said)
+            self._workloads[arm] = workload
+        return self._workloads[arm]
 
     @cached_property
     def _mixed_workload(self) -> Workload:
-        return sweep.prepare(INSIDE, self._addresses, Sentences.source(self._sentences.mixed))
+        return sweep.prepare(INSIDE, self._addresses, self._sentences.mixed)
 
 
 def _window(
-    key: Key, traffic: Load, looks: list[CpuUsed], which: npt.NDArray[np.bool_], figures: dict[str, float]
-) -> SentenceWindow:
+    load: BenchLoad,
+    traffic: Load,
+    looks: list[CpuUsed],
+    which: npt.NDArray[np.bool_],
+    figures: dict[str, float],
+) -> BenchWindow:
     due, _, done = traffic.arrays()
-    ours = traffic.holds(done) & which
+    took_ms = 1000 * (done - due)[traffic.holds(done) & which]
     seconds = traffic.ended - traffic.began
-    return SentenceWindow.of(key, (done - due)[ours], seconds, foreign(looks, seconds), **figures)
+    before, after = looks
+    foreign_cores = after.foreign_since(before) / seconds
+    return BenchWindow(load, seconds, tuple(took_ms.tolist()), foreign_cores, figures=figures)

@@ -7,12 +7,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from gourmet.errors import GourmetError  # noqa: E402
-from peers.command import peers  # noqa: E402 - the path comes first
+from harness.main import main  # noqa: E402 - the path comes first
+from peers.command import peers  # noqa: E402
 
 if __name__ == "__main__":
-    try:
-        peers()
-    except GourmetError as exc:
-        print(f"Error: {exc}", file=sys.stderr)  # noqa: T201
-        sys.exit(exc.exit_code)
+    main(peers)

@@ -1,24 +1,23 @@
-"""`python benchmarks/peers`: what a user would pick instead, on the same photos and cores."""
+"""`python -P benchmarks/peers`: what a user would pick instead, on the same photos and cores."""
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 
 import click
 
 from gourmet.commands.progress import bar
-from gourmet.commands.values import numbers
+from gourmet.commands.values import FOUND_FOLDER, POSITIVE, counts
 
 _PHOTOS = ("small", "phone")
 
 
 @click.command()
-@click.option("--turns", default=3, show_default=True, type=click.IntRange(1), help="How often all is run.")
+@click.option("--turns", default=3, show_default=True, type=POSITIVE, help="How often all is measured.")
 @click.option(
     "--window", "window_s", default=3.0, show_default=True, type=click.FloatRange(0.2, 60), metavar="SECONDS"
 )
-@click.option("--concurrency", type=numbers, default="1,8,32", help="Photos asked about at the same time.")
+@click.option("--concurrency", "levels", type=counts, default="1,8,32", help="Photos asked about at a time.")
 @click.option(
     "--photos",
     multiple=True,
@@ -29,21 +28,21 @@ _PHOTOS = ("small", "phone")
 @click.option(
     "--model-repository",
     "models",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    type=FOUND_FOLDER,
     help="Folder of the models to serve.  [default: triton/models]",
 )
-@click.option("--arm", "keys", multiple=True, metavar="NAME", help="Only these; --list tells the names.")
-@click.option("--list", "listed", is_flag=True, help="Say who can take part, and stop.")
+@click.option("--arm", "keys", multiple=True, metavar="NAME", help="Measure this one; --list names them all.")
+@click.option("--list", "listed", is_flag=True, help="List who can take part, and stop.")
 @click.option(
     "--write",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    type=FOUND_FOLDER,
     help="Folder with performance.md, whose part of this command is rewritten, such as docs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def peers(
     turns: int,
     window_s: float,
-    concurrency: tuple[int, ...],
+    levels: tuple[int, ...],
     photos: tuple[str, ...],
     models: Path | None,
     keys: tuple[str, ...],
@@ -57,34 +56,52 @@ def peers(
     under the user's cache, made once. All in its default takes about 13 minutes. Every answer is checked
     against the same ONNX file run without a server; a wrong one ends the run.
     """
-    import json
-
     from rich.console import Console
     from rich.markdown import Markdown
 
     from gourmet import repository
     from gourmet.errors import UsageError
-    from gourmet.reports import machine
-    from peers import report, run
-    from peers.contenders import CONTENDERS
+    from gourmet.measure.task import MeasureOptions
+    from harness import environment
+    from harness.run import run
+    from peers import page
+    from peers.contenders import ARMS, PhotoBench
+    from peers.expected import differences, expected_answers
+    from peers.photo_sets import draw
 
     if listed:
-        for arm in CONTENDERS.values():
+        for arm in ARMS.values():
             click.echo(f"{arm.key:14} {arm.words}")
         return
-    if unknown := [key for key in keys if key not in CONTENDERS]:
-        raise UsageError(f"--arm {unknown[0]!r} is not one of {', '.join(CONTENDERS)}")
-    chosen = tuple(keys) or tuple(CONTENDERS)
-    plan = run.Plan(
-        chosen, photos, concurrency, turns, window_s, models=(models or repository.DEFAULT).resolve()
-    )
+    if unknown := [key for key in keys if key not in ARMS]:
+        raise UsageError(f"--arm {unknown[0]!r} is not one of {', '.join(ARMS)}")
+    chosen = [ARMS[key] for key in keys or ARMS]
+    options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=0.7)
+    served = (models or repository.DEFAULT).resolve()
     with bar("peers") as tick:
-        results = run.measure(plan, tick)
-    about, today = machine.about(), date.today().isoformat()
+        programs = None
+        if any(arm.role == "peers" for arm in chosen):
+            programs = environment.programs(page.REQUIREMENTS, lambda words: tick(0.0, words))
+        tick(0.0, "drawing photos")
+        sets = draw(photos)
+        tick(0.0, "what each photo's answer must be")
+        expected = expected_answers([arm.way(served) for arm in chosen], sets, served)
+        bench = PhotoBench(sets, expected, levels, options, served, programs)
+        outcome = run([bench.contender(arm) for arm in chosen], turns, tick)
+    plan = {
+        "arms": [arm.key for arm in chosen],
+        "photos": photos,
+        "concurrencies": levels,
+        "turns": turns,
+        "window_s": window_s,
+        "warm_up_s": options.warm_up_s,
+    }
+    named = {name: str(drawn) for name, drawn in sets.items()}
+    comparison = page.PhotoComparison(plan, named, outcome, differences(expected))
     if as_json:
-        click.echo(json.dumps(report.as_data(results, about, today), indent=1))
+        click.echo(page.PART.as_json(page.as_data(comparison)))
     else:
-        Console().print(Markdown(report.as_markdown(results, about, today)))
+        Console().print(Markdown(page.as_markdown(comparison)))
     if write:
-        for path in report.write(results, about, write, today):
+        for path in page.write(comparison, write):
             click.echo(f"wrote {path}", err=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from gourmet.pictures.decode import Pixels
 from gourmet.runtime import openvino_network
 from gourmet.runtime.instances import parameter
 from gourmet.systems.food11 import contract
+from peers.photo_sets import PhotoSet
 
 SERVERS: Final = Path(__file__).resolve().parent / "servers"
 # TorchScript and ONNX Runtime, or one thread and two, round differently; answers that differ by more
@@ -65,7 +66,58 @@ def plain_decode() -> Decode:
     return decode
 
 
-def rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) -> Floats:
+@dataclass(frozen=True, order=True)
+class Way:
+    """How an answer comes about, which decides what is right."""
+
+    model: str
+    plainly: bool  # decoded at full size
+    engine: str
+
+    @property
+    def usual(self) -> Way:
+        """By ONNX Runtime on our decoding, to tell the others from."""
+        return Way(self.model, False, openvino_network.ONNX_RUNTIME)
+
+
+# The probabilities [photos, labels], by the name of a set of photos.
+Expected = Mapping[tuple[str, Way], Floats]
+
+
+def expected_answers(ways: Iterable[Way], sets: Mapping[str, PhotoSet], models: Path) -> Expected:
+    """The right answers of every way, and of the usual one."""
+    ways = list(ways)
+    plain = plain_decode()
+    return {
+        (name, way): _rows(
+            Model.served(way.model, models),
+            drawn.photos,
+            plain if way.plainly else contract.SYSTEM.pixels,
+            way.engine,
+        )
+        for name, drawn in sets.items()
+        for way in sorted({*ways, *(way.usual for way in ways)})
+    }
+
+
+def differences(expected: Expected) -> list[str]:
+    """How far our decoding, and our engine, change answers."""
+    said = []
+    for (name, way), theirs in expected.items():
+        if way == way.usual:
+            continue
+        ours = expected[name, way.usual]
+        same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
+        apart = np.abs(ours - theirs).max(axis=1)
+        what = "decoded plainly" if way.plainly else f"run by {way.engine}"
+        said.append(
+            f"{name} photos, {way.model}, {what}: the same label for {same} of {len(ours)}; probabilities "
+            f"apart by {np.median(apart):.4f} in the median and {apart.max():.4f} at most"
+        )
+    return said
+
+
+def _rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) -> Floats:
     """The probabilities [photos, labels]; raise unless photos can be told apart by them.
 
     In eight bits the engines round so differently that each must be held against itself.
@@ -109,7 +161,7 @@ def complaint(body: bytes, expected: Floats) -> str | None:
         ]
         best = expected[contract.SYSTEM.labels.index(answer["label"])]
     except (KeyError, TypeError, ValueError) as exc:
-        return f"no answer of a food model ({exc!r}): {body[:200].decode(errors='replace')}"
+        return f"not an answer of a food model ({exc!r}): {body[:200].decode(errors='replace')}"
     if off:
         return ", ".join(off)
     if best < expected.max() - TOLERANCE:

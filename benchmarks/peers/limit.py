@@ -3,103 +3,93 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
+from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
-from gourmet.measure.without_server import Layout
+from gourmet.measure.without_server import Layout, usual_layouts
 from gourmet.pictures.classifier import Floats
+from gourmet.runtime.instances import available_cpus
 from gourmet.systems.food11 import contract
-from peers import processes
+from harness.load import Asker, BenchLoad, BenchWindow, CpuUsed, closed_loop
 from peers.expected import DATATYPES, TOLERANCE, Model, open_session
 
-
-@dataclass(frozen=True)
-class Run:
-    """What one way to use the cores came to."""
-
-    layout: Layout
-    latencies_s: tuple[float, ...]
-    photos_per_s: float
-    cpu_s_per_photo: float
-    foreign_cores: float
-
-
-@dataclass(frozen=True)
-class _Worked:
-    began: float
-    ended: float
-    latencies_s: list[float]
-    cpu_s: float
-    worst: float
+_STARTS_WITHIN_S: Final = 120.0
 
 
 def measure(
-    model: Model, photos: Sequence[bytes], expected: Floats, layout: Layout, window_s: float, bench: int
-) -> Run:
-    """Decode and run as fast as `layout` can for `window_s`; raise WrongAnswers for a single wrong one."""
+    load: BenchLoad, model: Model, photos: Sequence[bytes], right: Floats, options: MeasureOptions
+) -> BenchWindow:
+    """The fastest layout that uses all cores; raise WrongAnswers for a single wrong answer."""
+    layouts = [each for each in usual_layouts(available_cpus()) if each.sessions * each.threads > 1]
+    windows = {
+        layout: _of_layout(load, model, photos, right, layout, options)
+        for layout in layouts or usual_layouts(1)
+    }
+    rates = ", ".join(f"{layout}: {window.per_s:.0f}/s" for layout, window in windows.items())
+    return replace(max(windows.values(), key=lambda window: window.per_s), note=f"best of {rates}")
+
+
+def _of_layout(
+    load: BenchLoad,
+    model: Model,
+    photos: Sequence[bytes],
+    right: Floats,
+    layout: Layout,
+    options: MeasureOptions,
+) -> BenchWindow:
+    """A process for each session: threads of one share the interpreter's lock, and answered a tenth less."""
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(layout.sessions, mp_context=context) as pool:
-        together = manager.Barrier(layout.sessions + 1)
-        futures = [
-            pool.submit(_work, model, photos, expected, layout.threads, window_s, first, together)
-            for first in range(layout.sessions)
-        ]
-        try:
-            together.wait(timeout=120)
-        except Exception:
-            for future in futures:
-                future.result(timeout=10)  # raises what kept it from starting
-            raise
-        before, began = processes.spent({}, bench), time.perf_counter()
-        worked = [future.result() for future in futures]
-        after, took = processes.spent({}, bench), time.perf_counter() - began
-    if any(each.worst > TOLERANCE for each in worked):
-        raise WrongAnswers(f"{model.name} answers differently with {layout}: measure neither")
-    latencies = [latency for each in worked for latency in each.latencies_s]
-    wall_s = max(each.ended for each in worked) - min(each.began for each in worked)
-    foreign = (after.machine - before.machine) - (after.bench - before.bench)
-    return Run(
-        layout,
-        tuple(latencies),
-        len(latencies) / wall_s,
-        sum(each.cpu_s for each in worked) / len(latencies),
-        max(0.0, foreign / took),
+    together = context.Barrier(layout.sessions)
+    with ProcessPoolExecutor(
+        layout.sessions,
+        mp_context=context,
+        initializer=_open,
+        initargs=(model, photos, right, layout.threads, together),
+    ) as pool:
+        before, began = CpuUsed.now(), time.perf_counter()
+        working = [pool.submit(_work, load, options) for _ in range(layout.sessions)]
+        windows = [each.result() for each in working]
+        foreign_cores = CpuUsed.now().foreign_since(before) / (time.perf_counter() - began)
+    first = windows[0]
+    return replace(
+        first,
+        latencies_ms=tuple(took_ms for window in windows for took_ms in window.latencies_ms),
+        foreign_cores=foreign_cores,
+        cpu_ms={"process": float(np.mean([window.cpu_ms["process"] for window in windows]))},
+        memory_mib={},
+        client_cores=0.0,
     )
 
 
-def _work(
-    model: Model,
-    photos: Sequence[bytes],
-    expected: Floats,
-    threads: int,
-    window_s: float,
-    first: int,
-    together: Any,
-) -> _Worked:
+_asker: list[Asker] = []
+
+
+def _open(model: Model, photos: Sequence[bytes], right: Floats, threads: int, together: Any) -> None:
+    """In a process of its own, which begins when all others can."""
     session = open_session(model, threads)
     given, outputs = session.get_inputs()[0], [output.name for output in session.get_outputs()]
     datatype = DATATYPES[given.type]
 
-    def once(at: int) -> float:
-        photo = at % len(photos)
+    def ask(number: int) -> int:
+        photo = number % len(photos)
         answers = session.run(None, {given.name: contract.SYSTEM.encode(photos[photo], datatype)})
         row = contract.SYSTEM.read(dict(zip(outputs, answers, strict=True)), model.temperature)[0]
-        return float(np.abs(row - expected[photo]).max())
+        if not float(np.abs(row - right[photo]).max()) <= TOLERANCE:
+            raise WrongAnswers(f"{model.name} answers photo {photo} differently on {threads} threads")
+        return 1
 
-    worst = max(once(at) for at in range(3))
-    together.wait(timeout=120)
-    latencies: list[float] = []
-    at, cpu = first, time.process_time()
-    began = now = time.perf_counter()
-    while now - began < window_s:
-        worst = max(worst, once(at))
-        at += 1
-        before, now = now, time.perf_counter()
-        latencies.append(now - before)
-    return _Worked(began, now, latencies, time.process_time() - cpu, worst)
+    ask(0)
+    _asker.append(ask)
+    together.wait(_STARTS_WITHIN_S)
+
+
+def _work(load: BenchLoad, options: MeasureOptions) -> BenchWindow:
+    return closed_loop(load, _asker, options, {"process": os.getpid()})

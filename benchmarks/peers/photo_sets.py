@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gourmet.pictures.drawn import views
@@ -47,19 +47,17 @@ class PhotoSet:
 
 def draw(names: Sequence[str]) -> dict[str, PhotoSet]:
     """The named sets, the same ones every time; large photos take a second or two each."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(available_cpus(), mp_context=context) as pool:
-        drawn = {
-            name: [pool.submit(_draw, KINDS[name], _SEED + at) for at in range(KINDS[name].count)]
-            for name in names
-        }
+    with ThreadPoolExecutor(available_cpus()) as pool:
         return {
-            name: PhotoSet(name, KINDS[name], tuple(future.result() for future in futures))
-            for name, futures in drawn.items()
+            name: PhotoSet(
+                name, kind, tuple(pool.map(partial(drawn, kind), range(_SEED, _SEED + kind.count)))
+            )
+            for name in names
+            for kind in [KINDS[name]]
         }
 
 
-def _draw(kind: Kind, seed: int) -> bytes:
+def drawn(kind: Kind, seed: int) -> bytes:
     return views(
         contract.SYSTEM.sample(), 1, size=(kind.width, kind.height), seed=seed, quality=kind.quality
     )[0]

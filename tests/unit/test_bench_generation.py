@@ -4,60 +4,60 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from generation import compare_report, engine_report, engines, windows
-from generation.compare import AGREES, EAGER, FASTAPI, PYTHON, Plan, Side
+from generation import engine_page, engines, page
 from generation.engines import EngineResult, EngineRun
-from generation.served import BLS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
-from generation.windows import Kept, Key, SentenceWindow
-from gourmet.errors import UsageError
-from gourmet.measure.task import MeasureOptions
+from generation.page import SentenceComparison
+from generation.sentences import AGREES
+from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
+from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, STEP_MS
 from gourmet.systems.translator.network import CONFIG, build
 from gourmet.systems.translator.tokenizer import learn
 from gourmet.training.files import save_tensors
-
-PLAN = Plan(
-    Path("best.safetensors"), Path("pairs.tsv"), 20, 2, MeasureOptions(window_s=4.0, windows=1), Path()
-)
+from harness.load import BenchLoad, BenchWindow
 
 
-def window(arm: str, level: int, turn: int, per_s: float, **figures: float) -> SentenceWindow:
-    return SentenceWindow(Key(turn, arm, level), per_s, 10.0, 20.0, 30.0, 100, 0.0, figures)
+def window(
+    arm: str, level: int, turn: int, rate: int, took_ms: float = 10.0, **figures: float
+) -> BenchWindow:
+    load = BenchLoad(arm, "sentences", level)
+    return BenchWindow(load, 1.0, (took_ms,) * rate, 0.0, figures=figures, turn=turn)
 
 
-def some_windows() -> list[SentenceWindow]:
+def some_windows() -> list[BenchWindow]:
     """Two turns of everybody; in the second all are half as fast."""
     rates = {
-        (LOOP.name, 1): 10.0,
-        (LOOP.name, 8): 12.0,
-        (BLS.name, 8): 60.0,
-        (IN_PROCESS.name, 1): 60.0,
-        (IN_PROCESS.name, 8): 130.0,
-        (f"{PYTHON}, threads: 1", 8): 100.0,
-        (f"{PYTHON}, threads: 2", 8): 150.0,
-        (EAGER, 8): 90.0,
-        (f"{FASTAPI}, float32, 1 × 2", 8): 100.0,
-        (f"{FASTAPI}, int8, 1 × 2", 8): 200.0,
+        (LOOP, 1): 10,
+        (LOOP, 8): 12,
+        (BLS, 8): 60,
+        (IN_PROCESS, 1): 60,
+        (IN_PROCESS, 8): 130,
+        (f"{PYTHON}, threads: 1", 8): 100,
+        (f"{PYTHON}, threads: 2", 8): 150,
+        (EAGER, 8): 90,
+        (f"{FASTAPI}, float32, 1 × 2", 8): 100,
+        (f"{FASTAPI}, int8, 1 × 2", 8): 200,
     }
     found = []
     for turn in range(2):
-        found += [window(arm, level, turn, rate / (turn + 1)) for (arm, level), rate in rates.items()]
-        found.append(window(STREAMED.name, 1, turn, 50.0, **{"first piece ms": 4.0}))
-        parts = {"encoder ms": 2.0, "step ms": 1.0}
-        found.append(window(f"{PYTHON}, threads: 1", 1, turn, 70.0, **parts, **{AGREES: 0.995}))
+        found += [window(arm, level, turn, rate // (turn + 1)) for (arm, level), rate in rates.items()]
+        found.append(window(STREAMED, 1, turn, 50, **{FIRST_PIECE_MS: 4.0}))
+        parts = {ENCODER_MS: 2.0, STEP_MS: 1.0, AGREES: 0.995}
+        found.append(window(f"{PYTHON}, threads: 1", 1, turn, 70, **parts))
     return found
 
 
-def side(found: list[SentenceWindow]) -> Side:
-    return Side(PLAN, found, 20, 7.5)
+def comparison(found: list[BenchWindow]) -> SentenceComparison:
+    return SentenceComparison(found, sentences=20, pieces=7.5, turns=2, window_s=4.0)
 
 
 def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
-    told = {goal.what: goal for goal in compare_report.goals(side(some_windows()))}
+    told = {goal.what: goal for goal in page.goals(comparison(some_windows()))}
     assert told["loop in process ÷ loop in the client, c=1"].per_turn == (6.0, 6.0)
     assert told["loop in process ÷ loop in the client, c=1"].met is True
     assert told["loop in process ÷ loop in BLS, c=8"].met is True
@@ -70,54 +70,36 @@ def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
 
 
 def test_what_stands_beside_long_ones_is_judged_by_its_percentile() -> None:
-    found = []
-    for (name, _), p99 in ((JOINING, 40.0), (NOT_JOINING, 100.0)):
-        found.append(SentenceWindow(Key(0, name, 8), 50.0, 10.0, 20.0, p99, 100, 0.0, {}))
-    (goal,) = compare_report.goals(side(found))
+    (goal,) = page.goals(comparison([window(JOINING, 8, 0, 50, 40.0), window(NOT_JOINING, 8, 0, 50, 100.0)]))
     assert goal.per_turn == (0.4,)
     assert goal.met is True
 
 
 def test_a_disturbed_arm_is_marked_and_what_is_wanted_of_it_not_judged() -> None:
-    found = [each for each in some_windows() if each.key.arm != EAGER]
-    found += [
-        SentenceWindow(Key(turn, EAGER, 8), 90.0, 1.0, 1.0, 1.0, 1, foreign_cores=0.5) for turn in range(2)
-    ]
-    text = compare_report.as_markdown(side(found), {"cpus": "2 of 2"}, "2026-01-01")
+    found = [replace(each, foreign_cores=0.5) if each.load.arm == EAGER else each for each in some_windows()]
+    text = page.as_markdown(comparison(found))
     assert f"| {EAGER} * | 8 |" in text
     assert text.count("not judged: disturbed") == 1
-    assert "not judged" not in compare_report.as_markdown(side(some_windows()), {}, "2026-01-01")
+    assert "not judged" not in page.as_markdown(comparison(some_windows()))
 
 
 def test_the_page_keeps_what_people_wrote_and_gets_picture_and_data(tmp_path: Path) -> None:
-    page = tmp_path / compare_report.PAGE
-    marks = [f"<!-- from here on written by `{compare_report.COMMAND}` -->", "<!-- to here: compare -->"]
-    page.write_text(f"# Generation\n\nbefore\n{marks[0]}\nold\n{marks[1]}\nafter\n")
-    compare_report.write(side(some_windows()), {"cpus": "2 of 2"}, tmp_path, "2026-01-01")
-    text = page.read_text()
+    path = tmp_path / page.PART.page
+    marks = [
+        "<!-- from here on written by `gourmet bench generation compare` -->",
+        "<!-- to here: compare -->",
+    ]
+    path.write_text(f"# Generation\n\nbefore\n{marks[0]}\nold\n{marks[1]}\nafter\n")
+    page.write(comparison(some_windows()), tmp_path)
+    text = path.read_text()
     assert "before" in text
     assert "after" in text
     assert "old" not in text
     assert "| loop in process | 8 | 97.5 (65.0–130.0) |" in text
-    assert (tmp_path / compare_report.PICTURE).read_text().startswith("<svg")
-    assert len(json.loads((tmp_path / compare_report.DATA).read_text())["windows"]) == len(some_windows())
-
-
-def test_a_run_goes_on_where_it_was_stopped_and_is_no_other(tmp_path: Path) -> None:
-    first = Kept(tmp_path, {"turns": 2, "weights": "a"})
-    one = window(BLS.name, 8, 0, 60.0, bytes=200.0)
-    first.keep(one)
-    again = Kept(tmp_path, {"turns": 2, "weights": "a"})
-    assert again.windows == {one.key: one}
-    assert one.key in again
-    assert Key(1, BLS.name, 8) not in again
-    with pytest.raises(UsageError, match="another weights"):
-        Kept(tmp_path, {"turns": 2, "weights": "b"})
-
-
-def test_what_others_take_of_the_machine_is_neither_the_bench_nor_what_it_started() -> None:
-    looks = [windows.CpuUsed({}, 5.0, 100.0), windows.CpuUsed({}, 8.0, 104.0)]
-    assert windows.foreign(looks, 2.0) == 0.5
+    assert (tmp_path / page.PICTURE).read_text().startswith("<svg")
+    first, *others = json.loads((tmp_path / page.DATA).read_text())["windows"]
+    assert first["key"] == {"turn": 0, "arm": LOOP, "level": 1}
+    assert len(others) + 1 == len(some_windows())
 
 
 # As many as few words have.
@@ -136,9 +118,9 @@ def test_the_fastest_engine_is_the_fastest_that_agrees() -> None:
     ]
     run = EngineRun(found, 500, 8.0, "best.safetensors, epoch 3")
     assert run.best is found[1]
-    assert "B, int8" in engine_report.verdict(run)
-    assert engine_report.rows(run)[0][6] == "98.0 % (too few)"
-    assert "No engine" in engine_report.verdict(EngineRun(found[:1], 500, 8.0, ""))
+    assert "B, int8" in engine_page.verdict(run)
+    assert engine_page.rows(run)[0][6] == "98.0 % (too few)"
+    assert "No engine" in engine_page.verdict(EngineRun(found[:1], 500, 8.0, ""))
 
 
 def tiny_checkpoint(folder: Path, texts: list[str]) -> Path:

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from generation.engines import TOGETHER, WANTED, EngineResult, EngineRun
-from gourmet.reports.table import markdown, write_section
+from gourmet.reports.table import markdown
+from harness.report import DocsPart, about_line
 
-PAGE: Final = "generation.md"
-COMMAND: Final = "gourmet bench generation engines"
-_BEGIN: Final = f"<!-- from here on written by `{COMMAND}` -->"
-_END: Final = "<!-- to here: engines -->"
+PART: Final = DocsPart("gourmet bench generation engines", "generation.md", "Generation", "to here: engines")
 HEADINGS: Final = (
     *("engine", "form", "threads", "MiB", "sentences/s, one alone", f"{TOGETHER} at a time"),
     *("the network's own words", "same words as alone"),
@@ -32,15 +30,12 @@ def verdict(run: EngineRun) -> str:
     )
 
 
-def write(run: EngineRun, machine: dict[str, str], folder: Path, when: str) -> Path:
-    about = "; ".join(f"{name} {value}" for name, value in machine.items())
+def write(run: EngineRun, folder: Path) -> Path:
     words = (
-        f"`{COMMAND}`, {when}: {about}; {run.about}.\n\n"
+        f"{about_line(PART.command)}; {run.about}.\n\n"
         f"{run.sentences} sentences of the test split, {run.tokens:.1f} pieces an answer. {verdict(run)}\n\n"
     )
-    page = folder / PAGE
-    write_section(page, _BEGIN, _END, words + markdown(HEADINGS, rows(run)), "Generation")
-    return page
+    return PART.write(folder, words + markdown(HEADINGS, rows(run)))[0]
 
 
 def _row(result: EngineResult, best: EngineResult | None) -> tuple[str, ...]:

@@ -1,0 +1,182 @@
+"""The comparison as a part of docs/generation.md, as a picture and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from generation.sentences import AGREES
+from generation.served import (
+    BLS,
+    FIRST_PIECE_MS,
+    IN_PROCESS,
+    JOINING,
+    LOOP,
+    MIXED_LEVEL,
+    NOT_JOINING,
+    STREAMED,
+)
+from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, FORMS, PYTHON, STEP_MS
+from gourmet.measure.comparison import goals_by_turn
+from gourmet.measure.results import HEADINGS, Requirement, median_and_range
+from gourmet.reports.chart import Drawing
+from gourmet.reports.table import markdown
+from harness.load import BenchWindow
+from harness.report import BenchRow, DocsPart, about_line, chart, goal_data, ratio_goal, rows_of
+from harness.run import QUIET_CORES
+
+PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Generation", "to here: compare")
+PICTURE, DATA = "generation.svg", "generation.json"
+_MANY: Final = 8
+_COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
+TABLE: Final = (
+    *("", "at a time", "sentences/s", "p50 ms", "p95 ms", "p99 ms", "requests", "inside Triton"),
+    *("kB on the wire", "the network's own answers"),
+)
+
+
+@dataclass(frozen=True)
+class SentenceComparison:
+    """Everything that was measured."""
+
+    windows: Sequence[BenchWindow]
+    sentences: int
+    pieces: float  # of an answer
+    turns: int
+    window_s: float
+
+    @property
+    def rows(self) -> list[BenchRow]:
+        return rows_of(self.windows)
+
+
+def cells(row: BenchRow) -> tuple[str, ...]:
+    kilobytes, agrees = row.figure("bytes"), row.figure(AGREES)
+    return (
+        row.load.arm + row.mark,
+        str(row.load.level),
+        median_and_range(row.per_s, ".1f"),
+        *(f"{ms:.1f}" for ms in row.percentiles_ms),
+        *(_number(row.figure(name), ".1f") for name in ("requests", "requests inside")),
+        _number(kilobytes and kilobytes / 1000, ".1f"),
+        _number(agrees and 100 * agrees, ".1f") + (" %" if agrees else ""),
+    )
+
+
+def goals(comparison: SentenceComparison) -> list[Requirement]:
+    """As far as everybody who is needed for one took part in every turn."""
+    table = {(row.load.arm, row.load.level): row for row in comparison.rows}
+
+    def ahead(words: str, begin: str, level: int, wanted: float) -> list[Requirement]:
+        ours = table.get((IN_PROCESS, level))
+        others = [row for (arm, at), row in table.items() if at == level and arm.startswith(begin)]
+        return ratio_goal(f"{IN_PROCESS} ÷ {words}, c={level}", ours, others, wanted)
+
+    behind = [f"{FASTAPI}, {form}" for form in FORMS]
+    return [
+        *ahead(LOOP, LOOP, 1, 5.0),
+        *ahead(LOOP, LOOP, _MANY, 10.0),
+        *ahead(BLS, BLS, _MANY, 2.0),
+        *ahead(f"{PYTHON}, best threads", PYTHON, _MANY, 0.85),
+        *ahead(EAGER, EAGER, _MANY, 1.0),
+        *(goal for arm in behind for goal in ahead(f"{arm}, best layout", arm, _MANY, 1.0)),
+        *_first_piece(table),
+        *_beside_long(table),
+    ]
+
+
+def _first_piece(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]:
+    """In steps, less the encoder."""
+    streamed = table.get((STREAMED, 1))
+    parts = [row for (arm, level), row in table.items() if arm.startswith(PYTHON) and level == 1]
+    if not streamed or not parts:
+        return []
+    fastest = min(parts, key=lambda row: row.figure(STEP_MS) or 0.0)
+    steps = tuple(
+        (mine.figures[FIRST_PIECE_MS] - part.figures[ENCODER_MS]) / part.figures[STEP_MS]
+        for mine, part in zip(streamed.windows, fastest.windows, strict=True)
+    )
+    words = "first piece, less the encoder, in steps of a decoder"
+    disturbed = streamed.disturbed or fastest.disturbed
+    return [Requirement(words, steps, 2.5, at_most=True, unit="steps", disturbed=disturbed)]
+
+
+def _beside_long(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]:
+    pair = [row for arm in (JOINING, NOT_JOINING) if (row := table.get((arm, MIXED_LEVEL)))]
+    if len(pair) < 2:
+        return []
+    p99s = [[window.percentiles_ms[-1] for window in row.windows] for row in pair]
+    words = "p99 of short sentences beside long ones: joining ÷ not joining"
+    disturbed = any(row.disturbed for row in pair)
+    return goals_by_turn(words, *p99s, wanted=0.5, at_most=True, disturbed=disturbed)
+
+
+def as_markdown(comparison: SentenceComparison) -> str:
+    rows = comparison.rows
+    return (
+        f"{about_line(PART.command)}.\n\n"
+        f"{comparison.sentences} sentences, {comparison.pieces:.1f} pieces an answer; "
+        f"{comparison.turns} turns of windows of {comparison.window_s:g} s, one arm after another. "
+        "Figures are medians over the turns with the least and the most, percentiles are of all turns' "
+        "answers together, and ratios are taken turn by turn. Every answer was checked. A window in which "
+        f"others took more than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never "
+        "had a quiet one in some turn.\n\n"
+        f"![Sentences per second at {_MANY} at a time]({PICTURE})\n\n"
+        f"{markdown(HEADINGS, (goal.as_row() for goal in goals(comparison)))}\n"
+        f"{markdown(TABLE, map(cells, rows))}\n"
+        + "".join(
+            f"- {row.load.arm}: the encoder {row.figure(ENCODER_MS):.2f} ms, "
+            f"a step {row.figure(STEP_MS):.2f} ms\n"
+            for row in rows
+            if row.load.level == 1 and row.figure(STEP_MS)
+        )
+        + "".join(
+            f"- {row.load.arm}: first piece after {row.figure(FIRST_PIECE_MS):.2f} ms\n"
+            for row in rows
+            if row.figure(FIRST_PIECE_MS)
+        )
+    )
+
+
+def as_data(comparison: SentenceComparison) -> dict[str, Any]:
+    return {
+        "sentences": comparison.sentences,
+        "goals": [goal_data(goal) for goal in goals(comparison)],
+        "windows": [_window_data(window) for window in comparison.windows],
+    }
+
+
+def _window_data(window: BenchWindow) -> dict[str, Any]:
+    return {
+        "key": {"turn": window.turn, "arm": window.load.arm, "level": window.load.level},
+        "per_s": window.per_s,
+        **dict(zip(("p50_ms", "p95_ms", "p99_ms"), window.percentiles_ms, strict=True)),
+        "answers": len(window.latencies_ms),
+        "foreign_cores": window.foreign_cores,
+        "figures": window.figures,
+    }
+
+
+def draw(comparison: SentenceComparison) -> Drawing:
+    """Everybody at the load of the goals."""
+    alike = [row for row in comparison.rows if row.load.level == _MANY]
+    rows = [row for row in alike if row.load.arm not in (JOINING, NOT_JOINING)]
+    title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
+    return chart(rows, title, "sentences per second", str, _kind, _COLOURS)
+
+
+def write(comparison: SentenceComparison, folder: Path) -> tuple[Path, ...]:
+    files = {PICTURE: draw(comparison), DATA: PART.as_json(as_data(comparison))}
+    return PART.write(folder, as_markdown(comparison), files)
+
+
+def _kind(arm: str) -> str:
+    if arm.startswith(FASTAPI):
+        return "another server"
+    return "no server" if arm.startswith((PYTHON, EAGER)) else "Triton"
+
+
+def _number(value: float | None, form: str) -> str:
+    return f"{value:{form}}" if value else "–"

@@ -1,0 +1,114 @@
+"""The sentences that everybody translates, and how often an arm's words are the network's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from gourmet.errors import UsageError
+from gourmet.measure.inputs import DataSource
+from gourmet.measure.task import MeasureOptions
+from gourmet.measure.validity import WrongAnswers
+from gourmet.systems.translator.client_loop import PLACES
+from gourmet.systems.translator.data import DATA
+from gourmet.systems.translator.network import Checkpoint
+from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.translating import translate
+
+# Of a window's figures: the share of sentences to which the arm says what the network says.
+AGREES: Final = "agrees"
+# Pieces of a sentence; longer ones do not fit `onnx-model`.
+_LONGEST: Final = PLACES - 5
+# Where eight bits round what goes through the products too, as in CTranslate2, one sentence in ten has other
+# words; whose words differ more often is another network.
+_LEAST_AGREEMENT: Final = 0.8
+# The pieces of a long sentence, and how many short ones come before each.
+_LONG: Final = 110
+_SHORT: Final = 3
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Texts of a single sentence each, what the network says to them, and how long arms are measured."""
+
+    checkpoint: Checkpoint
+    texts: Sequence[str]
+    options: MeasureOptions
+    folder: Path
+
+    @cached_property
+    def network_says(self) -> list[str]:
+        return translate(self.checkpoint.network, self.checkpoint.tokenizer, self.texts)
+
+    @property
+    def pieces(self) -> float:
+        """Of an answer, on average."""
+        said = self.network_says
+        return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in said) / len(said)
+
+    def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
+        """How often the arm says what the network says; raise where that is too rare."""
+        same = sum(a == b for a, b in zip(said, self.network_says, strict=True)) / len(said)
+        if same < _LEAST_AGREEMENT:
+            raise WrongAnswers(
+                f"{arm} says what the network says to {same:.0%} of the sentences only: deploy the weights "
+                "that are compared with `gourmet deploy translator --format all --weights`"
+            )
+        return {AGREES: same}
+
+    @cached_property
+    def usual(self) -> DataSource:
+        return self._written("usual", self.texts)
+
+    @cached_property
+    def mixed(self) -> DataSource:
+        """Three short ones before each long one."""
+        short = sorted(self.texts, key=len)[: max(2, len(self.texts) // 3)]
+        long = self._strung_together()
+        mixed = [
+            text
+            for number, each in enumerate(long)
+            for text in (*(short[(number * _SHORT + at) % len(short)] for at in range(_SHORT)), each)
+        ]
+        return self._written("mixed", mixed)
+
+    def _written(self, name: str, texts: Sequence[str]) -> DataSource:
+        folder = self.folder / name
+        folder.mkdir()
+        for number, text in enumerate(texts):
+            (folder / f"{number:04}.txt").write_text(text, encoding="utf-8")
+        return DataSource(len(texts), folder=folder)
+
+    def _strung_together(self) -> Iterator[str]:
+        """Sentences joined by commas, each in about as many pieces as are let through uncut."""
+        clauses: list[str] = []
+        for text in self.texts:
+            clauses.append(text.rstrip(".!?… ").lower())
+            if len(self.checkpoint.tokenizer.encode(", ".join(clauses))) > _LONG:
+                yield ", ".join(clauses[:-1]).capitalize() + "."
+                clauses = clauses[-1:]
+
+
+def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
+    """Different texts that fit every arm: each a single sentence, since not everybody cuts them."""
+
+    def size(text: str) -> int:
+        return len(checkpoint.tokenizer.encode(text))
+
+    found = dict.fromkeys(pair.text for pair in DATA.references(data, "test", count))
+    texts = [text for text in found if split(text, size, _LONGEST) == [(text, True)]]
+    if sum(map(size, texts)) < 2 * _LONG:
+        raise UsageError(
+            f"{data} has {len(texts)} single sentences of at most {_LONGEST} pieces among its first {count}, "
+            "which is too few: name more with --sentences"
+        )
+    return texts
+
+
+def same_as_alone(arm: str, found: str, alone: str) -> None:
+    """Raise WrongAnswers where an answer depends on what else is asked."""
+    if found != alone:
+        raise WrongAnswers(f"{arm} answered {found!r} where it answered {alone!r} alone")

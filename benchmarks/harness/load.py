@@ -1,0 +1,260 @@
+"""A closed loop of threads, each of which asks again as soon as it was answered, and the window of it.
+
+Blocking sockets copy less than asynchronous streams do where a photo of megabytes does not fit the socket at
+once, and threads outside the interpreter's lock take little of the cores that they share with the servers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+import psutil
+
+from gourmet.errors import UsageError
+from gourmet.measure.server_probe import memory_mib, tree
+from gourmet.measure.task import MeasureOptions
+from gourmet.measure.validity import WrongAnswers
+
+_TIMEOUT_S: Final = 60.0
+_LONGEST_WARM_UP_S: Final = 20.0
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CLOSES: Final = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+# How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
+# hundredths of a second of /proc/<pid>/stat.
+_CPU_CLOCK: Final = 2
+
+# Asks about input number n, however many there are, and returns how many answers came; raises WrongAnswers,
+# or OSError and ValueError where the server failed.
+Asker = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class BenchLoad:
+    """What is asked of an arm: which inputs, and how many at a time."""
+
+    arm: str
+    inputs: str
+    level: int
+
+
+@dataclass(frozen=True)
+class BenchWindow:
+    """What an arm did under a load while the window was open."""
+
+    load: BenchLoad
+    seconds: float
+    latencies_ms: tuple[float, ...]
+    foreign_cores: float
+    errors: Mapping[str, int] = field(default_factory=dict)
+    client_cores: float = 0.0
+    cpu_ms: Mapping[str, float] = field(default_factory=dict)  # for an answer, by group of processes
+    memory_mib: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.latencies_ms:
+            where = f"{self.load.arm}, {self.load.inputs}, {self.load.level} at a time"
+            raise UsageError(f"{where}: no answer in {self.seconds:.1f} s: take a longer --window")
+
+    @property
+    def per_s(self) -> float:
+        return len(self.latencies_ms) / self.seconds
+
+    @property
+    def percentiles_ms(self) -> tuple[float, float, float]:
+        return percentiles(self.latencies_ms)
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """p50, p95 and p99."""
+    p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
+    return p50, p95, p99
+
+
+@dataclass(frozen=True)
+class CpuUsed:
+    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all."""
+
+    groups: Mapping[str, float]
+    bench: float
+    machine: float
+
+    @classmethod
+    def now(cls, groups: Mapping[str, int] | None = None) -> CpuUsed:
+        """`groups` are named by the process at their top."""
+        busy = psutil.cpu_times()
+        return cls(
+            {name: cpu_s(pid) for name, pid in (groups or {}).items()},
+            cpu_s(os.getpid()),
+            busy.user + busy.nice + busy.system,
+        )
+
+    def foreign_since(self, before: CpuUsed) -> float:
+        """CPU seconds of processes that have nothing to do with the bench."""
+        return max(0.0, (self.machine - before.machine) - (self.bench - before.bench))
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and of all under it that still run."""
+    total = 0.0
+    for process in tree(pid):
+        try:
+            total += time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
+        except OSError:  # has just ended
+            continue
+    return total
+
+
+def closed_loop(
+    load: BenchLoad,
+    askers: Sequence[Asker],
+    options: MeasureOptions,
+    groups: Mapping[str, int] | None = None,
+    figures: Mapping[str, float] | None = None,
+) -> BenchWindow:
+    """The window of as many threads as there are askers; `groups` are the processes to account for."""
+    loop = _ClosedLoop()
+    with ThreadPoolExecutor(len(askers)) as pool:
+        asking = [pool.submit(loop.run, asker) for asker in askers]
+        try:
+            time.sleep(options.warm_up_s)
+            # A queue that still fills up is not a steady state.
+            deadline = time.perf_counter() + _LONGEST_WARM_UP_S
+            while len(loop.threads) < len(askers) and time.perf_counter() < deadline:
+                if any(each.done() for each in asking):
+                    break
+                time.sleep(0.01)
+            before, busy_s = CpuUsed.now(groups), time.process_time()
+            began = time.perf_counter()
+            time.sleep(options.measure_s)
+            ended = time.perf_counter()
+            client_s = time.process_time() - busy_s
+            after = CpuUsed.now(groups)
+            memory = {name: memory_mib(tree(pid)) for name, pid in (groups or {}).items()}
+        finally:
+            loop.stop.set()
+        for each in asking:
+            each.result()
+    latencies_ms = [1000 * (done - sent) for sent, done in loop.answered if began <= done <= ended]
+    spent_s = {name: after.groups[name] - before.groups[name] for name in after.groups}
+    errors = Counter(why for at, why in loop.failed if began <= at <= ended)
+    if errors and not latencies_ms:
+        where = f"{load.arm}, {load.inputs}, {load.level} at a time"
+        raise WrongAnswers(f"{where}: no answer, but {', '.join(errors)}")
+    return BenchWindow(
+        load,
+        ended - began,
+        tuple(latencies_ms),
+        after.foreign_since(before) / (ended - began),
+        errors,
+        client_s / (ended - began),
+        {name: 1000 * each_s / len(latencies_ms) for name, each_s in spent_s.items()},
+        memory,
+        figures or {},
+    )
+
+
+def http_loop(
+    load: BenchLoad,
+    clients: Callable[[], HttpClient],
+    ask: Callable[[HttpClient, int], int],
+    options: MeasureOptions,
+    groups: Mapping[str, int] | None = None,
+    figures: Mapping[str, float] | None = None,
+) -> BenchWindow:
+    """The same with a connection for each thread."""
+    with ExitStack() as stack:
+        askers = [partial(ask, stack.enter_context(closing(clients()))) for _ in range(load.level)]
+        return closed_loop(load, askers, options, groups, figures)
+
+
+class _ClosedLoop:
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.answered: list[tuple[float, float]] = []  # when sent, when done
+        self.failed: list[tuple[float, str]] = []
+        self.threads: set[int] = set()  # that have been answered, or failed
+        self._numbers = itertools.count()
+
+    def run(self, ask: Asker) -> None:
+        while not self.stop.is_set():
+            sent = time.perf_counter()
+            try:
+                count = ask(next(self._numbers))
+            except (OSError, ValueError) as exc:
+                self.failed.append((time.perf_counter(), f"{type(exc).__name__}: {exc}"))
+                time.sleep(0.02)  # a server that is gone is not to be asked a million times
+            else:
+                self.answered.extend([(sent, time.perf_counter())] * count)
+            self.threads.add(threading.get_ident())
+
+
+class HttpClient:
+    """HTTP/1.1 with a server on this machine over one connection, kept open as long as the server does.
+
+    `http.client` took 0.2 ms of a core that the servers need for a request, this takes a quarter of it.
+    """
+
+    def __init__(self, port: int, headers: Mapping[str, str]) -> None:
+        self._port = port
+        named = {"Host": f"127.0.0.1:{port}", "Accept": "application/json", **headers}
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        self._socket: socket.socket | None = None
+
+    def request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """The body of an answer with status 200; raise OSError or ValueError where there is none."""
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=_TIMEOUT_S)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
+            self._socket.sendall(head.encode() + body)
+            status, closes, content = _read_answer(self._socket)
+        except BaseException:
+            self.close()
+            raise
+        if closes:
+            self.close()
+        if status != 200:
+            raise ValueError(f"HTTP {status}: {content[:200].decode(errors='replace')}")
+        return content
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _read_answer(connection: socket.socket) -> tuple[int, bool, bytes]:
+    """Status, whether the server closes the connection, and body."""
+    received = b""
+    while (end := received.find(b"\r\n\r\n")) < 0:
+        received += _receive(connection)
+    head, length = received[:end], _LENGTH.search(received[:end])
+    if length is None:
+        raise ValueError(f"an answer without a length: {head[:200].decode(errors='replace')}")
+    body_at = end + 4
+    while len(received) < body_at + int(length[1]):
+        received += _receive(connection)
+    return int(head.split(None, 2)[1]), bool(_CLOSES.search(head)), received[body_at:]
+
+
+def _receive(connection: socket.socket) -> bytes:
+    if not (data := connection.recv(65_536)):
+        raise ConnectionResetError("closed before the answer was whole")
+    return data

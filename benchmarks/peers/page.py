@@ -1,0 +1,191 @@
+"""The comparison as a part of docs/performance.md, as a picture and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.measure.results import HEADINGS, Requirement, median_and_range
+from gourmet.reports import machine
+from gourmet.reports.chart import Drawing, stacked
+from gourmet.reports.table import markdown
+from harness.report import BenchRow, DocsPart, about, chart, goal_data, ratio_goal, rows_of
+from harness.run import QUIET_CORES, Outcome
+from peers.contenders import ARMS, FP32
+
+REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
+PART: Final = DocsPart("gourmet bench peers", "performance.md", "Performance", "to here")
+DATA, PICTURE = "peers.json", "peers.svg"
+# The concurrency for which goals were set.
+GOAL_LEVEL: Final = 8
+_COLOURS: Final = {"no server": "#9e9e9e", "ours": "#1b5e9b", "peers": "#c98a1b"}
+_HEADINGS: Final = (
+    *("", "at a time", "photos/s", "p50 ms", "p95 ms", "p99 ms", "answers", "errors"),
+    *("CPU ms a photo", "MiB"),
+)
+_TERMS: Final = """
+Everybody was sent the same photos as the same form, one server after another, in {turns} turns of windows
+of {window:g} s; figures are medians over the turns with the least and the most in brackets, percentiles are
+of all turns' answers together, and ratios are taken turn by turn. **Every** answer was compared, label and
+probabilities, with the same ONNX file run without a server on the same pixels (peers: on pixels decoded
+plainly) and by the same engine: ours is what the model's config says, OpenVINO as shipped, and that of the
+limit and the peers is ONNX Runtime; one wrong answer ends the run. A window in which others took more than
+{quiet:g} cores was measured again, up to twice; rows with a * never had a quiet one in some turn. CPU is of
+all processes of a server, per photo, in milliseconds of one core; memory counts once what processes share.
+"""
+
+
+@dataclass(frozen=True)
+class PhotoComparison:
+    """What was measured, of what photos, and what decoding changes."""
+
+    plan: Mapping[str, Any]
+    photos: Mapping[str, str]  # the sets, each with what it is
+    outcome: Outcome
+    decoding: Sequence[str]
+
+    @property
+    def rows(self) -> list[BenchRow]:
+        return rows_of(self.outcome.windows)
+
+
+def goals(comparison: PhotoComparison) -> list[Requirement]:
+    """What was asked for, as far as those take part who are needed to tell."""
+    return [
+        goal
+        for photos in comparison.photos
+        for goal in _goals(
+            photos,
+            {
+                row.load.arm: row
+                for row in comparison.rows
+                if row.load.inputs == photos and row.load.level in (0, GOAL_LEVEL)
+            },
+        )
+    ]
+
+
+def _goals(photos: str, rows: Mapping[str, BenchRow]) -> list[Requirement]:
+    found: list[Requirement] = []
+    if photos == "small" and "limit-fp32" in rows:
+        what = f"{photos} photos, fp32: ours ÷ the limit"
+        found += ratio_goal(what, rows.get("ours-fp32"), [rows["limit-fp32"]], 0.85)
+    peers = [row for key, row in rows.items() if ARMS[key].role == "peers" and ARMS[key].model == FP32]
+    for key, name, wanted in (
+        ("ours-fp32", "fp32", 1.0 if photos == "small" else 2.0),
+        ("ours-int8", "int8", 1.8),
+    ):
+        if (ours := rows.get(key)) and peers:
+            found += ratio_goal(f"{photos} photos, {name}: ours ÷ the best peer", ours, peers, wanted)
+            what = f"{photos} photos, {name}: our p99 ÷ the lowest p99 of a peer"
+            ratio = ours.percentiles_ms[-1] / min(peer.percentiles_ms[-1] for peer in peers)
+            disturbed = any(row.disturbed for row in [ours, *peers])
+            found.append(Requirement(what, (ratio,), 1.0, at_most=True, disturbed=disturbed))
+    return found
+
+
+def write(comparison: PhotoComparison, folder: Path) -> tuple[Path, ...]:
+    """Put the comparison into the page's generated part, its picture and its data beside it."""
+    files = {PICTURE: draw(comparison), DATA: PART.as_json(as_data(comparison))}
+    return PART.write(folder, as_markdown(comparison), files)
+
+
+def draw(comparison: PhotoComparison) -> Drawing:
+    """Every contender at the concurrency of the goals, the limit on top."""
+    rows = [row for row in comparison.rows if row.load.level in (0, GOAL_LEVEL)]
+    title = f"Photos per second, {GOAL_LEVEL} at a time (median; line: least to most)"
+    if any(row.disturbed for row in rows):
+        title = f"{title}; * disturbed by other work: not to be compared"
+    words, roles = ({key: getattr(arm, name) for key, arm in ARMS.items()} for name in ("words", "role"))
+    groups = [
+        (said, chart(found, said, "photos per second", words.__getitem__, roles.__getitem__, _COLOURS))
+        for photos, said in comparison.photos.items()
+        if (found := [row for row in rows if row.load.inputs == photos])
+    ]
+    return stacked(title, groups)
+
+
+def as_data(comparison: PhotoComparison) -> dict[str, Any]:
+    """Everything but the single latencies."""
+    return {
+        "peers": _versions(),
+        "plan": comparison.plan,
+        "photos": list(comparison.photos.values()),
+        "decoding": comparison.decoding,
+        "left_out": comparison.outcome.left_out,
+        "disturbed": any(row.disturbed for row in comparison.rows),
+        "goals": [goal_data(goal) for goal in goals(comparison)],
+        "rows": [_as_data(row) for row in comparison.rows],
+    }
+
+
+def _as_data(row: BenchRow) -> dict[str, Any]:
+    return {
+        "arm": row.load.arm,
+        "photos": row.load.inputs,
+        "concurrency": row.load.level,
+        "photos_per_s": row.per_s,
+        "answers": sum(len(window.latencies_ms) for window in row.windows),
+        "errors": row.errors,
+        **dict(zip(("p50_ms", "p95_ms", "p99_ms"), row.percentiles_ms, strict=True)),
+        "cpu_ms": row.medians("cpu_ms"),
+        "memory_mib": row.medians("memory_mib"),
+        "client_cores": [window.client_cores for window in row.windows],
+        "foreign_cores": [window.foreign_cores for window in row.windows],
+        "how": [window.note for window in row.windows if window.note],
+        "median": row.median,
+    }
+
+
+def as_markdown(comparison: PhotoComparison) -> str:
+    """The generated part of the page."""
+    plan, when = comparison.plan, about()["when"]
+    parts = [
+        f"Measured {when} by `{PART.command}`, which wrote this part; `{DATA}` beside it has every turn.\n",
+        "\n".join(f"- {name}: {value}" for name, value in {**machine.about(), "peers": _versions()}.items()),
+        "\n".join(f"- {line}" for line in comparison.photos.values()),
+        _TERMS.format(turns=plan["turns"], window=plan["window_s"], quiet=QUIET_CORES),
+        *(f"Left out: {words}: {why}" for words, why in comparison.outcome.left_out.items()),
+        f"\n![Photos per second at {GOAL_LEVEL} at a time]({PICTURE})\n",
+    ]
+    headings = (f"goal, at {GOAL_LEVEL} at a time", *HEADINGS[1:])
+    page = "\n".join(parts) + "\n" + markdown(headings, (goal.as_row() for goal in goals(comparison)))
+    for photos in comparison.photos:
+        page += f"\n### {photos.capitalize()} photos\n\n"
+        page += markdown(_HEADINGS, (_cells(row) for row in comparison.rows if row.load.inputs == photos))
+    return (
+        page
+        + "\nHow other decoding or another engine changes answers, against ours run by ONNX Runtime:\n\n"
+        + "".join(f"- {line}\n" for line in comparison.decoding)
+    )
+
+
+def _cells(row: BenchRow) -> tuple[str, ...]:
+    return (
+        ARMS[row.load.arm].words + row.mark,
+        str(row.load.level or "–"),
+        median_and_range(row.per_s, ".0f" if row.median >= 50 else ".1f"),
+        *(f"{value:.0f}" if value >= 20 else f"{value:.1f}" for value in row.percentiles_ms),
+        str(sum(len(window.latencies_ms) for window in row.windows)),
+        str(row.errors.total()),
+        _sum(row.medians("cpu_ms"), 1),
+        _sum(row.medians("memory_mib"), 0),
+    )
+
+
+def _sum(parts: dict[str, float], digits: int) -> str:
+    if len(parts) < 2:
+        return "".join(f"{value:.{digits}f}" for value in parts.values())
+    listed = ", ".join(f"{name} {value:.{digits}f}" for name, value in parts.items())
+    return f"{sum(parts.values()):.{digits}f}: {listed}"
+
+
+def _versions() -> str:
+    """The peers' own packages, as pinned above the list of what they bring along."""
+    pinned = [line for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
+    named = ("fastapi", "uvicorn", "litserve", "bentoml")
+    return ", ".join(
+        line.replace("==", " ") for line in pinned if line.partition("==")[0].split("[")[0] in named
+    )

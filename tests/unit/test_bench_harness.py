@@ -1,0 +1,193 @@
+"""Comparisons with other servers: figures of the open window, contenders in turns, goals, failures."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gourmet.errors import GourmetError
+from gourmet.measure.task import MeasureOptions
+from gourmet.measure.validity import WrongAnswers
+from harness import environment
+from harness.load import BenchLoad, BenchWindow, CpuUsed, HttpClient, closed_loop, http_loop
+from harness.report import DocsPart, ratio_goal, rows_of
+from harness.run import Contender, Measure, run
+from harness.server import DidNotStart, started
+
+SHORT = MeasureOptions(window_s=0.6, windows=1, warm_up_s=0.1)
+LOAD = BenchLoad("arm", "photos", 3)
+
+
+def window(arm: str = "arm", per_s: int = 100, foreign_cores: float = 0.0, turn: int = 0) -> BenchWindow:
+    return BenchWindow(BenchLoad(arm, "photos", 8), 1.0, (10.0,) * per_s, foreign_cores, turn=turn)
+
+
+class FailingServer(BaseHTTPRequestHandler):
+    """Answers every fifth request with 503, and closes after every seventh."""
+
+    protocol_version = "HTTP/1.1"
+    count = 0
+    lock = threading.Lock()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with self.lock:
+            FailingServer.count += 1
+            number = FailingServer.count
+        body = b"right"
+        self.send_response(503 if number % 5 == 0 else 200)
+        self.send_header("Content-Length", str(len(body)))
+        if number % 7 == 0:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingServer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def ask(client: HttpClient, number: int) -> int:
+    body = [b"a", b"b" * 300_000][number % 2]
+    assert client.request("POST", "/", body) == b"right"
+    return 1
+
+
+def looped(port: int) -> BenchWindow:
+    return http_loop(LOAD, lambda: HttpClient(port, {}), ask, SHORT, {"server": os.getpid()})
+
+
+def test_every_answer_of_a_server_that_errs_and_closes_is_accounted_for(port: int) -> None:
+    found = looped(port)
+    answers, errors = len(found.latencies_ms), sum(found.errors.values())
+    assert answers > 10
+    assert 0.05 < errors / (answers + errors) < 0.4, "errors are counted and never averaged in"
+    assert list(found.errors) == ["ValueError: HTTP 503: right"]
+    assert found.seconds >= 0.6
+    assert found.per_s == pytest.approx(answers / found.seconds)
+    assert found.cpu_ms["server"] > 0
+    assert found.memory_mib["server"] > 1
+
+
+def test_a_server_that_answers_nothing_has_no_speed() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        with pytest.raises(WrongAnswers, match="arm, photos, 3 at a time: no answer, but ConnectionRefused"):
+            looped(taken.getsockname()[1])
+
+
+def test_a_wrong_answer_ends_the_run_also_before_the_window() -> None:
+    def ask_wrongly(_number: int) -> int:
+        raise WrongAnswers("photo 0 wrongly: Bread")
+
+    with pytest.raises(WrongAnswers, match="photo 0 wrongly"):
+        closed_loop(LOAD, [ask_wrongly], SHORT)
+
+
+def test_what_others_take_of_the_machine_is_neither_the_bench_nor_what_it_started() -> None:
+    before, after = CpuUsed({}, bench=5.0, machine=100.0), CpuUsed({}, bench=8.0, machine=104.0)
+    assert after.foreign_since(before) == 1.0
+
+
+def contender(arm: str, calls: list[str], foreign: list[float] | None = None) -> Contender:
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        calls.append(arm)
+        yield lambda load: replace(window(arm, foreign_cores=foreign.pop(0) if foreign else 0.0), load=load)
+
+    return Contender(arm, [BenchLoad(arm, "photos", level) for level in (1, 8)], start)
+
+
+def test_contenders_take_turns_and_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    calls: list[str] = []
+    both = [contender("a", calls), contender("b", calls)]
+    outcome = run(both, 2, lambda *_: None, tmp_path, {"weights": 1})
+    assert calls == ["a", "b", "a", "b"]
+    assert [(each.turn, each.load.arm, each.load.level) for each in outcome.windows] == [
+        (turn, arm, level) for turn in (0, 1) for arm in "ab" for level in (1, 8)
+    ]
+    again = run([*both, contender("c", calls)], 2, lambda *_: None, tmp_path, {"weights": 1})
+    assert calls[4:] == ["c", "c"], "only what is missing is started"
+    assert len(again.windows) == 12
+    with pytest.raises(GourmetError, match="another weights"):
+        run(both, 2, lambda *_: None, tmp_path, {"weights": 2})
+
+
+def test_the_quietest_of_three_windows_counts() -> None:
+    foreign = [0.5, 0.3, 0.4, 0.05]
+    outcome = run([contender("a", [], foreign)], 1, lambda *_: None)
+    assert [each.foreign_cores for each in outcome.windows] == [0.5, 0.3], "a run of two may repeat none"
+    foreign = [0.5, 0.3, 0.05, *[0.0] * 9]
+    outcome = run([contender(arm, [], foreign) for arm in "abcdef"], 1, lambda *_: None)
+    assert outcome.windows[0].foreign_cores == 0.05
+
+
+def test_who_does_not_start_is_left_out_with_the_reason() -> None:
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        with started("a server", [sys.executable, "-c", "exit('no port')"], {}, Path("/"), refuse) as pid:
+            raise AssertionError(pid)
+        yield lambda load: window()
+
+    def refuse() -> None:
+        raise ConnectionRefusedError
+
+    outcome = run([Contender("x", [LOAD], start), contender("a", [])], 2, lambda *_: None)
+    assert outcome.left_out == {"x": "a server ended with status 1; its last lines: no port"}
+    assert {each.load.arm for each in outcome.windows} == {"a"}
+    with pytest.raises(DidNotStart), start():
+        pass
+
+
+def test_goals_are_ratios_turn_by_turn_against_whichever_was_best() -> None:
+    rates = {"ours": (90, 90), "one": (80, 60), "other": (60, 100)}
+    windows = [window(arm, each[turn], turn=turn) for turn in (0, 1) for arm, each in rates.items()]
+    ours, *others = rows_of(windows)
+    (goal,) = ratio_goal("ours ÷ the best", ours, others, 1.0)
+    assert goal.per_turn == pytest.approx((90 / 80, 0.9))
+    assert goal.as_row()[-1] == "not decided"
+    assert ratio_goal("ours ÷ the best", None, others, 1.0) == []
+
+
+def test_what_others_disturbed_is_marked_and_not_judged() -> None:
+    ours, busy = rows_of([window("ours"), window("busy", foreign_cores=0.5)])
+    (goal,) = ratio_goal("ours ÷ busy", ours, [busy], 1.0)
+    assert (goal.as_row()[-1], ours.mark, busy.mark) == ("not judged: disturbed", "", " *")
+
+
+def test_a_page_without_a_place_for_its_part_is_left_alone(tmp_path: Path) -> None:
+    part = DocsPart("gourmet bench x", "x.md", "X", "to here")
+    (tmp_path / "x.md").write_text("# Ours\n")
+    with pytest.raises(GourmetError, match="add both"):
+        part.write(tmp_path, "words")
+    assert (tmp_path / "x.md").read_text() == "# Ours\n"
+
+
+def test_packages_that_cannot_be_had_are_an_error_that_says_how_to_do_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("no-such-package==1\n")
+    with pytest.raises(environment.PeersNotInstalled, match=r"no-such-package.*--arm"):
+        environment.programs(requirements)
+    assert not environment.folder(requirements).exists()
