@@ -58,7 +58,7 @@ def test_rows_of_an_open_shape_come_from_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.ones((3, 5), np.float32))
     rows = rows_for(open_one, DataSource(2, 1, tmp_path / "rows.npz"))
     assert rows.tensor(rows.inputs[0], (0, 1)).shape == (2, 5)
-    with pytest.raises(UsageError, match=r"x is float32 \[2, 5\], and FP32 \[rows, 3\] is wanted"):
+    with pytest.raises(UsageError, match=r"x is float32 \[2, 5\], and must be FP32 \[rows, 3\]"):
         rows_for(info(), DataSource(2, 1, tmp_path / "rows.npz"))
 
 
@@ -77,6 +77,6 @@ def test_rows_of_other_lengths_share_no_request(tmp_path: Path) -> None:
     rows = rows_for(info(), DataSource(2, 1))
     rows.values["x"][1].resize((4,), refcheck=False)
     assert not rows.alike
-    with pytest.raises(UsageError, match="differ in shape and share no request"):
+    with pytest.raises(UsageError, match="differ in shape and cannot share a request"):
         check_possible(LoadSpec("m", batch=2), rows, MeasureOptions())
     check_possible(LoadSpec("m"), rows, MeasureOptions())

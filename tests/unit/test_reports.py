@@ -40,7 +40,7 @@ def test_a_chart_is_a_whole_picture_that_says_what_it_shows(drawing: Drawing, ta
 
 
 def test_an_interval_that_is_not_known_is_not_drawn() -> None:
-    known, unknown = bars([BARS[0]], "t", "rows"), bars([Bar("a", 2.0)], "t", "rows", most=2.5)
+    known, unknown = bars([BARS[0]], "t", "rows"), bars([Bar("a", 2.0)], "t", "rows", end=2.5)
     assert len(shapes(known, "line")) - len(shapes(unknown, "line")) == 3
 
 

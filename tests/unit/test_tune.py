@@ -286,7 +286,7 @@ def test_the_page_says_where_the_time_goes_of_both_sides_and_why_to_believe_it(t
     ("arguments", "says"),
     [
         (["--p95", "soon"], "is not a time: write it like"),
-        (["--p95", "0"], "a goal of 0 is kept by nothing"),
+        (["--p95", "0"], "no config can reach a goal of 0"),
         (["--p95", "50"], "is not a time: write it like"),
         (["--goal", "cheap"], "is not one of"),
         (["--delays", "1ms,x"], "is not a time"),

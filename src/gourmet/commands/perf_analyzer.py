@@ -30,16 +30,16 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
     Without -u it asks the Triton at TRITON_SERVER_URL, or else that of the running stack.
     """
-    told = [*arguments, *_address_for(arguments)]
+    given = [*arguments, *_address_for(arguments)]
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as folder:
-        command = [str(binary()), *told, *_keys_for(told)]
+        command = [str(binary()), *given, *_keys_for(given)]
         status = subprocess.run(command, env=environment(Path(folder)), check=False).returncode
-    # NVIDIA's ends with 99 after its own help, which nobody did wrong to ask for.
+    # NVIDIA's ends with status 99 after its own help, which is not an error.
     ctx.exit(0 if "--help" in arguments else status)
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
-    """Where the running stack is, for somebody's own arguments that do not say whom to ask."""
+    """The address of the running stack, where the arguments name none."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
     grpc = _protocol(arguments) == "grpc"
@@ -50,7 +50,7 @@ def _address_for(arguments: Sequence[str]) -> list[str]:
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:
-    """The keys that somebody's own arguments need, where they go to a Triton that we have them for."""
+    """The keys that the arguments need, where they go to a Triton whose keys are on this machine."""
     if not any(word.startswith("--shared-memory") for word in arguments):
         return []
     return keys(dict(pairwise(arguments)).get("-u", "localhost:8000"), _protocol(arguments))

@@ -37,7 +37,7 @@ def durations(text: str) -> tuple[int, ...]:
 
 def goal(text: str) -> int:
     if not (found := duration(text)):
-        raise click.BadParameter("a goal of 0 is kept by nothing: write it like 50ms")
+        raise click.BadParameter("no config can reach a goal of 0: write it like 50ms")
     return found
 
 

@@ -30,10 +30,10 @@ def throughput(points: Sequence[Point]) -> chart.Drawing:
         for rate in [point.rows_per_s]
     ]
     # An interval of two turns may be many times its figure; it ends with the picture.
-    most = 2 * max(bar.value for bar in shown)
+    end = 2 * max(bar.value for bar in shown)
     counts = "rows per second, with 95 % interval"
-    most = min(most, max(max(bar.value, bar.high or 0.0) for bar in shown))
-    return chart.bars(shown, "throughput of every point", counts, most=most)
+    end = min(end, max(max(bar.value, bar.high or 0.0) for bar in shown))
+    return chart.bars(shown, "throughput of every point", counts, end=end)
 
 
 def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:

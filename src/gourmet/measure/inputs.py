@@ -134,12 +134,12 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
     with np.load(path) as held:
         arrays = {name: held[name][:count] for name in held}
     for given in inputs:
-        array, wanted = arrays.get(given.name), np.dtype(triton_to_np_dtype(given.datatype))
-        if array is None or array.dtype != wanted or not _fits(array.shape[1:], given.shape):
-            found = "not there" if array is None else f"{array.dtype} {list(array.shape)}"
+        array, expected = arrays.get(given.name), np.dtype(triton_to_np_dtype(given.datatype))
+        if array is None or array.dtype != expected or not _fits(array.shape[1:], given.shape):
+            found = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise UsageError(
                 f"{path}: {given.name} is {found}, "
-                f"and {given.datatype} [rows, {', '.join(map(str, given.shape))}] is wanted"
+                f"and must be {given.datatype} [rows, {', '.join(map(str, given.shape))}]"
             )
     rows = {given.name: list(arrays[given.name]) for given in inputs}
     return InputRows(info, inputs, rows, f"{len(rows[inputs[0].name])} rows of {path.name}")

@@ -203,7 +203,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Statement:
-    """What the figures say, in a sentence; `seen` tells whether a claim holds, None that it stays open."""
+    """What the figures say, in a sentence; `seen` is whether a claim holds, None where it is undecided."""
 
     says: str
     seen: bool | None = None

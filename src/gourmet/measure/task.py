@@ -1,4 +1,4 @@
-"""What to ask whom, how long to look, what must come back, and by which way a load is asked."""
+"""A workload: addresses, options, the rows that are asked, the answers that are expected, and the wire."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How long to look, and what to put up with."""
+    """How long to measure, and what is tolerated."""
 
     window_s: float = 1.0
     windows: int = 5
@@ -98,7 +98,7 @@ class Workload:
 
 
 def wire_for(target: Addresses, load: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
-    """The way of asking that a load wants."""
+    """The wire of a load."""
     what = load.model, rows, regions
     if load.through == "app":
         return transports.App(target.app_url, *what)
@@ -115,7 +115,9 @@ def check_possible(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> 
     if load.batch > 1 and not rows.batched:
         raise UsageError(f"{load.model} takes one input a request (max_batch_size 0): drop --batch")
     if load.batch > 1 and not rows.alike:
-        raise UsageError(f"the examples of {load.model} differ in shape and share no request: drop --batch")
+        raise UsageError(
+            f"the examples of {load.model} differ in shape and cannot share a request: drop --batch"
+        )
     if load.through == "app" and (load.batch > 1 or load.shared_memory):
         raise UsageError("the web app takes one photo a request: no --batch, no --shared-memory")
     if rows.info.decoupled and (load.batch > 1 or load.shared_memory):

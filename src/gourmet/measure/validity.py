@@ -36,7 +36,7 @@ class CountsDisagree(Untrusted):
 
 
 class Disturbed(Untrusted):
-    """Not to be believed this time; measuring again may help."""
+    """The measurement was disturbed; measuring again may help."""
 
     in_short = "too noisy"
 
@@ -48,7 +48,7 @@ class ServerOverrun(Untrusted):
 
 
 def few_errors(errors: Mapping[str, int], requests: int, allowed: float) -> Evidence:
-    """No error, or no more than somebody said they accept."""
+    """No error, or no more than --allow-errors accepts."""
     failed = sum(errors.values())
     asked = requests + failed
     if failed > allowed * asked:

@@ -102,7 +102,7 @@ def bars(
     title: str,
     counts: str,
     *,
-    most: float | None = None,
+    end: float | None = None,
     around: float | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Drawing:
@@ -110,7 +110,7 @@ def bars(
     named, deep = _legend(list((colours or {}).items()), 14, WIDTH)
     ends = [end for bar in shown for end in (bar.value, bar.low, bar.high) if end is not None]
     low, high = (0.0, max(ends)) if around is None else (min(0.9 * around, *ends), max(1.1 * around, *ends))
-    x = Scale(ticks(low, most or high), 14, WIDTH - 60)
+    x = Scale(ticks(low, end or high), 14, WIDTH - 60)
     top, bottom = 10 + deep, 10 + deep + _ROW * len(shown)
     rows = [(top + _ROW * place, bar) for place, bar in enumerate(shown)]
     given = {"x": x, "top": top - 4, "bottom": bottom, "named": named, "counts": counts}

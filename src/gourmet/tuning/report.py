@@ -227,5 +227,5 @@ def _page(tuning: Tuning) -> str:
 
 def served(tuning: Tuning) -> str:
     now = tuning.trial(tuning.best if tuning.applied else PRESENT)
-    told = "The server now has the best config" if tuning.applied else "The server has the config of before"
-    return f"{told}: {summary(now.config)}."
+    config = "The server now has the best config" if tuning.applied else "The server has the config of before"
+    return f"{config}: {summary(now.config)}."

@@ -111,7 +111,7 @@ class Confirmation:
     """The best of the search against the present config, in turns, measured again.
 
     `gain` is how many times better, with its interval: of the throughput, or of the p95 turned over.
-    `only_ours` tells that the challenger keeps the limit and the present config does not.
+    `only_ours` says that the challenger keeps the limit and the present config does not.
     """
 
     ours: Point
@@ -157,7 +157,7 @@ class Tuning:
         return self.trial(self.best if self.verdict == "better" else PRESENT)
 
     def pbtxt(self) -> str:
-        """The recommended config as a file, with the reason over it; nothing where there is none."""
+        """The recommended config as a file, with the reason over it; empty where there is none."""
         if not (chosen := self.recommended):
             return ""
         said = "".join(f"# {line}\n" for line in textwrap.wrap(self.sentence, 110))

@@ -125,7 +125,7 @@ class Search:
         return "better" if confirmation.won else "no better", challenger, confirmation
 
     def _try_the_present(self) -> None:
-        """Which also tells whether our client is fast enough for the model."""
+        """Measure the present config; this also shows whether our client is fast enough for the model."""
         asked = self.long.client
         # Ours looks at every answer and begins at once; perf_analyzer where a model is too fast for it.
         clients: list[Client] = ["gourmet", "auto"] if asked == "auto" else [asked]

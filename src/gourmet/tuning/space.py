@@ -16,7 +16,7 @@ from gourmet.runtime.instances import cpu_threads, instance_count
 from gourmet.tuning.results import TuneRequest
 
 _DELAYS_US: Final = (100, 1000, 5000)
-# A preferred size does nothing for rows that nobody waits for, so it is tried with a short wait.
+# Without a wait a preferred size has no effect, so it is tried with a short one.
 _WAIT_FOR_PREFERRED_US: Final = 1000
 _INSTANCES_A_CPU: Final = 2
 _INSTANCES_ON_A_GPU: Final = (1, 2, 4)
@@ -88,7 +88,7 @@ class Space:
 
     @property
     def takes_as_many(self) -> bool:
-        """Clients may send as many rows as the present config takes: less only where somebody says so."""
+        """Clients may send as many rows as the present config takes; fewer only with --max-batches."""
         return self.request.apply and self.request.max_batches is None
 
     def coarse(self) -> list[Change]:

@@ -148,10 +148,13 @@ def _answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
     }
     (first, usual), *others = texts.items()
     said = []
-    for asks, told in others:
-        same = float(np.mean([mine == other for mine, other in zip(usual, told, strict=True)]))
+    for asks, answers in others:
+        same = float(np.mean([mine == other for mine, other in zip(usual, answers, strict=True)]))
         if same < _LEAST_AGREEMENT:
-            raise WrongAnswers(f"{first} and {asks} say the same to {same:.0%} only: measure neither")
+            raise WrongAnswers(
+                f"{first} and {asks} agree on {same:.0%} of the sentences only: "
+                "deploy both from the same weights"
+            )
         said.append(f"{asks} to {same:.0%}")
     return f"The answers were checked first: as {first} said the others, {', '.join(said)} of the sentences."
 

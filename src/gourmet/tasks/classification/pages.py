@@ -139,7 +139,7 @@ def _recall(found: Accuracy) -> Drawing:
         right = binomtest(round(each.recall * each.photos), each.photos)
         low, high = right.proportion_ci(method="wilson")
         shown.append(Bar(each.label, each.recall, low, high, says=f"{each.recall:.3f}"))
-    return bars(shown, "recall by class", "recall", most=1.0)
+    return bars(shown, "recall by class", "recall", end=1.0)
 
 
 def _latencies(report: PictureReport) -> Drawing:
