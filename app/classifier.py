@@ -15,12 +15,11 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from app.api.schemas import Inside
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, ServingError
 from app.triton.client import Answer, Deadline, Refused, Triton
 from app.triton.served_models import ServedModels
-from app.triton.server_timing import Watch
+from app.triton.server_timing import ServerTiming, Watch
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
 from gourmet.pictures import apart
 from gourmet.pictures.classifier import Floats
@@ -52,7 +51,7 @@ class Prediction:
     subject_threshold: float = 0.0
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     bytes_sent: int = 0
-    inside: Inside | None = None
+    inside: ServerTiming | None = None
 
     @functools.cached_property
     def _best(self) -> list[int]:

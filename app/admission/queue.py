@@ -167,12 +167,12 @@ class Admission:
         self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 
     def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
-        """A program's photo while the queue is full, without what Flask does for a request.
+        """What a program posts while the queue is full, without what Flask does for a request.
 
         Through Flask a refusal takes several times as much of the CPU, which the photos then lack
         (docs/reliability.md). Scripts of other sites are for `hosts_and_cors`.
         """
-        if environ["REQUEST_METHOD"] != "POST" or not self.queue.is_full(client_of(environ["REMOTE_ADDR"])):
+        if not self.queue.is_full(client_of(environ["REMOTE_ADDR"])):
             return None
         path = environ["PATH_INFO"]
         is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
@@ -254,7 +254,7 @@ def _client() -> str:
 def init_app(app: App, settings: Settings) -> None:
     admission = Admission(app, settings, app.extensions["metrics"])
     app.extensions["admission"] = admission
-    app.before_flask.append(admission.refuse)
+    app.before_flask["POST"].append(admission.refuse)
     app.before_request(admission.arrive)
     app.teardown_request(admission.leave)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
@@ -21,19 +21,15 @@ from app.admission import uploads
 from app.admission.rate_limit import count_photos
 from app.api import schemas
 from app.api.request_parsing import Photo, photos_and_model
+from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
 from app.core.http import as_json, client_waits, render, request_id, since_start_ms
 from app.core.metrics import Metrics
 from app.core.tracing import carried
 from app.triton.client import Deadline
+from app.triton.server_timing import ServerTiming
 
-if TYPE_CHECKING:
-    from app.features.feature import Services
-
-# Threads of a process for all calls of several photos together, so that one such call leaves the
-# others, and those who send one photo, their share of Triton.
-THREADS: Final = 4
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 PARAMETERS: Final = {
     **MODEL_PARAMETER,
@@ -162,7 +158,14 @@ def form_answer(
 def count(prediction: Prediction, timings: TimingsMs) -> None:
     g.model = prediction.model
     metrics: Metrics = current_app.extensions["metrics"]
-    metrics.observe_prediction(prediction, timings)
+    metrics.observe_prediction(
+        prediction.system.name,
+        prediction.model,
+        prediction.label,
+        prediction.class_id,
+        prediction.probability,
+        timings,
+    )
 
 
 def phases_ms(inner: TimingsMs, wait_ms: float | None = None) -> dict[str, float]:
@@ -189,7 +192,7 @@ def told(
         "class_id": prediction.class_id,
         "threshold": prediction.threshold,
         "bytes_sent": prediction.bytes_sent,
-        "inside": prediction.inside,
+        "inside": _inside(prediction.inside),
         "probabilities": prediction.probabilities,
         **own,
     }
@@ -197,6 +200,12 @@ def told(
     if prediction.relevance is not None:
         told[prediction.system.subject] = prediction.relevance
     return shape(**told)
+
+
+def _inside(timing: ServerTiming | None) -> schemas.Inside | None:
+    if timing is None:
+        return None
+    return schemas.Inside(requests=timing.requests, queue=timing.queue_ms, compute=timing.compute_ms)
 
 
 def unstored(body: schemas.Schema) -> Response:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flask import Blueprint, Flask, Response, jsonify, render_template, request
 from markupsafe import Markup, escape
@@ -18,13 +18,11 @@ from markupsafe import Markup, escape
 from app.api import photo_calls, schemas
 from app.api.openapi import Operation, document, documented, examples_of, photos
 from app.api.photo_calls import told, unstored
+from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
 from app.core.http import API, marked
 from app.core.messages import starting_with, t
 from app.triton.client import Deadline
-
-if TYPE_CHECKING:  # the features import this module
-    from app.features.feature import NavigationEntry, Services
 
 # The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"
@@ -131,8 +129,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     pages.add_app_template_filter(prose)
     app.register_blueprint(pages)
-    from app.features.feature import NavigationEntry
-
     return [NavigationEntry("docs.docs", t("nav.api"))]
 
 

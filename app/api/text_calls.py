@@ -13,9 +13,9 @@ from flask import Response, current_app, g, request
 from app.admission.queue import admission
 from app.admission.uploads import receiving
 from app.api import schemas
+from app.api.events import EVENTS, Parts, streamed
 from app.api.photo_calls import phases_ms
 from app.core.errors import UploadTooLarge
-from app.core.events import EVENTS, Parts, streamed
 from app.core.http import request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings

@@ -14,6 +14,8 @@ from typing import Any, Final
 import brotli  # type: ignore[import-untyped]
 from flask import Flask, Response, request
 
+from app.core.settings import Settings
+
 _TEXT: Final = ("text/", "application/json", "application/javascript", "image/svg+xml")
 # Below this, compressing saves no packet.
 _MIN_BYTES: Final = 600
@@ -22,7 +24,7 @@ _GZIP_LEVEL: Final = 6
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
 
-def init_app(app: Flask) -> None:
+def init_app(app: Flask, _: Settings) -> None:
     static = Path(str(app.static_folder))
     hashes = {
         file.relative_to(static).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12]

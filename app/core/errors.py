@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 
 from app.core.http import render, request_id
 from app.core.messages import TEXTS
+from app.core.settings import Settings
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 RETRY_AFTER_S: Final = 2
@@ -177,7 +178,7 @@ def for_visitor(exc: BaseException) -> ServingError:
     return error
 
 
-def init_app(app: Flask) -> None:
+def init_app(app: Flask, _: Settings) -> None:
     app.register_error_handler(Exception, _answer)
 
 

@@ -6,12 +6,15 @@ import os
 import re
 import select
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from flask import Flask, Response, current_app, g, jsonify, render_template, request
 from pydantic import BaseModel
+
+from app.core.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -149,8 +152,8 @@ class App(Flask):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # Each may answer a request without what Flask does for every one.
-        self.before_flask: list[Callable[[WSGIEnvironment], WsgiAnswer | None]] = []
+        # By method, what may answer a request without what Flask does for every one.
+        self.before_flask = defaultdict[str, list[Callable[["WSGIEnvironment"], WsgiAnswer | None]]](list)
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
@@ -159,7 +162,7 @@ class App(Flask):
                 status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
             )
 
-        for answer in self.before_flask:
+        for answer in self.before_flask[environ["REQUEST_METHOD"]]:
             if found := answer(environ):
                 status, about, body = found
                 start(status, [*about.items(), ("Content-Length", str(len(body)))])
@@ -167,7 +170,7 @@ class App(Flask):
         return super().wsgi_app(environ, start)
 
 
-def init_app(app: Flask) -> None:
+def init_app(app: Flask, _: Settings) -> None:
     app.before_request(_begin)
     app.after_request(_finish)
 

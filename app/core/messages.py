@@ -14,6 +14,8 @@ from typing import Final
 from flask import Flask
 from markupsafe import Markup, escape
 
+from app.core.settings import Settings
+
 _FILE: Final = Path(__file__).parents[1] / "texts.toml"
 TEXTS: Final[dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
@@ -34,6 +36,6 @@ def soft(text: str) -> Markup:
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[_/.-])(?=.)", text))
 
 
-def init_app(app: Flask) -> None:
+def init_app(app: Flask, _: Settings) -> None:
     app.jinja_env.filters["soft"] = soft
     app.jinja_env.globals.update(t=t, language="en")

@@ -6,17 +6,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flask import Flask, Response, request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.core.http import since_start_ms
+from app.core.settings import Settings
 from gourmet.contracts import System
-
-if TYPE_CHECKING:
-    from app.classifier import Prediction
+from gourmet.systems.registry import load_all
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
@@ -89,11 +88,19 @@ class Metrics:
             for name, (kind, text, labels) in table.items()
         }
 
-    def observe_prediction(self, prediction: Prediction, timings_ms: Mapping[str, float]) -> None:
-        counted = self.of_system[prediction.system.name]
-        label = prediction.label if prediction.class_id < MOST_LABELS else OTHER
-        counted["predictions_total"].labels(prediction.model, label).inc()
-        counted["confidence"].labels(label).observe(prediction.probability)
+    def observe_prediction(
+        self,
+        system: str,
+        model: str,
+        label: str,
+        class_id: int,
+        probability: float,
+        timings_ms: Mapping[str, float],
+    ) -> None:
+        counted = self.of_system[system]
+        label = label if class_id < MOST_LABELS else OTHER
+        counted["predictions_total"].labels(model, label).inc()
+        counted["confidence"].labels(label).observe(probability)
         _observe_phases(counted["phase_seconds"], timings_ms)
 
     def observe_generation(
@@ -126,7 +133,7 @@ def _observe_phases(histogram: Histogram, timings_ms: Mapping[str, float]) -> No
         histogram.labels(phase).observe(ms / 1000)
 
 
-def init_app(app: Flask, systems: Iterable[System]) -> None:
-    metrics = Metrics(systems)
+def init_app(app: Flask, _: Settings) -> None:
+    metrics = Metrics(load_all().values())
     app.extensions["metrics"] = metrics
     app.after_request(metrics.observe_response)

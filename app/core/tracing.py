@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from flask import Flask, Response, g, request
 
 from app.core.http import request_id
-from app.core.settings import SettingsError
+from app.core.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _tracer: Tracer | None = None
 
 
-def init_app(app: Flask) -> None:
+def init_app(app: Flask, _: Settings) -> None:
     """Trace the app's requests if the environment says so."""
     wanted = any(os.environ.get(name) for name in _ENDPOINTS)
     if not wanted or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":

@@ -7,7 +7,18 @@ adds its blueprint, its addresses of the API and what its templates need, and te
 from typing import Final
 
 from app.api import routes as api
-from app.features import compare, corrections, digits, explain, food, generate, lab, pictures, translate
+from app.features import (
+    compare,
+    corrections,
+    digits,
+    explain,
+    food,
+    generate,
+    health,
+    lab,
+    pictures,
+    translate,
+)
 
 FEATURES: Final = (
     food.add,
@@ -20,6 +31,7 @@ FEATURES: Final = (
     generate.add,
     lab.add,
     api.add,
+    health.add,
 )
 # The systems that have a page of their own; any other of pictures has a generic one. The first is what the
 # app is about: it answers where a request names none.

@@ -14,12 +14,11 @@ from flask import Blueprint, Flask, Response, request
 from app.admission.uploads import photo
 from app.api.photo_calls import count, one_of, phases_ms, told
 from app.api.schemas import Classified
+from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
-from app.core.health import LINK_DEADLINE_S
 from app.core.http import client_waits, marked, render, request_id
 from app.core.messages import starting_with, t
-from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
 from gourmet.contracts import System
 
@@ -48,8 +47,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     def chosen() -> System:
         """The system whose models are compared."""
-        allowed = [n for n, system in services.systems.items() if system.task == "classification"]
-        return services.systems[one_of("system", allowed) or services.first_system]
+        return services.pictures[one_of("system", services.pictures) or services.first_system]
 
     @routes.get("/compare")
     def compare() -> str:

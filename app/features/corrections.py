@@ -19,11 +19,10 @@ from app.api.openapi import Operation, documented, photos
 from app.api.photo_calls import one_of, unstored
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
+from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, CorrectionsFull
 from app.core.http import client_waits, marked
-from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
-from gourmet.contracts import Classification
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside
 
@@ -35,7 +34,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     app.jinja_env.globals["keeps_corrections"] = folder is not None
     if folder is None:
         return ()
-    systems = {name: each for name, each in services.systems.items() if isinstance(each, Classification)}
+    systems = services.pictures
 
     @services.api.post("/corrections")
     @marked(admitted=True)

@@ -14,9 +14,9 @@ from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import told
 from app.api.schemas import Failed, Photo, Probability, Schema
+from app.api.services import NavigationEntry, Services
 from app.core.http import marked
 from app.core.messages import t
-from app.features.feature import NavigationEntry, Services
 from gourmet.systems.digits.contract import SYSTEM
 
 ABOUT: Final = SYSTEM.name

@@ -20,15 +20,15 @@ from flask import Flask, Response, current_app, request
 from app.admission.queue import admission
 from app.admission.rate_limit import count_photos
 from app.api import openapi, schemas
+from app.api.events import LINES, streamed
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
 from app.api.request_parsing import photos_and_model
+from app.api.services import NavigationEntry, Services
 from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
-from app.core.events import LINES, streamed
 from app.core.http import client_waits, marked, request_id
 from app.core.tracing import carried
-from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
 from gourmet.pictures.decode import Pixels
 

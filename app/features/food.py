@@ -11,9 +11,9 @@ from app.admission.queue import admission
 from app.api.openapi import Operation, documented, form
 from app.api.photo_calls import MODEL_PARAMETER, form_answer
 from app.api.schemas import Predicted
+from app.api.services import NavigationEntry, Services
 from app.core.http import marked
 from app.core.messages import t
-from app.features.feature import NavigationEntry, Services
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 ABOUT: Final = SYSTEM.name

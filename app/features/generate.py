@@ -9,14 +9,14 @@ from flask import Flask, Response, request
 
 from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
+from app.api.events import EVENTS
 from app.api.openapi import JSON, Operation, documented
 from app.api.photo_calls import unstored
 from app.api.request_parsing import checked, from_json, photo_of_base64
+from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest
-from app.core.events import EVENTS
 from app.core.http import marked
 from app.core.settings import Settings
-from app.features.feature import NavigationEntry, Services
 from app.generator import ReadyModel
 from app.triton.client import Deadline
 from gourmet.contracts import ExampleKind

@@ -7,22 +7,17 @@ from collections.abc import Sequence
 from flask import Blueprint, Flask, Response, abort, url_for
 
 from app.api.photo_calls import form_answer
+from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.core.errors import ServingError
-from app.core.health import LINK_DEADLINE_S
 from app.core.http import marked
 from app.core.messages import t
-from app.features.feature import NavigationEntry, Services
 from app.triton.client import Deadline
 from gourmet.contracts import Classification
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = Blueprint("pictures", __name__), services.settings, services.classifier
-    systems = {
-        name: system
-        for name, system in services.systems.items()
-        if isinstance(system, Classification) and name not in services.own_pages
-    }
+    systems = {name: each for name, each in services.pictures.items() if name not in services.own_pages}
 
     def labels(system: Classification) -> tuple[str, ...]:
         """Those of the configured model itself, while it is ready."""

@@ -12,15 +12,15 @@ from pydantic import Field, model_validator
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
+from app.api.events import EVENTS
 from app.api.openapi import JSON, Operation, documented
 from app.api.photo_calls import unstored
 from app.api.request_parsing import from_json
 from app.api.schemas import Maybe, Schema
+from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, ModelNotReady, ServingError, UploadTooLarge, for_visitor
-from app.core.events import EVENTS
 from app.core.http import marked, request_id
 from app.core.messages import starting_with, t
-from app.features.feature import NavigationEntry, Services
 from app.generator import ReadyModel
 from app.triton.client import Deadline
 from gourmet.contracts import GeneratedText

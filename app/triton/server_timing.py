@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
-from app.api.schemas import Inside
 from app.core.errors import ServingError
 from app.triton.client import Deadline, Triton
 from gourmet.runtime.statistics import ModelStatistics
@@ -19,6 +18,14 @@ from gourmet.runtime.statistics import ModelStatistics
 # A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
 # after each of these pauses.
 _PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
+
+
+class ServerTiming(NamedTuple):
+    """Milliseconds, the mean of so many requests."""
+
+    requests: int
+    queue_ms: float
+    compute_ms: float
 
 
 class Watch:
@@ -30,7 +37,7 @@ class Watch:
         self._deadline = deadline
         self._before = self._now()
 
-    def inside(self, version: str) -> Inside | None:
+    def inside(self, version: str) -> ServerTiming | None:
         """What Triton noted of `version` since; None where it was loaded again or notes nothing."""
         before = self._before.get(version)
         for pause_s in _PAUSES_S:
@@ -41,8 +48,7 @@ class Watch:
                 grew = now.since(before)
                 compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
                 each_ms = 1 / grew.requests / 1e6
-                queue, compute = grew.queue_ns * each_ms, compute_ns * each_ms
-                return Inside(requests=grew.requests, queue=queue, compute=compute)
+                return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
             time.sleep(pause_s)
         return None
 

@@ -106,7 +106,7 @@ def test_a_wrong_key_is_refused_in_the_page_s_browser_too() -> None:
 def test_a_pass_ends_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     browser = client(api_keys=KEYS)
     browser.get("/")
-    monkeypatch.setattr("app.core.auth._PASS_AGE_S", -1)
+    monkeypatch.setattr("app.admission.auth._PASS_AGE_S", -1)
     assert browser.get(MODELS).status_code == 401
 
 

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from support.fake_classifier import FakeClassifier, predicted, served
 
 from app import create_app
-from app.api.photo_calls import THREADS
+from app.api.services import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
 from app.core.settings import Settings
@@ -319,7 +319,7 @@ def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -
     photos = [b"x" * (index % 11) for index in range(16)]
     results = send(create_app(Settings(), slow).test_client(), *photos).get_json()["results"]
     assert [result["class_id"] for result in results] == [index % 11 for index in range(16)]
-    assert 1 < slow.most <= THREADS
+    assert 1 < slow.most <= PHOTO_THREADS
     assert results[-1]["timings_ms"]["wait"] > results[0]["timings_ms"]["wait"]
     assert results[-1]["timings_ms"]["total"] > results[0]["timings_ms"]["total"]
 
@@ -364,7 +364,7 @@ def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, erro
 
 
 def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.core.health._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
     fake = FakeClassifier(EGG)
     browser = create_app(Settings(), fake).test_client()
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
@@ -373,12 +373,12 @@ def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: py
 
 
 def test_a_triton_that_is_not_seen_for_long_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.core.health._STARTING_S", 0.0)
+    monkeypatch.setattr("app.api.services._STARTING_S", 0.0)
     assert client(errors.TritonUnavailable("x")).get("/api/v1/health").get_json()["state"] == "away"
 
 
 def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.core.health._READY_AGE_S", 0.0)
+    monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
     asked, go_on = threading.Event(), threading.Event()
 
     class Stuck(FakeClassifier):

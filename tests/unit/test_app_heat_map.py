@@ -18,10 +18,10 @@ from flask.testing import FlaskClient
 from support.fake_classifier import FakeClassifier, predicted
 
 from app import create_app
+from app.api.events import LINES
 from app.api.schemas import HeatMap, ModelName, Progress
 from app.classifier import AskRows, ServedModel
 from app.core import errors
-from app.core.events import LINES
 from app.core.settings import Rate, Settings
 from app.features.explain import STEPS, Step, covered, heat_maps
 from app.triton.client import Deadline

@@ -15,7 +15,6 @@ from flask.testing import FlaskClient
 from support.listener import Listen, Listener, answered, http, listen
 
 from app import create_app
-from app.classifier import Prediction
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings, SettingsError
 from app.features import OWN_PAGES
@@ -191,9 +190,7 @@ def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     many = replace(FOOD, name="many", labels=labels, metrics_prefix="so-many")
     metrics = Metrics([many])
     for at in range(1000):
-        scores = [0.0] * 1000
-        scores[at] = 0.9
-        metrics.observe_prediction(Prediction(many, labels, tuple(scores), "m", "1"), {"total": 1.0})
+        metrics.observe_prediction("many", "m", labels[at], at, 0.9, {"total": 1.0})
     text = metrics.text().decode()
     counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)
     assert len(counted) == MOST_LABELS + 1

@@ -1,0 +1,168 @@
+"""What the app has for its features: what asks Triton, whether that answers, and the links to their pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Literal
+
+from flask import Blueprint, Flask, render_template, request, url_for
+
+from app.api.schemas import Health, HealthModel
+from app.classifier import Classifier
+from app.core.errors import ModelNotReady, ServingError, TritonUnavailable
+from app.core.settings import Settings
+from app.core.ttl_cache import TtlCache
+from app.generator import Generator
+from app.triton.client import Deadline, Triton
+from gourmet.contracts import Classification, Generation, System
+from gourmet.systems.registry import load_all
+
+_READY_AGE_S: Final = 1.0
+_DEADLINE_S: Final = 5.0
+# A page is shown without what it would list rather than late.
+LINK_DEADLINE_S: Final = 1.0
+# How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
+_STARTING_S: Final = 180.0
+# Threads of a process for all calls of several photos together, so that one such call leaves the
+# others, and those who send one photo, their share of Triton.
+PHOTO_THREADS: Final = 4
+
+
+class Readiness:
+    """Whether `model` answers its sample, asked at most once a second however many want to know."""
+
+    def __init__(self, ask: Callable[[], HealthModel], model: str) -> None:
+        self._ask_sample = ask
+        self._model = model
+        self.check = TtlCache(self._ask, _READY_AGE_S).get
+        self._starting_until = time.monotonic() + _STARTING_S
+
+    def health(self) -> Health:
+        """The same for people and their pages."""
+        found = self.check()
+        if not isinstance(found, ServingError):
+            message = f"{found.name} answers"
+            return Health(alive=True, ready=True, state="ready", message=message, model=found)
+        state: Literal["starting", "loading", "not_ready", "away"] = "away"
+        if isinstance(found, ModelNotReady):
+            state = "loading" if found.loading else "not_ready"
+        elif isinstance(found, TritonUnavailable) and time.monotonic() < self._starting_until:
+            state = "starting"
+        model = HealthModel(name=self._model)
+        return Health(alive=True, ready=False, state=state, code=found.code, message=str(found), model=model)
+
+    def _ask(self) -> HealthModel | ServingError:
+        answer: HealthModel | ServingError
+        try:
+            answer = self._ask_sample()
+        except ServingError as error:
+            answer = error
+        if not isinstance(answer, TritonUnavailable):
+            # Triton opens its port only when its models are loaded: until then nobody can tell whether it
+            # starts or is away, and from now on it is away.
+            self._starting_until = 0.0
+        return answer
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the app has for all its features."""
+
+    settings: Settings
+    systems: Mapping[str, System]  # all there are; the first is what the app is about
+    pictures: Mapping[str, Classification]
+    own_pages: Sequence[str]  # the systems that have a feature of their own
+    classifier: Classifier
+    generator: Generator
+    readiness: Mapping[str, Readiness]  # by system
+    photos: ThreadPoolExecutor  # for all calls of several photos together
+    api: Blueprint  # /api/v1: a feature adds its addresses to it
+    triton: Triton
+
+    @property
+    def first_system(self) -> str:
+        return next(iter(self.systems))
+
+    @classmethod
+    def of(
+        cls, settings: Settings, own_pages: Sequence[str], classifier: Classifier | None = None
+    ) -> Services:
+        """All that asks Triton; `own_pages` are the systems that come first."""
+        every = load_all()
+        systems = {name: every[name] for name in (*own_pages, *every)}
+        triton = Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
+        pictures = {name: each for name, each in systems.items() if isinstance(each, Classification)}
+        classifier = classifier or Classifier(triton, pictures, settings.models, settings.apart_at_once)
+        texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
+        generator = Generator(triton, texts, settings.models)
+
+        def ask(system: str, wait_s: float) -> HealthModel:
+            deadline = Deadline(wait_s)
+            if system in texts:
+                info = generator.ask_sample(system, deadline)
+                return HealthModel(name=info.name, version=info.version)
+            answered = classifier.classify(pictures[system].sample(), deadline, "readyz", system=system)
+            return HealthModel(name=answered.model, version=answered.version)
+
+        # All but the first are asked for every page's navigation, which does not wait for long.
+        first_s = min(_DEADLINE_S, settings.request_deadline_s)
+        readiness = {
+            name: Readiness(partial(ask, name, LINK_DEADLINE_S if place else first_s), settings.models[name])
+            for place, name in enumerate(systems)
+        }
+        return cls(
+            settings=settings,
+            systems=systems,
+            pictures=pictures,
+            own_pages=own_pages,
+            classifier=classifier,
+            generator=generator,
+            readiness=readiness,
+            photos=ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo"),
+            api=Blueprint("api", "app.api", url_prefix="/api/v1"),
+            triton=triton,
+        )
+
+    def page(self, template: str, system: System, **context: Any) -> str:
+        """A page that asks models of `system`."""
+        return render_template(
+            template,
+            system=system,
+            model=self.settings.models[system.name],
+            max_upload_bytes=self.settings.max_upload_bytes,
+            **context,
+        )
+
+
+@dataclass(frozen=True)
+class NavigationEntry:
+    """A link to a page; not shown where nobody would have an answer there."""
+
+    endpoint: str
+    text: str
+    readiness: Readiness | None = None  # of whom is asked there
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> bool:
+        return self.readiness is None or not isinstance(self.readiness.check(), ServingError)
+
+    @property
+    def url(self) -> str:
+        return url_for(self.endpoint, **self.values)
+
+    @property
+    def current(self) -> bool:
+        """Whether it is the page that is being made."""
+        return request.endpoint == self.endpoint and self.values == (request.view_args or {})
+
+
+def add_navigation(app: Flask, entries: Sequence[NavigationEntry]) -> None:
+    """Have every page show `entries`, of which the first is the home page."""
+    app.jinja_env.globals.update(
+        navigation=lambda: [entry for entry in entries if entry.shown], home=lambda: entries[0].url
+    )
