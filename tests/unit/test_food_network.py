@@ -17,7 +17,7 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import INNER_SIZE, STARTING_WEIGHTS, Food11Network, load
 from gourmet.systems.food11.train import TRAINING, Food11Task
 from gourmet.tasks.classification import augment
-from gourmet.tasks.classification.labelled_pictures import Photo, Pixels
+from gourmet.tasks.classification.labelled_pictures import LabelledPhoto, Pixels
 from gourmet.tasks.classification.torchvision_network import build
 from gourmet.training.files import save_tensors
 
@@ -157,7 +157,7 @@ def test_photos_are_measured_nearly_as_the_contract_serves_them() -> None:
 
 def test_every_class_is_shown_equally_often() -> None:
     counts = [3 + 4 * c for c in range(11)]
-    photos = tuple(Photo(Path("x"), f"{c}/{i}", c, "") for c in range(11) for i in range(counts[c]))
+    photos = tuple(LabelledPhoto(Path("x"), f"{c}/{i}", c, "") for c in range(11) for i in range(counts[c]))
     classes = np.array([photo.class_id for photo in photos])
     pixels = Pixels(photos, np.zeros((len(photos), 8, 8, 3), np.uint8), classes)
     task = Food11Task(pixels, pixels, torch.device("cpu"))

@@ -21,7 +21,7 @@ from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
-from gourmet.serving.run_file import Stack
+from gourmet.serving.run_file import RunningStack
 from gourmet.systems import registry
 from gourmet.tasks.classification.export import open_onnx
 from gourmet.tasks.system_parts import SystemParts
@@ -220,7 +220,7 @@ def test_a_description_that_cannot_be_is_named(
 def test_a_stack_without_the_web_app_is_told_to_start_it(tmp_path: Path) -> None:
     system = registry.load("food11")
     assert isinstance(system, PictureClassifier)
-    stack = Stack(1, "127.0.0.1:8000", "", "", "", (str(tmp_path),), "explicit")
+    stack = RunningStack(1, "127.0.0.1:8000", "", "", "", (str(tmp_path),), "explicit")
     told = _next(system, tmp_path / "best.pth", stack, tmp_path)
     assert told[0] == "gourmet up --web-only"
     assert told[1].startswith("http://localhost:5000/classify/food11 ")

@@ -21,7 +21,7 @@ from gourmet.commands.options import found_repositories, port_options, serving_u
 from gourmet.commands.perf_analyzer import _address_for
 from gourmet.errors import UsageError
 from gourmet.serving import run_file
-from gourmet.serving.run_file import Stack, running_stack
+from gourmet.serving.run_file import RunningStack, running_stack
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "gourmet"
 
 
-def stack(port: int = 9100, **more: Any) -> Stack:
+def stack(port: int = 9100, **more: Any) -> RunningStack:
     told = {
         "pid": os.getpid(),
         "http_url": f"127.0.0.1:{port}",
@@ -43,10 +43,10 @@ def stack(port: int = 9100, **more: Any) -> Stack:
         "repositories": ["/models"],
         "model_control": "explicit",
     }
-    return Stack(**{**told, **more})
+    return RunningStack(**{**told, **more})
 
 
-def runs(found: Stack) -> AbstractContextManager[Path]:
+def runs(found: RunningStack) -> AbstractContextManager[Path]:
     port = int(found.http_url.rpartition(":")[2])
     return run_file.kept((port, port + 1), {"stack": asdict(found)})
 

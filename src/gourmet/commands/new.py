@@ -23,7 +23,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
 from gourmet.serving.client import ask_sample
-from gourmet.serving.run_file import Stack, running_stack
+from gourmet.serving.run_file import RunningStack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import described, folders, registry
 
@@ -141,7 +141,7 @@ def _prepared_like(like: str | None) -> dict[str, Any]:
     return {"input_size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _load(system: PictureClassifier, models: Path) -> Stack | None:
+def _load(system: PictureClassifier, models: Path) -> RunningStack | None:
     """Load the model into the stack that runs here, ask it its sample, and tell the web app.
 
     None where no stack serves `models`.
@@ -161,7 +161,7 @@ def _load(system: PictureClassifier, models: Path) -> Stack | None:
     return stack
 
 
-def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
+def _restart_workers(stack: RunningStack, system: PictureClassifier) -> None:
     """Have gunicorn start new workers, which find the system, and let the old ones finish what they do."""
     for child in psutil.Process(stack.pid).children():
         if "gunicorn" in child.cmdline():
@@ -175,7 +175,9 @@ def _restart_workers(stack: Stack, system: PictureClassifier) -> None:
         click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
 
 
-def _next(system: PictureClassifier, weights: Path | None, stack: Stack | None, models: Path) -> list[str]:
+def _next(
+    system: PictureClassifier, weights: Path | None, stack: RunningStack | None, models: Path
+) -> list[str]:
     name, model = system.name, system.default_model
     usual = models == repository.DEFAULT
     to, repositories = ("", "") if usual else (f" --to {models}", f" --model-repository {models}")

@@ -127,7 +127,7 @@ def up(
     with contextlib.ExitStack() as kept:
         if not web_only:
             server = kept.enter_context(contextlib.closing(TritonServer(options, log.sink("triton"))))
-            stack = run_file.Stack(
+            stack = run_file.RunningStack(
                 pid=os.getpid(),
                 http_url=options.http_url,
                 grpc_url=options.grpc_url,

@@ -19,7 +19,7 @@ Feeds = dict[str, Array]
 Run = Callable[[Feeds, Sequence[str]], Sequence[Array]]
 
 
-class BadRequest(Exception):
+class UnusableTensors(Exception):
     """What a client sent cannot be computed; the message names the tensor and both sides."""
 
 
@@ -37,7 +37,7 @@ class Job:
         return int(next(iter(self.feeds.values())).shape[0])
 
 
-class Stack:
+class RowBuffers:
     """Stacks rows into buffers that are kept, so that a merged run asks for no fresh pages.
 
     The result is valid until the next call.
@@ -59,7 +59,7 @@ def text(name: str, array: Array) -> Array:
     try:
         strings = [item.decode() for item in array.ravel()]
     except UnicodeDecodeError as exc:
-        raise BadRequest(
+        raise UnusableTensors(
             f"input {name!r} holds bytes that are not UTF-8 text, which ONNX strings are: {exc}"
         ) from exc
     decoded = np.empty(len(strings), dtype=np.object_)
@@ -68,22 +68,22 @@ def text(name: str, array: Array) -> Array:
 
 
 def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ()) -> Any:
-    """What Triton is handed of an answered job; `invalid` errors are the client's, as a BadRequest is."""
+    """What Triton is handed of an answered job; `invalid` errors are the client's, as UnusableTensors are."""
     if job.error is None:
         # Triton has no scalars; at least one dimension is what the config promises.
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, np.atleast_1d(array)) for name, array in job.answer.items()]
         )
-    theirs = isinstance(job.error, (BadRequest, *invalid))
+    theirs = isinstance(job.error, (UnusableTensors, *invalid))
     code = pb_utils.TritonError.INVALID_ARG if theirs else pb_utils.TritonError.INTERNAL
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
 
 
-def answer_all(jobs: Iterable[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+def answer_all(jobs: Iterable[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
     """Give every job without an error its answer, with as few runs as the shapes allow."""
     open_jobs = [job for job in jobs if job.error is None]
     for group in _groups(open_jobs) if batched else [[job] for job in open_jobs]:
-        _answer_group(group, run, stack, batched=batched)
+        _answer_group(group, run, buffers, batched=batched)
 
 
 def _groups(jobs: Sequence[Job]) -> Iterable[list[Job]]:
@@ -99,26 +99,26 @@ def _groups(jobs: Sequence[Job]) -> Iterable[list[Job]]:
     return groups.values()
 
 
-def _answer_group(group: list[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+def _answer_group(group: list[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
     try:
-        _run_group(group, run, stack, batched=batched)
+        _run_group(group, run, buffers, batched=batched)
     except Exception as exc:
         if len(group) == 1:
             group[0].error = exc
             return
         # One request's values can fail a run (an index out of range); the others are not to blame.
         for job in group:
-            _answer_group([job], run, stack, batched=batched)
+            _answer_group([job], run, buffers, batched=batched)
 
 
-def _run_group(group: list[Job], run: Run, stack: Stack, *, batched: bool) -> None:
+def _run_group(group: list[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
     wanted = list(dict.fromkeys(name for job in group for name in job.wanted))
     if not wanted:
         return
     if len(group) == 1:
         feeds = group[0].feeds
     else:
-        feeds = {name: stack(name, [job.feeds[name] for job in group]) for name in group[0].feeds}
+        feeds = {name: buffers(name, [job.feeds[name] for job in group]) for name in group[0].feeds}
     outputs = dict(zip(wanted, run(feeds, wanted), strict=True))
     if batched:
         _split(group, outputs)

@@ -26,7 +26,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True)
-class Stack:
+class RunningStack:
     """A stack that `gourmet up` keeps running; addresses are host:port, those of pages are URLs."""
 
     pid: int
@@ -78,12 +78,12 @@ def contents() -> list[dict[str, Any]]:
     return found
 
 
-def running_stacks() -> list[Stack]:
+def running_stacks() -> list[RunningStack]:
     """The stacks of `gourmet up` that run on this machine."""
-    return [Stack(**content["stack"]) for content in contents() if "stack" in content]
+    return [RunningStack(**content["stack"]) for content in contents() if "stack" in content]
 
 
-def running_stack() -> Stack | None:
+def running_stack() -> RunningStack | None:
     """The stack that a verb means which was given no address; None where none runs."""
     found = running_stacks()
     usual = [stack for stack in found if stack.http_url.endswith(":8000")]
@@ -99,7 +99,7 @@ def found_url() -> str:
     return stack.http_url if stack else DEFAULT_URL
 
 
-def stack_at(url: str) -> Stack | None:
+def stack_at(url: str) -> RunningStack | None:
     """The stack of `gourmet up` whose Triton answers at `url` (host:port) of this machine."""
     host, _, port = url.rpartition(":")
     if host not in LOOPBACK:

@@ -60,7 +60,7 @@ def backoff_s(lived_s: float, waited_s: float | None) -> float:
     return min(max(0.5, 2 * waited_s), 30.0)
 
 
-class Kept:
+class SupervisedProcess:
     """One process that is started, and started again when it dies."""
 
     def __init__(self, name: str, start: Callable[[], Child]) -> None:
@@ -112,11 +112,11 @@ class Supervisor:
         with stops_set(self._stopping):
             try:
                 if server := self._server:
-                    kept.append(Kept("Triton", lambda: self._start_triton(server)))
+                    kept.append(SupervisedProcess("Triton", lambda: self._start_triton(server)))
                     self._wait_for_models(server)
                     StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
                 if (options := self._web_options) and not self._stopping.is_set():
-                    web = Kept("the web app", lambda: self._start_web(options))
+                    web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
                     kept.append(web)
                 if not self._stopping.is_set():

@@ -49,7 +49,7 @@ class TritonPythonModel:
         )
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
-        self._stack = batches.Stack()
+        self._stack = batches.RowBuffers()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
         self._free_shapes = signatures.looser_inputs(config, engine.signature)
 
@@ -64,14 +64,14 @@ class TritonPythonModel:
             for tensor in request.inputs():
                 name = tensor.name()
                 job.feeds[name] = self._array(name, tensor.as_numpy())
-        except batches.BadRequest as exc:
+        except batches.UnusableTensors as exc:
             job.error = exc
         return job
 
     def _array(self, name: str, array: batches.Array) -> batches.Array:
         takes = self._free_shapes.get(name)
         if takes is not None and not signatures.fits(array.shape, takes):
-            raise batches.BadRequest(
+            raise batches.UnusableTensors(
                 f"input {name!r} has shape {list(array.shape)}, the ONNX file takes {list(takes)}"
             )
         return batches.text(name, array) if name in self._strings else array

@@ -42,7 +42,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
         self._batched = config["max_batch_size"] > 0
-        self._stack = batches.Stack()
+        self._stack = batches.RowBuffers()
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [

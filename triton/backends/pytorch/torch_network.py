@@ -14,7 +14,7 @@ import torch_names
 
 from gourmet.errors import GourmetError
 from gourmet.runtime import malloc
-from gourmet.runtime.batches import Array, BadRequest, Feeds
+from gourmet.runtime.batches import Array, Feeds, UnusableTensors
 from gourmet.runtime.instances import Device, cpu_threads, integer_parameter, switch
 
 # TorchScript profiles in the first run and compiles in the second, for any number of rows.
@@ -161,7 +161,7 @@ class TorchNetwork:
                 stacked = {name: np.stack([row] * rows) if rows else row for name, row in feeds.items()}
                 try:
                     self.run(stacked, self._outputs)
-                except (GourmetError, BadRequest):
+                except (GourmetError, UnusableTensors):
                     raise
                 except Exception as exc:  # zeros may be nothing that it can compute with
                     self._warn(f"{self._config['name']} does not take zeros, and is not warmed up: {exc}")

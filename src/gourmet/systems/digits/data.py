@@ -39,7 +39,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Digit:
+class LabelledDigit:
     """A labelled digit; `name` is unique within its data."""
 
     name: str
@@ -53,10 +53,10 @@ def bundled() -> tuple[Path, str]:
     return Path(str(path)), "scikit-learn's 1,797 digits of 8×8"
 
 
-class Digits:
+class DigitData:
     """Fulfils `gourmet.tasks.system_parts.Data`."""
 
-    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Digit, ...]:
+    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledDigit, ...]:
         """The digits of one part of `data`; with a `limit`, evenly from its classes."""
         check_part(part, PARTS)
         digits = _divided(data)[part]
@@ -67,16 +67,16 @@ class Digits:
     def parts(self, data: Path) -> tuple[str, ...]:
         return tuple(part for part in PARTS if part != "train" and _divided(data)[part])
 
-    def read(self, digits: Sequence[Digit]) -> Iterator[bytes]:
+    def read(self, digits: Sequence[LabelledDigit]) -> Iterator[bytes]:
         """Each digit as a picture that a client could send."""
         return (contract.png(Image.fromarray(digit.image)) for digit in digits)
 
 
-DATA: Final = Digits()
+DATA: Final = DigitData()
 
 
 @functools.lru_cache(maxsize=2)
-def _divided(data: Path) -> dict[str, Sequence[Digit]]:
+def _divided(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """`data` by part. Kept, since verbs ask for part after part, and large files take long to read."""
     found = _read(data)
     lots = np.random.default_rng(_SEED)
@@ -87,8 +87,8 @@ def _divided(data: Path) -> dict[str, Sequence[Digit]]:
 
 
 def _hold_out(
-    digits: Sequence[Digit], one_in: int, lots: np.random.Generator
-) -> tuple[Sequence[Digit], Sequence[Digit]]:
+    digits: Sequence[LabelledDigit], one_in: int, lots: np.random.Generator
+) -> tuple[Sequence[LabelledDigit], Sequence[LabelledDigit]]:
     """One in so many of every class, by lot, and the rest; both in the order in which they lay."""
     held: set[int] = set()
     for class_id in range(len(contract.SYSTEM.labels)):
@@ -100,7 +100,7 @@ def _hold_out(
     )
 
 
-def _read(data: Path) -> dict[str, Sequence[Digit]]:
+def _read(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """The digits in `data` by part; all under "train" where it is not divided."""
     if not data.exists():
         raise BadData(f"{data} does not exist: --data names digits, in a CSV or in a folder of idx files")
@@ -116,7 +116,7 @@ def _read(data: Path) -> dict[str, Sequence[Digit]]:
     return {"train": _csv(data)}
 
 
-def _csv(path: Path) -> Sequence[Digit]:
+def _csv(path: Path) -> Sequence[LabelledDigit]:
     # What is not text is not all numbers either.
     text = _content(path).decode("utf-8-sig", "replace").replace('"', "")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -139,7 +139,7 @@ def _csv(path: Path) -> Sequence[Digit]:
     return _digits(path, rows[:, -1], rows[:, :-1], 2 * _CELLS)
 
 
-def _idx(folder: Path, prefix: str) -> Sequence[Digit]:
+def _idx(folder: Path, prefix: str) -> Sequence[LabelledDigit]:
     """The digits of a part, if the folder has them."""
     images, labels = (_idx_file(folder, f"{prefix}-{what}") for what in ("images-idx3", "labels-idx1"))
     if images is None:
@@ -170,7 +170,9 @@ def _array(path: Path, axes: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _digits(path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: int) -> Sequence[Digit]:
+def _digits(
+    path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: int
+) -> Sequence[LabelledDigit]:
     """A digit for every row of `ink`, which is from 0 to `most`, laid out unless it has 28×28 pixels."""
     low, high = ink.min(axis=1), ink.max(axis=1)
     bad = (classes < 0) | (classes >= len(contract.SYSTEM.labels)) | (low < 0) | (high > most) | (high == 0)
@@ -185,7 +187,7 @@ def _digits(path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: 
     else:
         images = np.stack([contract.layout(cells) for cells in ink.reshape(-1, _CELLS, _CELLS)])
     return [
-        Digit(f"{path.name}:{row}", int(class_id), image)
+        LabelledDigit(f"{path.name}:{row}", int(class_id), image)
         for row, (class_id, image) in enumerate(zip(classes, images, strict=True), 1)
     ]
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
-from gourmet.systems.digits.data import DATA, Digit, bundled
+from gourmet.systems.digits.data import DATA, LabelledDigit, bundled
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.picture_training import measures
 from gourmet.tasks.system_parts import check_classes
@@ -57,7 +57,7 @@ class DigitsTraining:
     bundled_data = staticmethod(bundled)
 
 
-def _tensors(digits: tuple[Digit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(digits: tuple[LabelledDigit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     images = contract.SYSTEM.normalise(np.stack([digit.image for digit in digits]))
     return torch.from_numpy(images), torch.tensor([digit.class_id for digit in digits])
 
@@ -65,7 +65,9 @@ def _tensors(digits: tuple[Digit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
 class DigitsTask:
     """The network and its digits, as the training engine wants them."""
 
-    def __init__(self, train: tuple[Digit, ...], held: tuple[Digit, ...], device: torch.device) -> None:
+    def __init__(
+        self, train: tuple[LabelledDigit, ...], held: tuple[LabelledDigit, ...], device: torch.device
+    ) -> None:
         network = DigitsNetwork().to(device)
         self.about: dict[str, Any] = {**network.about, "examples": len(train)}
         self.files: dict[str, bytes] = {}

@@ -26,7 +26,7 @@ _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
 
 
-class Sentences:
+class SentenceData:
     """Fulfils gourmet.tasks.system_parts.TextData; texts are Russian."""
 
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
@@ -39,7 +39,7 @@ class Sentences:
         return tuple(found[int(number * step)] for number in range(min(limit or len(found), len(found))))
 
 
-DATA: Final[TextData] = Sentences()
+DATA: Final[TextData] = SentenceData()
 
 
 def software(data: Path) -> tuple[Reference, ...]:

@@ -27,7 +27,7 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
-from gourmet.systems.translator.graphs import Encoder, Step, Whole
+from gourmet.systems.translator.graphs import Encoder, StepNetwork, Whole
 from gourmet.systems.translator.int8 import quantize
 from gourmet.systems.translator.network import Checkpoint, find, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
@@ -101,7 +101,7 @@ def graphs(network: Any) -> dict[str, Graph]:
             {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
         ),
         DECODER: Graph(
-            Step,
+            StepNetwork,
             {"token": one, "length": one, "cache": cache, "memory": memory, "mask": mask},
             ("tokens", "scores", "added"),
             {
@@ -122,7 +122,7 @@ def whole(network: nn.Module) -> Graph:
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainedTranslator:
     """A checkpoint, and what its network answers to sentences held out; both as numbers."""
 
     checkpoint: Checkpoint
@@ -208,11 +208,11 @@ class TranslatorExport:
             texts = [pair.text for pair in DATA.references(data, "validation", _VERIFIED)]
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick=tick)
-        source = Source(checkpoint, sources, answers)
+        source = TrainedTranslator(checkpoint, sources, answers)
         return Deployment(targets=_targets(source), facts=_facts(checkpoint, data))
 
 
-def _targets(source: Source) -> dict[str, Target]:
+def _targets(source: TrainedTranslator) -> dict[str, Target]:
     network = source.checkpoint.network
     encoder, decoder = graphs(network).values()
     packed = partial(source.package, quantized=True)

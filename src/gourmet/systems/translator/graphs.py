@@ -1,10 +1,10 @@
 """The network cut into what is called once for a sentence and what is called once for a word.
 
-    Encoder   ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
-    Step      token [B, 1], length [B, 1], cache [B, L, 2, H, T, D],
-              memory, mask                                  -> tokens [B, K], scores [B, K],
+    Encoder      ids [B, S], mask [B, S]                       -> hidden [B, S, W], memory [B, L, 2, H, S, D]
+    StepNetwork  token [B, 1], length [B, 1], cache [B, L, 2, H, T, D],
+                 memory, mask                               -> tokens [B, K], scores [B, K],
                                                                added [B, L, 2, H, 1, D]
-    Whole     source [B, 50], target [B, 50]                -> output [B, 50, V]
+    Whole        source [B, 50], target [B, 50]                -> output [B, 50, V]
 
 L layers of the decoder, two for keys and values, H heads of D numbers. A row's cache counts up to its
 `length`, whatever lies behind, so that rows of any age go through a step together; what the step `added`
@@ -81,7 +81,7 @@ class Encoder(nn.Module):
         return states, torch.stack([across.keys_and_values(states) for across in self.across], dim=1)
 
 
-class Step(nn.Module):
+class StepNetwork(nn.Module):
     def __init__(self, network: Any) -> None:
         super().__init__()
         decoder = network.model.decoder

@@ -46,7 +46,7 @@ _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
 
 
 @dataclass(frozen=True)
-class Photo:
+class LabelledPhoto:
     """A labelled photo, not yet read. `name` is unique within its data."""
 
     source: Path  # a zip or a folder
@@ -59,7 +59,7 @@ class Photo:
 class Pixels:
     """Photos decoded into one array, uint8 [N, side, side, 3]."""
 
-    photos: tuple[Photo, ...]
+    photos: tuple[LabelledPhoto, ...]
     images: npt.NDArray[np.uint8]
     classes: npt.NDArray[np.int64]
 
@@ -70,7 +70,7 @@ class LabelledPictures:
 
     labels: tuple[str, ...]
 
-    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[Photo, ...]:
+    def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledPhoto, ...]:
         """The pictures of one part of `data`; with a `limit`, evenly from its classes."""
         if part == ALL:
             return tuple(self._photos(data)) if not _sources(data) else tuple(self.listing(data, "train"))
@@ -99,7 +99,7 @@ class LabelledPictures:
         return always + tuple(part for part in _sources(data) if part not in (*always, "train"))
 
     @staticmethod
-    def read(photos: Sequence[Photo]) -> Iterator[bytes]:
+    def read(photos: Sequence[LabelledPhoto]) -> Iterator[bytes]:
         """The bytes of each photo, in order; every zip is opened once."""
         with contextlib.ExitStack() as opened:
             archives: dict[Path, zipfile.ZipFile] = {}
@@ -114,12 +114,14 @@ class LabelledPictures:
                 except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
                     raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
 
-    def _others(self, data: Path) -> list[Photo]:
+    def _others(self, data: Path) -> list[LabelledPhoto]:
         source = _sources(data).get(OTHER)
-        return [Photo(source, name, len(self.labels), "") for name in _members(source)] if source else []
+        return (
+            [LabelledPhoto(source, name, len(self.labels), "") for name in _members(source)] if source else []
+        )
 
-    def _photos(self, source: Path) -> list[Photo]:
-        return [Photo(source, name, *self._label(source, name)) for name in _members(source)]
+    def _photos(self, source: Path) -> list[LabelledPhoto]:
+        return [LabelledPhoto(source, name, *self._label(source, name)) for name in _members(source)]
 
     def _label(self, source: Path, name: str) -> tuple[int, str]:
         """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
@@ -146,7 +148,9 @@ class LabelledPictures:
         return plain.index(name) if name in plain else None
 
 
-def decode(photos: Sequence[Photo], side: int, tick: Callable[[int], None] = lambda done: None) -> Pixels:
+def decode(
+    photos: Sequence[LabelledPhoto], side: int, tick: Callable[[int], None] = lambda done: None
+) -> Pixels:
     """All of `photos` as squares of `side` pixels; calls `tick` with how many are done."""
     images = np.empty((len(photos), side, side, 3), dtype=np.uint8)
     for index, image in enumerate(_each(photos, lambda data: square_pixels(data, side))):
@@ -155,13 +159,13 @@ def decode(photos: Sequence[Photo], side: int, tick: Callable[[int], None] = lam
     return Pixels(tuple(photos), images, np.array([photo.class_id for photo in photos], dtype=np.int64))
 
 
-def natural_side(photos: Sequence[Photo], most: int, samples: int = 64) -> int:
+def natural_side(photos: Sequence[LabelledPhoto], most: int, samples: int = 64) -> int:
     """How wide to keep photos: what they have, up to `most`."""
     some = photos[:: max(1, len(photos) // samples)]
     return min(most, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
 
 
-def _each(photos: Sequence[Photo], use: Callable[[bytes], Used]) -> Iterator[Used]:
+def _each(photos: Sequence[LabelledPhoto], use: Callable[[bytes], Used]) -> Iterator[Used]:
     for photo, data in zip(photos, LabelledPictures.read(photos), strict=True):
         try:
             yield use(data)
@@ -201,10 +205,10 @@ def _opened(source: Path) -> zipfile.ZipFile:
         raise BadData(f"{source} is not a zip that can be read: {exc}") from exc
 
 
-def _held_out(photo: Photo, part: str) -> bool:
+def _held_out(photo: LabelledPhoto, part: str) -> bool:
     # The file's own name, not its folder's: it stays in its part when the class folders are renamed.
     return zlib.crc32(f"{part} {Path(photo.name).name}".encode()) % _HELD_OUT[part] == 0
 
 
-def _part_of(photo: Photo) -> str:
+def _part_of(photo: LabelledPhoto) -> str:
     return next((part for part in ("test", "validation") if _held_out(photo, part)), "train")

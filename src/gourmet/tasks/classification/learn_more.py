@@ -34,7 +34,7 @@ _HOLD: Final = 20.0
 
 
 @dataclass(frozen=True)
-class Change:
+class RecallChange:
     """How many of a class's pictures kept apart were right before, and are now."""
 
     label: str
@@ -72,11 +72,11 @@ class MoreTask:
     def answers(self, network: nn.Module) -> torch.Tensor:
         return self.task.served(network)
 
-    def changes(self, network: nn.Module) -> Sequence[Change]:
+    def changes(self, network: nn.Module) -> Sequence[RecallChange]:
         before, now = (self.answers(each).argmax(dim=1).numpy() for each in (self.begun, network))
         classes = self.task.held_classes.numpy()
         return [
-            Change(
+            RecallChange(
                 self.task.system.labels[class_id],
                 int((classes == class_id).sum()),
                 *(int((each[classes == class_id] == class_id).sum()) for each in (before, now)),
@@ -112,7 +112,7 @@ def served_weights(version: Path, out: Path) -> Path:
     return weights
 
 
-def keep_calibration(weights: Path, version: Path, changes: Sequence[Change]) -> None:
+def keep_calibration(weights: Path, version: Path, changes: Sequence[RecallChange]) -> None:
     """What was chosen for the served version holds for weights that stay near its own.
 
     So few pictures could not tell a better temperature.
