@@ -10,55 +10,51 @@ CPU time suffers less from what else a machine does than throughput, and turns s
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import http.client
 import io
 import os
 import platform
-import statistics
-import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 from PIL import Image
 
-from gourmet.measure.server_probe import tree
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gourmet.commands.values import FOUND_FOLDER, POSITIVE
+from gourmet.measure.results import median_and_range
+from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.reports.table import markdown
 from gourmet.repository import DEFAULT
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
-from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems.food11.contract import SYSTEM as FOOD
+from harness.load import BenchLoad, BenchWindow, HttpClient, http_loop
+from harness.main import main
+from harness.run import Contender, Measure, run
+from harness.server import started
 
-HERE: Final = Path(__file__).parents[1]
+HERE: Final = Path(__file__).resolve().parents[1]
 _CONNECTIONS: Final = 4
 _MODELS: Final = ("food_classifier", "food_classifier_int8", "food_classifier_onnx")
 # Of the size of a small photo that a phone or a page sends: 28 to 32 KB.
 _PHOTO_BYTES: Final = range(28_000, 32_001)
 _BOUNDARY: Final = "a-boundary"
-# How Linux names the clock of another process's CPU time: clock_getcpuclockid(3).
-_CPU_CLOCK: Final = 2
 
 
-@dataclass(frozen=True)
-class Question:
-    """One kind of request, and how many of them make a turn."""
-
-    name: str
+class Request(NamedTuple):
     method: str
     path: str
-    body: bytes
-    requests: int
+    body: bytes = b""
 
 
 def photo() -> bytes:
-    """The sample at 400×300, at whichever quality makes it as large as wanted."""
+    """The sample at 400×300, at whichever quality makes it as large as `_PHOTO_BYTES`."""
     picture = Image.open(io.BytesIO(FOOD.sample())).convert("RGB").resize((400, 300))
     for quality in range(60, 100):
         buffer = io.BytesIO()
@@ -68,119 +64,73 @@ def photo() -> bytes:
     raise ValueError(f"no quality makes the sample {_PHOTO_BYTES.start} to {_PHOTO_BYTES.stop} bytes long")
 
 
-def questions(scale: float) -> list[Question]:
+def requests() -> dict[str, Request]:
     part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n\r\n'
     form = part.encode() + photo() + f"\r\n--{_BOUNDARY}--\r\n".encode()
-    health = Question("/healthz", "GET", "/healthz", b"", int(2000 * scale))
-    asked = [Question(name, "POST", f"/predict?model={name}", form, int(300 * scale)) for name in _MODELS]
-    return [health, *asked]
+    asked = {name: Request("POST", f"/predict?model={name}", form) for name in _MODELS}
+    return {"/healthz": Request("GET", "/healthz"), **asked}
 
 
-@dataclass
-class WebApp:
-    name: str
-    port: int
-    pid: int
+def contender(checkout: Path, asked: dict[str, Request], triton: str, options: MeasureOptions) -> Contender:
+    @contextmanager
+    def start() -> Iterator[Measure]:
+        (port,) = free_ports(1)
+        command = [f"{checkout}/.venv/bin/python", "-P", "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"]
+        command += ["--config", "python:app.admission.gunicorn_conf", "app:create_app()"]
+        env = {"TRITON_SERVER_URL": triton, "WEB_CONCURRENCY": "2"}
+        clients = partial(HttpClient, port, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
 
-    def cost_ms(self, question: Question) -> float:
-        """CPU milliseconds for one request, over a turn of them."""
-        each = question.requests // _CONNECTIONS
-        before = self._cpu_s()
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            list(pool.map(lambda _: self._ask(question, each), range(_CONNECTIONS)))
-        spent_s = sum(seconds - before.get(pid, 0.0) for pid, seconds in self._cpu_s().items())
-        return spent_s * 1000 / (each * _CONNECTIONS)
+        def is_ready() -> None:
+            with closing(clients()) as client:
+                client.request("GET", "/readyz")
 
-    def _cpu_s(self) -> dict[int, float]:
-        """CPU time of each process by its own clock: /proc/<pid>/stat counts in hundredths of a second."""
-        return {each.pid: time.clock_gettime(~each.pid << 3 | _CPU_CLOCK) for each in tree(self.pid)}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            started(f"the app of {checkout}", command, env, Path(folder), is_ready) as pid,
+        ):
 
-    def _ask(self, question: Question, times: int) -> None:
-        headers = {"Accept": "application/json"}
-        if question.body:
-            headers["Content-Type"] = f"multipart/form-data; boundary={_BOUNDARY}"
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            for _ in range(times):
-                connection.request(question.method, question.path, question.body or None, headers)
-                reply = connection.getresponse()
-                answer = reply.read()
-                if reply.status != http.HTTPStatus.OK:
-                    raise RuntimeError(f"{self.name}: {question.path} was answered {reply.status} {answer!r}")
+            def measure(load: BenchLoad) -> BenchWindow:
+                def ask(client: HttpClient, _number: int) -> int:
+                    client.request(*asked[load.inputs])
+                    return 1
+
+                return http_loop(load, clients, ask, options, {"app": pid})
+
+            yield measure
+
+    return Contender(str(checkout), [BenchLoad(str(checkout), name, _CONNECTIONS) for name in asked], start)
 
 
-@contextlib.contextmanager
-def running(checkout: Path, triton_url: str, log: Path) -> Iterator[WebApp]:
-    port = free_ports(1)[0]
-    command = [f"{checkout}/.venv/bin/python", "-P", "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"]
-    # Where it was before there was app/admission, for checkouts of then.
-    config = "app.admission.gunicorn_conf" if (checkout / "app/admission").is_dir() else "app.gunicorn_conf"
-    command += ["--config", f"python:{config}", "app:create_app()"]
-    env = {**os.environ, "TRITON_SERVER_URL": triton_url, "WEB_CONCURRENCY": "2"}
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=env, cwd=log.parent, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        ready = f"http://127.0.0.1:{port}/readyz"
-        wait_until(lambda: http_ok(ready), 60, f"the app of {checkout} is not ready; its log: {log}; not")
-        yield WebApp(checkout.name, port, process.pid)
-    finally:
-        process.terminate()
-        process.wait(20)
+def costs_ms(windows: Sequence[BenchWindow], checkout: Path, name: str) -> list[float]:
+    """By turn; a request that failed has no place in a mean."""
+    mine = [each for each in windows if (each.load.arm, each.load.inputs) == (str(checkout), name)]
+    if errors := [error for window in mine for error in window.errors]:
+        raise click.ClickException(f"{checkout}: {name} failed: {errors[0]}")
+    return [window.cpu_ms["app"] for window in mine]
 
 
-@contextlib.contextmanager
-def triton_at(url: str) -> Iterator[str]:
-    """The Triton at `url`, or one that lives as long as the block."""
-    if url:
-        yield url
-        return
-    http_port, grpc_port, metrics_port = free_ports(3)
-    options = TritonOptions((DEFAULT,), http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
-    with TritonServer(options, lambda line: None) as server:
-        server.wait_until_live(180)
-        yield options.http_url
-
-
-def measure(apps: Sequence[WebApp], asked: Sequence[Question], rounds: int) -> None:
-    heading = ["CPU ms a request", *(app.name for app in apps)] + ["ratio"] * (len(apps) - 1)
-    click.echo(f"| {' | '.join(heading)} |")
-    click.echo("|" + "---|" * len(heading))
-    for question in asked:
-        costs: list[list[float]] = [[] for _ in apps]
-        for number in range(rounds + 1):
-            order = range(len(apps)) if number % 2 else reversed(range(len(apps)))
-            for place in order:
-                cost_ms = apps[place].cost_ms(question)
-                if number:  # the first turn warms up
-                    costs[place].append(cost_ms)
-        cells = [_spread(values) for values in costs]
-        for values in costs[1:]:
-            cells.append(_spread([mine / theirs for mine, theirs in zip(costs[0], values, strict=True)]))
-        click.echo(f"| {' | '.join([question.name, *cells])} |")
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, with a .venv")
-    parser.add_argument("--triton", default="", metavar="HOST:PORT", help="a Triton with the food models")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of requests of a turn")
-    options = parser.parse_args()
-    checkouts = [HERE, options.against.resolve()] if options.against else [HERE]
-    python = f"Python {platform.python_version()}"
-    click.echo(f"{python}, {os.cpu_count()} CPUs; medians of {options.rounds} rounds\n")
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        url = stack.enter_context(triton_at(options.triton))
-        apps = [
-            stack.enter_context(running(checkout, url, folder / f"{number}.log"))
-            for number, checkout in enumerate(checkouts)
-        ]
-        measure(apps, questions(options.scale), options.rounds)
+@click.command(help=__doc__)
+@click.option("--against", type=FOUND_FOLDER, metavar="CHECKOUT", help="Another checkout, with a .venv.")
+@click.option("--triton", default="", metavar="HOST:PORT", help="A Triton with the food models.")
+@click.option("--rounds", default=7, type=POSITIVE, show_default=True, help="How often all is measured.")
+@click.option("--scale", default=1.0, show_default=True, help="Length of a window, in units of 3 seconds.")
+def request_cost(against: Path | None, triton: str, rounds: int, scale: float) -> None:
+    checkouts = [HERE, against.resolve()] if against else [HERE]
+    asked, options = requests(), MeasureOptions(window_s=3.0 * scale, windows=1)
+    with nullcontext(Addresses(triton)) if triton else own_server((DEFAULT,)) as server:
+        apps = [contender(checkout, asked, server.url, options) for checkout in checkouts]
+        outcome = run(apps, rounds, lambda _share, words="": click.echo(words, err=True))
+    if outcome.left_out:
+        raise click.ClickException("; ".join(outcome.left_out.values()))
+    rows = []
+    for name in asked:
+        mine, *others = (costs_ms(outcome.windows, checkout, name) for checkout in checkouts)
+        ratios = [[ours / theirs for ours, theirs in zip(mine, other, strict=True)] for other in others]
+        rows.append((name, *(median_and_range(values, ".2f") for values in (mine, *others, *ratios))))
+    click.echo(f"Python {platform.python_version()}, {os.cpu_count()} CPUs; medians of {rounds} rounds\n")
+    headings = ["CPU ms a request", *(checkout.name for checkout in checkouts)]
+    click.echo(markdown(headings + ["ratio"] * (len(checkouts) - 1), rows))
 
 
 if __name__ == "__main__":
-    main()
+    main(request_cost)
