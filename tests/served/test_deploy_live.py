@@ -15,12 +15,13 @@ import onnx
 import pytest
 import tritonclient.http as triton_http
 
+from gourmet.client.errors import TritonRefused
 from gourmet.deploying.deploy import load, load_or_roll_back, rollback, staged
 from gourmet.doctor.findings import Examined
 from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
-from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, triton
+from gourmet.serving.client import ask_sample, describe_model, triton
 from gourmet.serving.waiting import wait_until
 
 MODEL = "rolling"
@@ -125,7 +126,7 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
 ) -> None:
     with Asking(lab_triton.http_url) as asking:
         next_version(model, b"no model at all")
-        with pytest.raises(ModelUnavailable):
+        with pytest.raises(TritonRefused):
             load_or_roll_back(lab_triton.http_url, model)
         asking.wait_for("1")
     assert asking.failures == []

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from gourmet.cli import main
 from gourmet.client.model_config import as_pbtxt, parse
 from gourmet.errors import UsageError
 from gourmet.repository import read_config
@@ -149,3 +151,11 @@ def test_names_and_texts_of_files_are_quoted() -> None:
     parsed = parse(as_pbtxt(described.as_json()))
     assert (parsed.input[0].name, parsed.max_batch_size) == (hostile, 0)
     assert parsed.parameters["labels"].string_value == hostile
+
+
+def test_a_file_with_comments_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "config.pbtxt"
+    mine.write_text("# mine\n")
+    done = CliRunner().invoke(main, ["config", "soup", "--url", "127.0.0.1:9", "--write", str(mine)])
+    assert (done.exit_code, mine.read_text()) == (2, "# mine\n")
+    assert "would replace a file with comments" in done.output

@@ -120,7 +120,7 @@ def deployer(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.serving.either import triton_at
+    from gourmet.serving.protocol import triton_at
     from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made
 
     serving = Serving(max_batch_size, delay_ms, engines, triton_no_cuda, bool(capture_cuda_graph))
@@ -192,7 +192,7 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 
 def _as_before(url: str, model: str, was_there: bool) -> None:
     """Have the server forget what it was given, and serve what it did."""
-    from gourmet.serving.either import triton_at
+    from gourmet.serving.protocol import triton_at
 
     with suppress(GourmetError), triton_at(url) as server:
         server.load(model) if was_there else server.unload(model)

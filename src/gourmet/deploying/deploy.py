@@ -13,7 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_pbtxt
+from gourmet.client.triton import Triton
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, versions
@@ -21,7 +23,7 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.serving.client import ModelUnavailable, triton
+from gourmet.serving import api_keys
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 _LOADS_WITHIN_S: Final = 180.0
@@ -185,14 +187,14 @@ def _config_of(model: Path, number: int) -> ConfigFile:
 
 def load(url: str, model: str) -> None:
     """Have Triton serve what is on disk; it answers from the old version until the new one is ready."""
-    with triton(url, timeout_s=_LOADS_WITHIN_S) as client:
-        client.load_model(model)
+    with Triton.at(url, _LOADS_WITHIN_S, keys=api_keys.headers_for(url)) as triton:
+        triton.load(model)
 
 
 def load_or_roll_back(url: str, model: Path) -> None:
     """Like `load`; a version that Triton refuses is withdrawn again, so that disk and server agree."""
     try:
         load(url, model.name)
-    except ModelUnavailable:
+    except TritonRefused:
         rollback(model)
         raise

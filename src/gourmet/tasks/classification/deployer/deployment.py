@@ -15,13 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from gourmet.client.triton import Triton
 from gourmet.contracts import LABELS_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.model_config import LABELS_FILE, ModelConfig, Tensor
 from gourmet.runtime.manifest import MANIFEST, PARAMETER, REQUIRED, sha256
-from gourmet.serving.either import Asked
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer import checkpoints, networks, tensorrt_engine
@@ -91,7 +91,7 @@ class Made:
     def weights(self) -> str:
         return str(self.deployment.facts["training"]["weights"])
 
-    def ask(self, server: Asked, model: str, within_s: float) -> str:
+    def ask(self, server: Triton, model: str, within_s: float) -> str:
         """What the served model says to a row, in a sentence; raise GourmetError unless it is the answer.
 
         A server that polls may serve another one for so long still.
@@ -105,9 +105,9 @@ class Made:
                     raise
                 time.sleep(_POLLED_EVERY_S)
 
-    def _ask(self, server: Asked, model: str) -> str:
+    def _ask(self, server: Triton, model: str) -> str:
         server.describe(model)
-        answer = server.infer(model, {INPUT: self.rows[:1]}).get(OUTPUT)
+        answer = server.infer(model, {INPUT: self.rows[:1]}).outputs.get(OUTPUT)
         if answer is None or answer.shape != self.right[:1].shape:
             raise GourmetError(
                 f"the {model} that Triton serves is another model: it gives no {OUTPUT} like this one's"
