@@ -1,4 +1,4 @@
-"""A text system that only the tests have: what the product does for any system, it does for this one."""
+"""Two systems that only the tests have: what the product does for any that generates, it does for these."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_up_asks_its_sample(up: Up) -> None:
     assert "echo answers: «one two three» → three two one" in up.output
+    assert "captions answers: the sample shows a photograph of" in up.output
 
 
 def test_every_verb_finds_it_without_an_address(up: Up) -> None:
@@ -55,11 +56,13 @@ def test_every_verb_finds_it_without_an_address(up: Up) -> None:
 def test_doctor_asks_its_sample(up: Up) -> None:
     found = run(GOURMET, "doctor")
     assert "echo answers: «one two three» → three two one" in found.stdout
+    assert "captions answers: the sample shows a photograph of" in found.stdout
 
 
 def test_doctor_asks_a_model_that_answers_in_pieces_for_all_of_them(up: Up) -> None:
-    found = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream")
+    found = run(GOURMET, "doctor", ECHO_MODEL_NAME="echo_stream", CAPTIONS_MODEL_NAME="captions_stream")
     assert "echo_stream answers: «one two three» → three two one" in found.stdout
+    assert "captions_stream answers: the sample shows a photograph of" in found.stdout
 
 
 def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
@@ -104,12 +107,12 @@ def test_the_web_app_answers_for_it_whole_and_in_pieces(up: Up) -> None:
         assert json.load(health)["ready"] is True
 
 
-@pytest.mark.parametrize("model", ["echo", "echo_stream"])
+@pytest.mark.parametrize("model", ["echo", "echo_stream", "captions", "captions_stream"])
 def test_check_asks_its_examples_whole_and_in_pieces(up: Up, model: str) -> None:
     done = run(GOURMET, "check", model, f"--url=localhost:{up.http}", "--limit=20", "--json=-")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["answered"], told["faults"]) == (20, [])
-    assert told["streams"] is (model == "echo_stream")
-    assert told["compared_with"] == ("echo" if told["streams"] else None)
+    assert told["streams"] is model.endswith("_stream")
+    assert told["compared_with"] == (model.removesuffix("_stream") if told["streams"] else None)
     assert told["pieces"] > 20 if told["streams"] else told["pieces"] == 20

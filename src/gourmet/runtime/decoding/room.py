@@ -42,7 +42,7 @@ class GenerationRoom:
         self._changed = threading.Condition()  # guards all that follows
         self._waiting: deque[Row] = deque()
         self._ready: deque[tuple[Row, Floats]] = deque()
-        self._searching = 0
+        self._searching: list[Row] = []
         self._closing = False
         # A search keeps its rows to itself, and goes on beside the loop.
         self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
@@ -61,9 +61,9 @@ class GenerationRoom:
             waiting = len(self._waiting)
             if greedy and waiting + len(greedy) > max(_WAITING * self._max_rows, len(greedy)):
                 raise TooManyRows(f"{waiting} sentences wait already: ask again later")
-            if searched and self._searching + len(searched) > max(_SEARCHES, len(searched)):
-                raise TooManyRows(f"{self._searching} searches wait already: ask again later")
-            self._searching += len(searched)
+            if searched and len(self._searching) + len(searched) > max(_SEARCHES, len(searched)):
+                raise TooManyRows(f"{len(self._searching)} searches wait already: ask again later")
+            self._searching += searched
             self._waiting.extend(greedy)
             self._changed.notify_all()
         for row in searched:
@@ -76,10 +76,12 @@ class GenerationRoom:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-        self._searches.shutdown()
         self._loop.fail(_CLOSED)
-        for row in (*(row for row, _ in self._ready), *self._waiting):
+        with self._changed:
+            left = [*(row for row, _ in self._ready), *self._waiting, *self._searching]
+        for row in left:
             row.finish("failed", _CLOSED)
+        self._searches.shutdown()  # the one at work sees at its next step that its row is finished
 
     def _encode(self) -> None:
         while True:
@@ -141,9 +143,7 @@ class GenerationRoom:
 
     def _search(self, row: Row) -> None:
         try:
-            if self._closing:
-                row.finish("failed", _CLOSED)
-            elif not row.gave_up():
+            if not row.gave_up():
                 row.tokens, row.score = search(self._engine, row, start=self._start, end=self._end)
                 if not row.finished:
                     row.finish("stop")
@@ -151,4 +151,4 @@ class GenerationRoom:
             row.finish("failed", exc)
         finally:
             with self._changed:
-                self._searching -= 1
+                self._searching.remove(row)

@@ -6,6 +6,7 @@ words what a picture shows: memories of exactly 49 places, a prompt that is forc
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -62,7 +63,9 @@ class Captions:
             raise BadModel(f"{model.name!r} has no input IMAGE: set {self.model_variable} to one that has")
         identify(example)  # raises a ValueError where it is not a picture
         shape = (1, 1) if model.max_batch_size else (1,)
-        inputs: dict[str, Array] = {"IMAGE": np.full(shape, example, np.object_)}
+        # What a decoupled model is asked goes over the wire as JSON, which has no bytes.
+        image = base64.b64encode(example) if model.decoupled else example
+        inputs: dict[str, Array] = {"IMAGE": np.full(shape, image, np.object_)}
         for name, value in options.items():
             if name.upper() not in takes or name == "image":
                 raise ValueError(f"{name!r} is not an option of {model.name}")

@@ -5,10 +5,10 @@ answered so far. The network is in the package of `translator`, to which package
 """
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
-from gourmet.systems import registry
+from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
     """The translator, which the config names; gourmet.systems.translator.serving is what it does."""
 
-    part_of_system = staticmethod(registry.piece)
+    part_of_system = staticmethod(piece)

@@ -1,8 +1,8 @@
 """Pictures in, words out: the model of every system that generates."""
 
 from gourmet.runtime.decoding.triton_model import GenerationModel
-from gourmet.systems import registry
+from gourmet.systems.registry import piece
 
 
 class TritonPythonModel(GenerationModel):
-    part_of_system = staticmethod(registry.piece)
+    part_of_system = staticmethod(piece)

@@ -1,0 +1,320 @@
+"""A generation room over made-up pictures: encoding beside the loop, forced prompts, memories of one size."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from support import caption_network
+
+from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
+from gourmet.runtime.decoding.beams import search
+from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Likeliest, onnx_graph
+from gourmet.runtime.decoding.room import GenerationRoom
+from gourmet.runtime.decoding.rows import Row, TooManyRows
+
+Pixels = npt.NDArray[np.float32]
+START, END, PROMPT = 0, caption_network.END, [2, 3, 4]
+PLACES = 49
+WITHIN_S = 30
+
+
+class Pictures(DecoderGraph):
+    """What is asked of it is kept, and a test may get between."""
+
+    places = PLACES
+
+    def __init__(self) -> None:
+        graphs = caption_network.graphs()
+        super().__init__(onnx_graph(graphs["decoder.onnx"], 1))
+        self._vision = onnx_graph(graphs["vision.onnx"], 1)
+        self.widths: set[int] = set()
+        self.encoded: list[int] = []
+        self.before_encoding: Callable[[Sequence[Pixels]], object] = lambda sources: None
+        self.before_step: Callable[[], object] = lambda: None
+
+    def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
+        self.before_encoding(sources)
+        self.encoded.append(len(sources))
+        (memory,) = self._vision(["memory"], {"pixels": np.stack(sources)})
+        return list(memory)
+
+    def step(self, *given: Any) -> Likeliest:
+        self.before_step()
+        self.widths.add(given[3].shape[4])
+        return super().step(*given)
+
+
+class Numbers:
+    """Fulfils Vocabulary: a word is its number."""
+
+    start, end = START, END
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+    def begins_word(self, token: int) -> bool:
+        return True
+
+
+class Network:
+    """Fulfils ServedNetwork, as far as jobs need it."""
+
+    out_of_time = "too late"
+    vocabulary = Numbers()
+
+    def __init__(self, engine: Pictures) -> None:
+        self.engine = engine
+
+    def requested(self, inputs: Any) -> Sequence[Parts]:
+        raise NotImplementedError
+
+    def outputs(self, answer: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def engine() -> Pictures:
+    return Pictures()
+
+
+@contextmanager
+def opened(engine: Any, max_rows: int = 4) -> Iterator[GenerationRoom]:
+    room = GenerationRoom(engine, start=START, end=END, max_rows=max_rows)
+    try:
+        yield room
+    finally:
+        room.close()
+
+
+def pictures(count: int, seed: int = 1) -> list[Pixels]:
+    draw = np.random.default_rng(seed)
+    return list(draw.random((count, PLACES, 3), np.float32) * draw.random((count, 1, 3), np.float32))
+
+
+def finished(rows: Sequence[Row]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not all(row.finished for row in rows):
+        assert time.monotonic() < deadline, [row.finished for row in rows]
+        time.sleep(0.002)
+
+
+def alone(picture: Pixels, **more: Any) -> Row:
+    row = Row(picture, 20, **more)
+    with opened(Pictures()) as room:
+        room.submit([row])
+        finished([row])
+    return row
+
+
+def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
+    engine: Pictures,
+) -> None:
+    shown, draw = pictures(12), random.Random(4)
+    prompts = [PROMPT[: number % 4] for number in range(len(shown))]
+    expected = [alone(each, prefix=prompt) for each, prompt in zip(shown, prompts, strict=True)]
+    assert len({tuple(row.tokens) for row in expected}) > len(shown) / 2
+    assert len({len(row.tokens) for row in expected}) > 3
+    rows = [Row(each, 20, prefix=prompt) for each, prompt in zip(shown, prompts, strict=True)]
+    with opened(engine) as room:
+        for row in rows:
+            room.submit([row])
+            time.sleep(draw.choice([0, 0.001, 0.003]))
+        finished(rows)
+    assert [(row.tokens, row.score, row.finished) for row in rows] == [
+        (row.tokens, row.score, row.finished) for row in expected
+    ]
+
+
+def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
+    (picture,) = pictures(1)
+    free, forced = alone(picture), alone(picture, prefix=PROMPT)
+    assert forced.tokens[:3] != PROMPT
+    assert forced.tokens != free.tokens  # what follows depends on it
+    assert forced.answer == forced.tokens
+    assert alone(picture, prefix=PROMPT, prefix_is_answer=True).answer == [*PROMPT, *forced.tokens]
+    # It takes nothing off the limit.
+    short = Row(picture, 2, prefix=PROMPT)
+    with opened(Pictures()) as room:
+        room.submit([short])
+        finished([short])
+    assert (short.tokens, short.finished) == (forced.tokens[:2], "length")
+    assert short.score > forced.score
+
+
+@pytest.mark.parametrize("prompt", [[], PROMPT])
+def test_one_beam_finds_what_the_loop_finds_after_the_same_prompt(
+    engine: Pictures, prompt: list[int]
+) -> None:
+    (picture,) = pictures(1)
+    found = search(engine, Row(picture, 20, prefix=prompt, beams=1), start=START, end=END)
+    greedy = alone(picture, prefix=prompt)
+    assert found.tokens == greedy.tokens
+    assert found.score == pytest.approx(greedy.score, abs=1e-3)
+
+
+def test_memories_of_one_size_get_exactly_that(engine: Pictures) -> None:
+    rows = [Row(each, 20) for each in pictures(6)]
+    rows.append(Row(pictures(1)[0], 20, beams=3))
+    with opened(engine) as room:
+        room.submit(rows)
+        finished(rows)
+    assert engine.widths == {PLACES}  # and not the power of two above it
+
+
+def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
+    class Cropped(Pictures):
+        def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
+            return [
+                memory if source.any() else memory[:, :, :, 1:]
+                for source, memory in zip(sources, super().encode(sources), strict=True)
+            ]
+
+    good, bad = Row(pictures(1)[0], 20), Row(np.zeros((PLACES, 3), np.float32), 20)
+    with opened(Cropped()) as room:
+        room.submit([good, bad])
+        finished([good, bad])
+    assert (good.finished, bad.finished) == ("stop", "failed")
+    assert str(bad.error) == "a memory has 48 places; this system's have 49"
+
+
+def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
+    """While one picture is encoded, another row gets all its tokens, and a third one is searched for."""
+    slow, fast, searched = pictures(3)
+    go_on, encoding = threading.Event(), threading.Event()
+
+    def wait(sources: Sequence[Pixels]) -> None:
+        if any(source is slow for source in sources):
+            encoding.set()
+            assert go_on.wait(WITHIN_S)
+
+    engine.before_encoding = wait
+    first, second = Row(fast, 20), Row(slow, 20)
+    third = Row(searched, 20, beams=2)
+    engine.before_step = lambda: encoding.wait(WITHIN_S) if first.tokens else None  # not before its second
+    with opened(engine) as room:
+        room.submit([first])
+        while not first.tokens:
+            time.sleep(0.001)
+        room.submit([second, third])
+        finished([first, third])
+        assert second.finished is None
+        go_on.set()
+        finished([second])
+    assert first.tokens == alone(fast).tokens
+    assert second.tokens == alone(slow).tokens
+
+
+def test_an_encode_that_fails_fails_its_own_rows_and_those_beside_it_are_answered(engine: Pictures) -> None:
+    shown = pictures(4)
+
+    def refuse(sources: Sequence[Pixels]) -> None:
+        if any(source is shown[2] for source in sources):
+            raise ValueError("this is not a picture")
+
+    engine.before_encoding = refuse
+    rows = [Row(each, 20) for each in shown]
+    with opened(engine) as room:
+        room.submit(rows)
+        finished(rows)
+    assert [row.finished == "failed" for row in rows] == [False, False, True, False]
+    assert str(rows[2].error) == "this is not a picture"
+    assert rows[3].tokens == alone(shown[3]).tokens
+
+
+def test_pictures_that_wait_are_encoded_together_and_not_long_before_they_can_join(engine: Pictures) -> None:
+    go_on = threading.Event()
+    engine.before_step = lambda: go_on.wait(WITHIN_S)
+    rows = [Row(each, 20) for each in pictures(12)]
+    with opened(engine, max_rows=4) as room:
+        room.submit(rows)
+        time.sleep(0.2)
+        # Those that have room, and two that are next: a memory may be large.
+        assert engine.encoded[0] == 4
+        assert sum(engine.encoded) == 6
+        go_on.set()
+        finished(rows)
+    assert sum(engine.encoded) == 12
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pictures, beams: int) -> None:
+    gone, late = pictures(2)
+    rows = [
+        Row(gone, 20, beams=beams, is_cancelled=lambda: True),
+        Row(late, 20, beams=beams, deadline=time.monotonic() - 1),
+    ]
+    with opened(engine) as room:
+        room.submit(rows)
+        finished(rows)
+    assert [row.finished for row in rows] == ["cancelled", "deadline"]
+    assert not engine.encoded
+
+
+def test_a_row_may_leave_during_its_prompt_and_during_a_search(engine: Pictures) -> None:
+    steps = iter(range(100))
+    engine.before_step = lambda: next(steps)
+    left = threading.Event()
+    prompted = Row(pictures(1)[0], 20, prefix=PROMPT * 4, is_cancelled=left.is_set)
+    searched = Row(pictures(1)[0], 20, beams=3, is_cancelled=left.is_set)
+    engine.before_step = lambda: left.set() if next(steps) > 3 else None
+    with opened(engine) as room:
+        room.submit([prompted, searched])
+        finished([prompted, searched])
+    assert (prompted.finished, searched.finished) == ("cancelled", "cancelled")
+    assert not prompted.tokens
+
+
+def test_searches_are_limited_and_counted_down_again(engine: Pictures) -> None:
+    (picture,) = pictures(1)
+    go_on = threading.Event()
+    engine.before_step = lambda: go_on.wait(WITHIN_S)
+    with opened(engine) as room:
+        waiting = [Row(picture, 2, beams=2) for _ in range(32)]
+        room.submit(waiting)
+        with pytest.raises(TooManyRows, match="32 searches wait already: ask again later"):
+            room.submit([Row(picture, 2, beams=2)])
+        go_on.set()
+        finished(waiting)
+        again = Row(picture, 2, beams=2)
+        room.submit([again])
+        finished([again])
+
+
+def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> None:
+    go_on = threading.Event()
+    engine.before_step = lambda: go_on.wait(0.5)
+    rows = [Row(each, 20, beams=1 + number % 2) for number, each in enumerate(pictures(12))]
+    with opened(engine, max_rows=2) as room:
+        room.submit(rows)
+    assert {row.finished for row in rows} <= {"failed", "stop"}
+    assert {str(row.error) for row in rows if row.error} == {"the model is being unloaded"}
+    assert all(row.finished for row in rows)
+
+
+def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
+    (picture,) = pictures(1)
+    network, pieces, done = Network(engine), list[str](), threading.Event()
+
+    def hear(job: AnswerJob, piece: Any) -> None:
+        pieces.append(piece.text)
+        if job.finished:
+            done.set()
+
+    with opened(engine) as room:
+        parts: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
+        submit([AnswerJob(parts, network, hear, in_pieces=True)], room)
+        assert done.wait(WITHIN_S)
+        again: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
+        whole = wait_for(again, network, room, within_s=WITHIN_S)
+    assert pieces[0].startswith("2 3 4")
+    assert len(pieces) > 3
+    assert "".join(pieces) == whole.text
+    assert whole.tokens == len(whole.text.removesuffix(" and that is all").split()) - len(PROMPT)
