@@ -1,0 +1,212 @@
+"""A process with limits for what others made: pictures of strangers, weights and networks from outside.
+
+A library that never returns cannot be interrupted in the process that called it. So it is called in a process
+of its own, a module of ours whose `main` is `serve(answer)`, and whoever waits for the answer stops waiting,
+and ends the process, when nobody needs the answer any more or its time is over.
+
+The process ends by itself too: at its limits of processor and time, by signals that nothing in it handles,
+and while it works as soon as the one that started it has closed the connection between them, which the kernel
+does for one that was killed. Memory beyond its limit is refused, which is an error of what it was asked.
+
+A question and an answer are each a small dictionary of JSON, and bytes: none of them is code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+Facts = Mapping[str, Any]
+
+# How often the one that waits looks whether it still should.
+LOOK_S: Final = 0.1
+_LENGTHS: Final = struct.Struct("!II")  # of the JSON, and of the bytes that follow it
+_MAX_FACTS: Final = 1 << 16
+_MAX_BYTES: Final = 100_000_000
+_BY_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
+# Others, who know their work to be harmless, go first where the processors are busy.
+_NICENESS: Final = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For each question, of a process that may write `file_bytes` into a file that it was given."""
+
+    cpu_s: float
+    wall_s: float
+    memory_bytes: int  # beside what the process has at its start
+    file_bytes: int = 0
+
+
+class Refused(Exception):
+    """What was asked cannot be done; `code` is for programs, the message for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Ended(Exception):
+    """The process ended without an answer: at a limit, since nobody waited any more, or as it crashed."""
+
+    def __init__(self, *, too_slow: bool) -> None:
+        super().__init__("it took too long" if too_slow else "its process crashed")
+        self.too_slow = too_slow
+
+
+class Sandbox:
+    """A process that runs `module`, asked one question after another."""
+
+    def __init__(self, module: str, limits: Limits, files: tuple[int, ...] = ()) -> None:
+        """It may use the open `files`, by their numbers."""
+        self._limits = limits
+        self._link, theirs = socket.socketpair()
+        self._link.settimeout(LOOK_S)
+        with theirs:
+            self._program = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, json.dumps(asdict(limits))],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # complaints of libraries in C
+                # One arena of malloc and no threads of BLAS, whose reserves count as its memory.
+                env={**os.environ, "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"},
+                pass_fds=files,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._program.poll() is None
+
+    def ask(
+        self, facts: Facts, data: bytes = b"", is_over: Callable[[], bool] = lambda: False
+    ) -> tuple[Facts, bytes]:
+        """Raise Refused, or Ended, after which it can be asked no more; `is_over` says to stop waiting."""
+        end = time.monotonic() + self._limits.wall_s
+
+        def patiently(step: Callable[[], T]) -> T:
+            while True:
+                try:
+                    return step()
+                except TimeoutError:
+                    if time.monotonic() > end or is_over():
+                        raise
+
+        def receive(length: int, most: int) -> bytes:
+            if length > most:
+                raise ConnectionError("an answer of impossible length")
+            parts = bytearray()
+            while len(parts) < length:
+                came = patiently(partial(self._link.recv, min(length - len(parts), 1 << 20)))
+                if not came:
+                    raise ConnectionError("it ended")
+                parts += came
+            return bytes(parts)
+
+        try:
+            for part in _packed(facts, data):
+                unsent = memoryview(part)
+                while unsent:
+                    unsent = unsent[patiently(partial(self._link.send, unsent)) :]
+            lengths = _LENGTHS.unpack(receive(_LENGTHS.size, _LENGTHS.size))
+            found: dict[str, Any] = dict(json.loads(receive(lengths[0], _MAX_FACTS)))
+            body = receive(lengths[1], _MAX_BYTES)
+        except (OSError, ValueError, TypeError, RecursionError) as exc:
+            status = self.end()
+            raise Ended(too_slow=isinstance(exc, TimeoutError) or status in _BY_A_LIMIT) from exc
+        except BaseException:
+            self.end()
+            raise
+        if "refused" in found:
+            raise Refused(str(found["refused"]), body.decode(errors="replace"))
+        return found, body
+
+    def end(self) -> int:
+        """Its exit status."""
+        self._link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._program.wait(LOOK_S)  # it is ended by the closing, or was before
+        self._program.kill()
+        return self._program.wait()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+# ---- in the process
+
+
+def serve(answer: Callable[[Facts, bytes], tuple[Facts, bytes]]) -> None:
+    """Answer the questions that come through standard input, within the limits of the command line."""
+    limits = Limits(**json.loads(sys.argv[1]))
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for ends in (signal.SIGPROF, signal.SIGALRM, signal.SIGIO):
+        signal.signal(ends, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + limits.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    os.nice(_NICENESS)
+    with socket.socket(fileno=os.dup(0)) as link:
+        while head := _received(link, _LENGTHS.size):
+            lengths = _LENGTHS.unpack(head)
+            facts, data = json.loads(_received(link, lengths[0])), _received(link, lengths[1])
+            with _ended_by_the_kernel(link, limits):
+                try:
+                    reply = _packed(*answer(facts, data))
+                except Refused as exc:
+                    reply = _packed({"refused": exc.code}, str(exc).encode(errors="replace"))
+            del data
+            for part in reply:
+                link.sendall(part)
+
+
+@contextlib.contextmanager
+def _ended_by_the_kernel(link: socket.socket, limits: Limits) -> Iterator[None]:
+    flags = fcntl.fcntl(link, fcntl.F_GETFL)
+    # SIGIO says that something happened to the connection: nothing is sent meanwhile, so it was closed.
+    fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(link, fcntl.F_SETFL, flags | os.O_ASYNC)
+    signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        fcntl.fcntl(link, fcntl.F_SETFL, flags)
+
+
+def _packed(facts: Facts, data: bytes) -> tuple[bytes, bytes]:
+    head = json.dumps(facts).encode()
+    return _LENGTHS.pack(len(head), len(data)) + head, data
+
+
+def _received(link: socket.socket, length: int) -> bytes:
+    """So many bytes, or none where the other side has ended."""
+    parts = bytearray()
+    while len(parts) < length:
+        came = link.recv(min(length - len(parts), 1 << 20))
+        if not came:
+            return b""
+        parts += came
+    return bytes(parts)
