@@ -201,9 +201,3 @@ def test_an_interrupted_search_leaves_the_config_of_before(
     assert said.strip().endswith("Aborted!")
     assert config() == before
     assert not (tmp_path / "no").exists()
-
-
-def test_a_model_that_is_not_there_is_not_searched(lab_triton: Any, served: str) -> None:
-    result = CliRunner().invoke(main, ["tune", "--url", lab_triton.http_url, "nobody"])
-    assert result.exit_code == 1
-    assert "'nobody' is not ready (unknown to Triton); ready are" in result.output

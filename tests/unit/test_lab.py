@@ -12,9 +12,10 @@ from IPython.core.inputtransformer2 import TransformerManager
 from gourmet.errors import GourmetError
 from gourmet.lab.claims import Claim, Grades
 from gourmet.lab.server import Executions, take
-from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.food11 import contract as food
+from gourmet.systems.translator import contract as translator
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "triton.ipynb"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 REPORT = (
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
@@ -62,8 +63,14 @@ def test_executions_count_rows_and_not_requests() -> None:
     assert (Executions().mean, Executions().largest, str(Executions())) == (0, 0, "none")
 
 
-def test_what_the_notebook_s_cells_import_and_ask_of_the_contract_is_there() -> None:
-    cells = [each for each in json.loads(NOTEBOOK.read_text())["cells"] if each["cell_type"] == "code"]
+@pytest.mark.parametrize(
+    ("notebook", "contract"), [("triton", food.SYSTEM), ("translator", translator.SYSTEM)]
+)
+def test_what_a_notebook_s_cells_import_and_ask_of_the_contract_is_there(
+    notebook: str, contract: object
+) -> None:
+    read = json.loads((NOTEBOOKS / f"{notebook}.ipynb").read_text())
+    cells = [each for each in read["cells"] if each["cell_type"] == "code"]
     python, found = TransformerManager(), dict[str, object]()
     for cell in cells:
         source = python.transform_cell("".join(cell["source"]))
@@ -71,5 +78,5 @@ def test_what_the_notebook_s_cells_import_and_ask_of_the_contract_is_there() -> 
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 exec(compile(ast.Module([node], []), "cell", "exec"), found)
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "contract":
-                assert hasattr(SYSTEM, node.attr), node.attr
-    assert found["contract"] is SYSTEM
+                assert hasattr(contract, node.attr), node.attr
+    assert found["contract"] is contract

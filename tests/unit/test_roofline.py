@@ -183,11 +183,6 @@ def test_a_file_that_is_no_model_is_named(tmp_path: Path, content: bytes) -> Non
         count(tmp_path / "m.onnx")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GourmetError, match="no ONNX file found at"):
-        count(tmp_path / "gone.onnx")
-
-
 def test_shapes_that_contradict_each_other_are_said(counted: Count) -> None:
     with pytest.raises(GourmetError, match="contradict each other"):
         counted("(float[n,20] x) => (float[n,10] y) { y = Gemm(x, w) }", {"w": ("float32", (7, 10))})

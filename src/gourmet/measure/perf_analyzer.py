@@ -84,12 +84,9 @@ class Measurement:
 
     @property
     def split_ms(self) -> Split:
-        return self.split_of(self.server_ms + self.network_ms + self.client_send_ms + self.client_receive_ms)
-
-    def split_of(self, mean_ms: float) -> Split:
-        """Where a mean latency of `mean_ms` went; what Triton does not account for is the network."""
+        """Where the mean latency went; what Triton does not account for is the network."""
         server = (self.queue_ms, self.compute_input_ms, self.compute_infer_ms, self.compute_output_ms)
-        return Split(*server, max(0.0, mean_ms - self.server_ms))
+        return Split(*server, self.network_ms + self.client_send_ms + self.client_receive_ms)
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         rows_per_s=stats.interval([load.batch * each for each in rates]),
         latency_ms=Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
         # perf_analyzer's own split, which is of the same windows as its latency.
-        split_ms=measured.split_of(got.mean_ms),
+        split_ms=measured.split_ms,
         batches=server_probe.batches(counted),
         windows=got.windows,
         requests=got.requests,
