@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.admission import auth, queue, rate_limit, uploads
-from app.core import compression, errors, hosts_and_cors, http, logs, messages, metrics, tracing
+from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
 from app.core.http import App
 from app.core.settings import Settings
 
@@ -20,7 +20,6 @@ MIDDLEWARE: Final[tuple[Callable[[App, Settings], None], ...]] = (
     queue.init_app,
     auth.init_app,
     rate_limit.init_app,
-    compression.init_app,
     messages.init_app,
     errors.init_app,
 )

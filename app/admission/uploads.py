@@ -166,7 +166,7 @@ def photo(request: Request, settings: Settings) -> bytes:
         raise NoFile("no photo was chosen: choose one and send it again")
     observe_photo(data)
     if len(data) > settings.max_upload_bytes:
-        raise photo_too_large(settings)
+        raise UploadTooLarge(photo_too_large(settings))
     return data
 
 
@@ -176,7 +176,7 @@ def observe_photo(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -> Iterator[None]:
+def receiving(request: Request, settings: Settings, too_large: str) -> Iterator[None]:
     """Around whatever reads the body, and that alone: for a limited time, not more than allowed, and timed.
 
     What follows is the work on the photos, for which this waits until it is the request's turn.
@@ -190,7 +190,7 @@ def receiving(request: Request, settings: Settings, too_large: UploadTooLarge) -
         except (RequestEntityTooLarge, ServingError) as exc:
             request.environ["wsgi.input"] = body
             _drain(request)
-            raise (exc if isinstance(exc, ServingError) else too_large) from None
+            raise (exc if isinstance(exc, ServingError) else UploadTooLarge(too_large)) from None
     g.receive_ms = (time.perf_counter() - started) * 1000
     admission().acquire()
 
@@ -209,10 +209,8 @@ def discard(request: Request, settings: Settings) -> None:
         _drain(request)
 
 
-def photo_too_large(settings: Settings) -> UploadTooLarge:
-    return UploadTooLarge(
-        f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
-    )
+def photo_too_large(settings: Settings) -> str:
+    return f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
 
 
 def _drain(request: Request) -> None:

@@ -47,7 +47,7 @@ def photos_and_model(request: Request, settings: Settings) -> tuple[list[Photo],
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
     most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    with receiving(request, settings, UploadTooLarge(f"the call is too large: {most}")):
+    with receiving(request, settings, f"the call is too large: {most}"):
         received = _receive(request, settings)
     photos, model = _from_json(received) if isinstance(received, bytes) else received
     if not photos:
@@ -122,5 +122,5 @@ def photo_of_base64(text: str) -> Photo:
 def checked(photo: Photo, settings: Settings) -> Photo:
     observe_photo(photo.data)
     if len(photo.data) > settings.max_upload_bytes:
-        return Photo(b"", photo.filename, photo_too_large(settings))
+        return Photo(b"", photo.filename, UploadTooLarge(photo_too_large(settings)))
     return photo

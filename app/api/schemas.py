@@ -5,13 +5,14 @@ What their fields say is in app/texts.toml.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Milliseconds = Annotated[float, Field(ge=0), AfterValidator(lambda ms: round(ms, 2))]
+Milliseconds = Annotated[float, Field(ge=0), AfterValidator(partial(round, ndigits=2))]
 # Left out where there is none, and never null.
 Maybe = SkipJsonSchema[None]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from flask import Blueprint, Flask, render_template, request, url_for
 
@@ -15,12 +16,12 @@ from app.api.schemas import Health, HealthModel
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, ServingError, TritonUnavailable
 from app.core.settings import Settings
-from app.core.ttl_cache import TtlCache
 from app.generator import Generator
 from app.triton.client import Deadline, Triton
 from gourmet.contracts import Classification, Generation, System
 from gourmet.systems.registry import load_all
 
+T = TypeVar("T")
 _READY_AGE_S: Final = 1.0
 _DEADLINE_S: Final = 5.0
 # A page is shown without what it would list rather than late.
@@ -30,6 +31,31 @@ _STARTING_S: Final = 180.0
 # Threads of a process for all calls of several photos together, so that one such call leaves the
 # others, and those who send one photo, their share of Triton.
 PHOTO_THREADS: Final = 4
+
+
+class TtlCache(Generic[T]):
+    """What `ask` gave, and asked again by one of those who want it once it is `age_s` old.
+
+    While somebody asks, which may take seconds, the others are told what was so before.
+    """
+
+    def __init__(self, ask: Callable[[], T], age_s: float) -> None:
+        self._ask = ask
+        self._age_s = age_s
+        self._lock = threading.Lock()
+        self._known: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        known = self._known
+        if not self._lock.acquire(blocking=known is None) and known:
+            return known[1]
+        try:
+            if self._known is None or time.monotonic() - self._known[0] >= self._age_s:
+                found = self._ask()
+                self._known = time.monotonic(), found
+            return self._known[1]
+        finally:
+            self._lock.release()
 
 
 class Readiness:

@@ -15,7 +15,6 @@ from app.admission.uploads import receiving
 from app.api import schemas
 from app.api.events import EVENTS, Parts, streamed
 from app.api.photo_calls import phases_ms
-from app.core.errors import UploadTooLarge
 from app.core.http import request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
@@ -29,7 +28,7 @@ ERRORS: Final = (400, 404, 408, 413, 500, 502, 503, 504)
 def received(settings: Settings, most_bytes: int) -> bytes:
     """The body of a request, which is JSON of a few texts."""
     request.max_content_length = most_bytes
-    too_large = UploadTooLarge(f"the text is too long: send at most {most_bytes // 1000} KB of JSON")
+    too_large = f"the text is too long: send at most {most_bytes // 1000} KB of JSON"
     with receiving(request, settings, too_large):
         return request.get_data(cache=False)
 

@@ -1,18 +1,28 @@
-"""What every request and response has in common: an id, security headers, JSON or HTML."""
+"""What every request and response has in common: an id, security headers, JSON or HTML, caching, compression.
+
+Static files are cached for good under their hash. Flask-Compress compresses too, with zstd and a cache of its
+own, and takes longer for the small answers that need none (docs/performance.md); here these are a few lines,
+and brotli is a dependency of Triton's client.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
 import re
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import brotli  # type: ignore[import-untyped]
 from flask import Flask, Response, current_app, g, jsonify, render_template, request
 from pydantic import BaseModel
+from werkzeug.exceptions import BadRequest
 
 from app.core.settings import Settings
 
@@ -44,6 +54,12 @@ HEADERS: Final = tuple(
 )
 
 _HALF_CLOSED_S: Final = 1.0
+_TEXT: Final = ("text/", "application/json", "application/javascript", "image/svg+xml")
+# Below this, compressing saves no packet.
+_MIN_BYTES: Final = 600
+_BROTLI_QUALITY: Final = 5
+_GZIP_LEVEL: Final = 6
+_FOREVER: Final = "public, max-age=31536000, immutable"
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -171,8 +187,31 @@ class App(Flask):
 
 
 def init_app(app: Flask, _: Settings) -> None:
+    static = Path(str(app.static_folder))
+    hashes = {
+        file.relative_to(static).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for file in static.rglob("*")
+        if file.is_file()
+    }
+
+    @app.url_defaults
+    def add_hash(endpoint: str, values: dict[str, Any]) -> None:
+        if endpoint == "static" and "v" not in values:
+            values["v"] = hashes.get(values.get("filename", ""), "")
+
+    def finish(response: Response) -> Response:
+        response.headers["X-Request-ID"] = request_id()
+        # A body where none is looked for would be read to its end, however long, before the next request.
+        if (request.content_length or "Transfer-Encoding" in request.headers) and not marks().admitted:
+            response.headers["Connection"] = "close"
+        if request.endpoint == "static" and response.status_code in (200, 304):
+            name = (request.view_args or {}).get("filename", "")
+            by_hash = name in hashes and request.args.get("v") == hashes[name]
+            response.headers["Cache-Control"] = _FOREVER if by_hash else "no-cache"
+        return _compressed(response)
+
     app.before_request(_begin)
-    app.after_request(_finish)
+    app.after_request(finish)
 
 
 def given_or_new_id(given: str) -> str:
@@ -182,12 +221,35 @@ def given_or_new_id(given: str) -> str:
 def _begin() -> None:
     g.started = time.perf_counter()
     g.request_id = given_or_new_id(request.headers.get("X-Request-ID", ""))
-    g.marks = marks_of(current_app.view_functions.get(request.endpoint or ""))
+    view = current_app.view_functions.get(request.endpoint or "")
+    g.marks = marks_of(view)
+    allowed: Collection[str] = getattr(view, "parameters", request.args)
+    for name in request.args if request.query_string else ():
+        if name not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise BadRequest(f"{name[:50]!r} is not a parameter of {request.path}; allowed: {known}")
 
 
-def _finish(response: Response) -> Response:
-    response.headers["X-Request-ID"] = request_id()
-    # A body where none is looked for would be read to its end, however long, before the next request.
-    if (request.content_length or "Transfer-Encoding" in request.headers) and not marks().admitted:
-        response.headers["Connection"] = "close"
+def _compressed(response: Response) -> Response:
+    if (response.content_length or 0) < _MIN_BYTES or response.status_code in (204, 206, 304):
+        return response
+    if not (response.mimetype or "").startswith(_TEXT):
+        return response
+    response.vary.add("Accept-Encoding")
+    if "Content-Encoding" in response.headers:
+        return response
+    encoding = request.accept_encodings.best_match(["br", "gzip"])
+    if encoding is None:
+        return response
+    response.direct_passthrough = False
+    data = response.get_data()
+    if encoding == "br":
+        packed = brotli.compress(data, quality=_BROTLI_QUALITY)
+    else:
+        packed = gzip.compress(data, _GZIP_LEVEL, mtime=0)
+    response.set_data(packed)
+    response.headers["Content-Encoding"] = encoding
+    etag, _ = response.get_etag()
+    if etag is not None:
+        response.set_etag(etag, weak=True)  # the bytes are not those that it was made for
     return response

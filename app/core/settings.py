@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -113,11 +114,11 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     def _every_system_has_one(cls, models: Mapping[str, str]) -> Mapping[str, str]:
         return {name: system.default_model for name, system in load_all().items()} | dict(models)
 
-    @property
+    @cached_property
     def max_upload_bytes(self) -> int:
         return int(self.max_upload_mb * 1_000_000)
 
-    @property
+    @cached_property
     def max_call_bytes(self) -> int:
         return int(self.max_call_mb * 1_000_000)
 

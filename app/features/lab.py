@@ -25,11 +25,10 @@ from typing import Any, Final
 from flask import Blueprint, Flask, Response, abort, render_template
 from flask.typing import ResponseReturnValue
 
-from app.api.services import NavigationEntry, Services
+from app.api.services import NavigationEntry, Services, TtlCache
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
-from app.core.ttl_cache import TtlCache
 from app.triton.client import Deadline
 from gourmet.runtime.files import open_own
 from gourmet.runtime.statistics import ModelStatistics

@@ -18,7 +18,7 @@ from app.api.photo_calls import unstored
 from app.api.request_parsing import from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
-from app.core.errors import BadRequest, ModelNotReady, ServingError, UploadTooLarge, for_visitor
+from app.core.errors import BadRequest, ModelNotReady, ServingError, for_visitor
 from app.core.http import marked, request_id
 from app.core.messages import starting_with, t
 from app.generator import ReadyModel
@@ -115,7 +115,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def translate_form() -> tuple[str, int]:
         """Without a script: the page again, with the answer in it."""
         request.max_content_length = _MOST_BYTES
-        too_large = UploadTooLarge(f"the text is too long: at most {MOST_CHARACTERS:,} characters")
+        too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
         with receiving(request, settings, too_large):
             text = request.form.get("text", "")
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -83,7 +84,7 @@ class ModelInfo:
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
         )
 
-    @property
+    @cached_property
     def system(self) -> str:
         """The name of the system that it belongs to; empty where its config names none."""
         return self.parameters.get(SYSTEM_PARAMETER, "")
@@ -98,16 +99,16 @@ class ModelInfo:
                 f"the config of {self.name!r} says {parameter} = {text!r}, which is not a number"
             ) from None
 
-    @property
+    @cached_property
     def temperature(self) -> float:
         return self.number(TEMPERATURE_PARAMETER, 1.0)
 
-    @property
+    @cached_property
     def threshold(self) -> float:
         """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
         return self.number(THRESHOLD_PARAMETER, 0.0)
 
-    @property
+    @cached_property
     def subject_threshold(self) -> float:
         """Below it, a picture does not show the system's subject; 0 where the model does not tell that."""
         return self.number(SUBJECT_THRESHOLD_PARAMETER, 0.0)

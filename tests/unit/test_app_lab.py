@@ -13,9 +13,9 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import create_app
+from app.api.services import TtlCache
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
-from app.core.ttl_cache import TtlCache
 from app.features import lab
 from app.features.lab import Report, Reports
 from app.triton.client import Deadline, Triton
