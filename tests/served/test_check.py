@@ -293,11 +293,13 @@ def stands_still(rows: Callable[[], int], for_s: float = 1.5) -> bool:
     return rows() == before
 
 
-def test_ctrl_c_stops_and_says_that_it_did(faulty: str, drawn: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_and_says_that_it_did_and_the_same_check_goes_on_from_there(
+    faulty: str, drawn: Path, tmp_path: Path
+) -> None:
     rows = rows_counted(faulty, "food_slow")
     wait_until(lambda: stands_still(rows), 60, "what another test asked for and did not wait for")
     before = rows()
-    slowly = ("--batch", 1, "--in-flight", 1, "--json", tmp_path / "it.json")
+    slowly = ("--batch", 1, "--in-flight", 1, "--json", tmp_path / "it.json", "--resume", tmp_path / "kept")
     process = start("food_slow", "--url", faulty, "--data", drawn, *slowly)
     wait_until(lambda: rows() > before + 5, 120, "some rows")
     process.send_signal(signal.SIGINT)
@@ -310,6 +312,15 @@ def test_ctrl_c_stops_and_says_that_it_did(faulty: str, drawn: Path, tmp_path: P
     assert found["stopped"] is True
     assert found["complete"] is False
     assert 0 < found["answered"] < 44
+
+    again = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--in-flight", 16)
+    assert again.exit_code == 0, again.stderr
+    whole = json.loads((tmp_path / "it.json").read_text())
+    assert whole["resumed"] == found["answered"]
+    assert whole["answered"] == 44
+    assert whole["triton"]["rows"] == 44 - found["answered"], "what was answered is not asked again"
+    other = run("food_slow", "--url", faulty, "--data", drawn, *slowly, "--batch", 2)
+    assert "holds another run, with another batch" in other.stderr
 
 
 def test_a_server_that_goes_away_ends_the_check(drawn: Path, tmp_path: Path) -> None:

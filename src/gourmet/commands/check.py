@@ -60,6 +60,12 @@ from gourmet.systems import registry
 @click.option(
     "--min-top1", type=click.FloatRange(0, 1), help="Fail if a smaller share of the answers is right."
 )
+@click.option(
+    "--resume",
+    type=PATH,
+    metavar="FOLDER",
+    help="Keep every answer in FOLDER, and go on from those of a check that was stopped.",
+)
 @report_options
 def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.

@@ -26,6 +26,7 @@ from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import ModelInfo, Tensors
 from gourmet.errors import GourmetError
+from gourmet.result_store import ResultStore
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
@@ -51,6 +52,12 @@ class CheckOptions:
     weights: Path | None = None  # of the eager network
     runs: Path = Path("runs")  # where the weights that the manifest names may lie
     min_top1: float | None = None
+    resume: Path | None = None  # the folder that holds the answers of a check that was stopped
+
+    def plan(self) -> dict[str, Any]:
+        """What tells this check from another, whose answers are not its own."""
+        names = ("model", "data", "part", "limit", "missing_classes", "batch", "weights")
+        return {name: getattr(self, name) for name in names}
 
 
 class CheckQuestion(Protocol):
@@ -87,8 +94,9 @@ class Replies(Generic[AnyAnswer]):
     failures: list[FailedRequest] = field(default_factory=list)
     sent: int = 0  # examples
     answered: int = 0  # examples
+    resumed: int = 0  # examples that an earlier run had asked about
     wall_s: float = 0.0
-    latencies_ms: list[float] = field(default_factory=list)  # of answered requests
+    latencies_ms: list[float] = field(default_factory=list)  # of requests answered in this run
     stopped: bool = False  # by Ctrl-C
     counted: ModelStatistics = field(default_factory=ModelStatistics)  # by Triton, meanwhile
 
@@ -161,8 +169,15 @@ class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
     """A served model, the questions to it, and what its answers are worth."""
 
     @property
+    def options(self) -> CheckOptions: ...
+
+    @property
     def examples(self) -> str:
         """What the questions are about, as in "pictures"."""
+
+    @property
+    def kind(self) -> type[AnyAnswer]:
+        """The dataclass of an answer, which a check that was stopped reads again."""
 
     def __len__(self) -> int:
         """How many examples there are in all questions."""
@@ -182,31 +197,44 @@ def check(
     """Check a served model as the task of its system does."""
     task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
     server = TimedServer(triton, options.in_flight, options.timeout_s)
-    return run_check(task.prepare(server, options, model, parts), model.name, server, stage)
+    return run_check(task.prepare(server, options, model, parts), model, server, stage)
 
 
 def run_check(
-    check: ServedCheck[AnyQuestion, AnyAnswer], model: str, server: TimedServer, stage: Stage
+    check: ServedCheck[AnyQuestion, AnyAnswer], model: ModelInfo, server: TimedServer, stage: Stage
 ) -> CheckReport:
     """Ask everything and score what came back; Ctrl-C ends it early, with what was found by then."""
     replies = Replies[AnyAnswer]()
-    before = server.triton.total(model)
+    plan = {**check.options.plan(), "version": model.version}
+    store = ResultStore(check.options.resume, plan, check.kind)
+    before = server.triton.total(model.name)
     with replies.until_stopped(), stage("asking") as tick:
-        ask_all(check, server, replies, tick)
+        ask_all(check, server, replies, tick, store)
     deadline = Deadline(_COUNTED_WITHIN_S)
-    replies.counted = server.triton.total(model).since(before)
-    while replies.counted.requests < len(replies.latencies_ms) and not deadline.passed:
+    asked = len(replies.latencies_ms)
+    replies.counted = server.triton.total(model.name).since(before)
+    while replies.counted.requests < asked and not deadline.passed:
         time.sleep(0.05)
-        replies.counted = server.triton.total(model).since(before)
+        replies.counted = server.triton.total(model.name).since(before)
     return check.score(replies, stage)
 
 
 def ask_all(
-    check: ServedCheck[AnyQuestion, AnyAnswer], server: TimedServer, replies: Replies[AnyAnswer], tick: Tick
+    check: ServedCheck[AnyQuestion, AnyAnswer],
+    server: TimedServer,
+    replies: Replies[AnyAnswer],
+    tick: Tick,
+    store: ResultStore[AnyAnswer],
 ) -> None:
-    """Fill `replies`. A request that fails is noted and the others go on, unless the server is gone."""
+    """Fill `replies`, from `store` where it has them and else from the server.
 
-    def ask(question: AnyQuestion) -> tuple[Sequence[str], AnyAnswer | FailedRequest]:
+    A request that fails is noted and the others go on, unless the server is gone.
+    """
+
+    def ask(placed: tuple[int, AnyQuestion]) -> tuple[int, Sequence[str], AnyAnswer | FailedRequest]:
+        place, question = placed
+        if kept := store.get(place):
+            return place, question.names, kept
         server.taken_ms()
         try:
             answer = check.ask(question, server)
@@ -220,24 +248,28 @@ def ask_all(
             reason = str(exc)
         else:
             replies.latencies_ms.append(server.taken_ms())
-            return question.names, answer
-        return question.names, FailedRequest(question.names, reason)
+            return place, question.names, answer
+        return place, question.names, FailedRequest(question.names, reason)
 
-    def questions() -> Iterator[AnyQuestion]:
-        for question in check.questions():
+    def questions() -> Iterator[tuple[int, AnyQuestion]]:
+        for place, question in enumerate(check.questions()):
             replies.sent += len(question.names)
-            yield question
+            yield place, question
 
     began, done, total = time.monotonic(), 0, len(check)
     try:
         # More threads than requests in flight, so that encoding goes on meanwhile.
-        for names, answer in in_threads(ask, questions(), server.in_flight + available_cpus()):
+        for place, names, answer in in_threads(ask, questions(), server.in_flight + available_cpus()):
             done += len(names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)
             else:
                 replies.answers.append(answer)
                 replies.answered += len(names)
+                if store.get(place):
+                    replies.resumed += len(names)
+                else:
+                    store.put(answer, place)
             rate = done / max(1e-9, time.monotonic() - began)
             tick(done / total, f"{done}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:

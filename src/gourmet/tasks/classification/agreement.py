@@ -44,9 +44,9 @@ class ServedClassifier:
 class BatchAnswer:
     """What was answered to the pictures of one request, by their places among all."""
 
-    rows: slice
-    probabilities: Scores
-    relevance: Scores | None
+    first: int  # of the pictures
+    probabilities: list[list[float]]
+    relevance: list[float] | None
     version: str
 
 
@@ -62,9 +62,10 @@ class PictureAnswers:
     def joined(cls, answers: Sequence[BatchAnswer], pictures: int, labels: int) -> PictureAnswers:
         rows = np.full((pictures, labels + 1), np.nan, dtype=np.float32)
         for answer in answers:
-            rows[answer.rows, :labels] = answer.probabilities
+            mine = rows[answer.first : answer.first + len(answer.probabilities)]
+            mine[:, :labels] = answer.probabilities
             if answer.relevance is not None:
-                rows[answer.rows, labels] = answer.relevance
+                mine[:, labels] = answer.relevance
         return cls(rows[:, :labels], rows[:, labels], frozenset(answer.version for answer in answers))
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
 from gourmet.pictures.decode import PictureError
+from gourmet.result_store import ResultStore
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
 from gourmet.tasks.classification.agreement import (
     Agreement,
@@ -37,7 +38,7 @@ _SAMPLE_TIMEOUT_S: Final = 30.0
 class PictureBatch:
     """The pictures of one request, by their places among all."""
 
-    rows: slice
+    first: int
     names: Sequence[str]
     blobs: Sequence[bytes]
 
@@ -52,6 +53,7 @@ class PictureCheck:
     options: CheckOptions
     parts: SystemParts
     examples: str = "pictures"
+    kind: type[BatchAnswer] = BatchAnswer
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -64,8 +66,7 @@ class PictureCheck:
                 blobs = list(islice(everything, self.options.batch))
             except OSError as exc:
                 raise BadData(f"{self.pictures.source} cannot be read: {exc}") from exc
-            rows = slice(first, first + len(blobs))
-            yield PictureBatch(rows, self.pictures.names[rows], blobs)
+            yield PictureBatch(first, self.pictures.names[first : first + len(blobs)], blobs)
 
     def ask(self, question: PictureBatch, server: TimedServer) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
@@ -88,7 +89,9 @@ class PictureCheck:
             raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
         if not np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):  # not true of nan either
             raise BadAnswer("the probabilities of a row do not sum to 1")
-        return BatchAnswer(question.rows, rows, contract.relevance(outputs, info), answer.model_version)
+        relevance = contract.relevance(outputs, info)
+        shown = None if relevance is None else relevance.tolist()
+        return BatchAnswer(question.first, rows.tolist(), shown, answer.model_version)
 
     def score(self, replies: Replies[BatchAnswer], stage: Stage) -> PictureReport:
         """Ask about some pictures again, compare with the network, and measure."""
@@ -114,8 +117,11 @@ class PictureCheck:
         rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False))
         some = self.pictures.some(rows.tolist())
         alone = replace(self, pictures=some, options=replace(self.options, batch=1))
-        replies = Replies[BatchAnswer]()
-        ask_all(alone, TimedServer(self.server.triton, 1, self.options.timeout_s), replies, tick)
+        replies, one_at_a_time = (
+            Replies[BatchAnswer](),
+            TimedServer(self.server.triton, 1, self.options.timeout_s),
+        )
+        ask_all(alone, one_at_a_time, replies, tick, ResultStore(None, {}, BatchAnswer))
         found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
         compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
         return replace(compared, refused=tuple(map(str, replies.failures)))
@@ -145,7 +151,7 @@ def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts:
         missing_classes=options.missing_classes,
     )
     found = PictureCheck(server, served, pictures, options, parts)
-    sample = PictureBatch(slice(0, 1), ["the sample"], [served.contract.sample()])
+    sample = PictureBatch(0, ["the sample"], [served.contract.sample()])
     found.ask(sample, TimedServer(server.triton, 1, _SAMPLE_TIMEOUT_S))
     return found
 

@@ -100,7 +100,8 @@ class PictureReport:
 
     @property
     def rows_per_s(self) -> float:
-        return self.answered / self.replies.wall_s if self.replies.wall_s else 0.0
+        asked = self.answered - self.replies.resumed
+        return asked / self.replies.wall_s if self.replies.wall_s else 0.0
 
     def problems(self) -> list[str]:
         """What keeps these numbers from being the model's, a sentence each; the model may still be bad."""
@@ -160,6 +161,7 @@ class PictureReport:
             "problems": problems,
             "pictures": len(self.pictures),
             "sent": replies.sent,
+            "resumed": replies.resumed,
             "answered": self.answered,
             "failed_requests": [
                 {"pictures": list(failure.names), "reason": failure.reason} for failure in replies.failures

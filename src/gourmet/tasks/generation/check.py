@@ -101,6 +101,7 @@ class TextReport:
             "compared_with": self.compared_with or None,
             "texts": self.texts,
             "answered": len(self.replies.answers),
+            "resumed": self.replies.resumed,
             "faults": self.faults(),
             "total_ms": percentiles([each.total_ms for each in self.replies.answers]),
             "first_piece_ms": percentiles([each.first_piece_ms for each in self.replies.answers]),
@@ -145,6 +146,7 @@ class TextCheck:
     options: CheckOptions
     parts: SystemParts
     examples: str = "texts"
+    kind: type[TextAnswer] = TextAnswer
 
     def __len__(self) -> int:
         return len(self.asked)
