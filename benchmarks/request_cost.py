@@ -47,7 +47,7 @@ _PHOTO_BYTES: Final = range(28_000, 32_001)
 _BOUNDARY: Final = "a-boundary"
 
 
-class Request(NamedTuple):
+class WebRequest(NamedTuple):
     method: str
     path: str
     body: bytes = b""
@@ -64,14 +64,16 @@ def photo() -> bytes:
     raise ValueError(f"no quality makes the sample {_PHOTO_BYTES.start} to {_PHOTO_BYTES.stop} bytes long")
 
 
-def requests() -> dict[str, Request]:
+def requests() -> dict[str, WebRequest]:
     part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n\r\n'
     form = part.encode() + photo() + f"\r\n--{_BOUNDARY}--\r\n".encode()
-    asked = {name: Request("POST", f"/predict?model={name}", form) for name in _MODELS}
-    return {"/healthz": Request("GET", "/healthz"), **asked}
+    asked = {name: WebRequest("POST", f"/predict?model={name}", form) for name in _MODELS}
+    return {"/healthz": WebRequest("GET", "/healthz"), **asked}
 
 
-def contender(checkout: Path, asked: dict[str, Request], triton: str, options: MeasureOptions) -> Contender:
+def contender(
+    checkout: Path, asked: dict[str, WebRequest], triton: str, options: MeasureOptions
+) -> Contender:
     @contextmanager
     def start() -> Iterator[Measure]:
         (port,) = free_ports(1)

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -88,10 +88,13 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class CpuUsed:
-    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all."""
+    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all.
 
-    groups: Mapping[str, float]
-    bench: float
+    By process, since one that ended takes its seconds along, as an instance of a model that is reloaded does.
+    """
+
+    groups: Mapping[str, Mapping[int, float]]
+    bench: Mapping[int, float]
     machine: float
 
     @classmethod
@@ -106,18 +109,20 @@ class CpuUsed:
 
     def foreign_since(self, before: CpuUsed) -> float:
         """CPU seconds of processes that have nothing to do with the bench."""
-        return max(0.0, (self.machine - before.machine) - (self.bench - before.bench))
+        return max(0.0, self.machine - before.machine - spent(before.bench, self.bench))
 
 
-def cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> dict[int, float]:
     """CPU seconds of a process and of all under it that still run."""
-    total = 0.0
+    seconds = {}
     for process in tree(pid):
-        try:
-            total += time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
-        except OSError:  # has just ended
-            continue
-    return total
+        with suppress(OSError):  # has just ended
+            seconds[process.pid] = time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
+    return seconds
+
+
+def spent(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
 def closed_loop(
@@ -151,7 +156,7 @@ def closed_loop(
         for each in asking:
             each.result()
     latencies_ms = [1000 * (done - sent) for sent, done in loop.answered if began <= done <= ended]
-    spent_s = {name: after.groups[name] - before.groups[name] for name in after.groups}
+    spent_s = {name: spent(before.groups[name], after.groups[name]) for name in after.groups}
     errors = Counter(why for at, why in loop.failed if began <= at <= ended)
     if errors and not latencies_ms:
         where = f"{load.arm}, {load.inputs}, {load.level} at a time"

@@ -25,12 +25,6 @@ _PHOTOS = ("small", "phone")
     default=_PHOTOS,
     help="small: 400×300; phone: 12 megapixels.  [default: both]",
 )
-@click.option(
-    "--model-repository",
-    "models",
-    type=FOUND_FOLDER,
-    help="Folder of the models to serve.  [default: triton/models]",
-)
 @click.option("--arm", "keys", multiple=True, metavar="NAME", help="Measure this one; --list names them all.")
 @click.option("--list", "listed", is_flag=True, help="List who can take part, and stop.")
 @click.option(
@@ -38,17 +32,14 @@ _PHOTOS = ("small", "phone")
     type=FOUND_FOLDER,
     help="Folder with performance.md, whose part of this command is rewritten, such as docs.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def peers(
     turns: int,
     window_s: float,
     levels: tuple[int, ...],
     photos: tuple[str, ...],
-    models: Path | None,
     keys: tuple[str, ...],
     listed: bool,
     write: Path | None,
-    as_json: bool,
 ) -> None:
     """Ours, FastAPI, LitServe, BentoML and no server at all, on the same photos, one after another.
 
@@ -59,7 +50,6 @@ def peers(
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from gourmet import repository
     from gourmet.errors import UsageError
     from gourmet.measure.task import MeasureOptions
     from harness import environment
@@ -77,7 +67,6 @@ def peers(
         raise UsageError(f"--arm {unknown[0]!r} is not one of {', '.join(ARMS)}")
     chosen = [ARMS[key] for key in keys or ARMS]
     options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=0.7)
-    served = (models or repository.DEFAULT).resolve()
     with bar("peers") as tick:
         programs = None
         if any(arm.role == "peers" for arm in chosen):
@@ -85,8 +74,8 @@ def peers(
         tick(0.0, "drawing photos")
         sets = draw(photos)
         tick(0.0, "what each photo's answer must be")
-        expected = expected_answers([arm.way(served) for arm in chosen], sets, served)
-        bench = PhotoBench(sets, expected, levels, options, served, programs)
+        expected = expected_answers([arm.way for arm in chosen], sets)
+        bench = PhotoBench(sets, expected, levels, options, programs)
         outcome = run([bench.contender(arm) for arm in chosen], turns, tick)
     plan = {
         "arms": [arm.key for arm in chosen],
@@ -98,10 +87,7 @@ def peers(
     }
     named = {name: str(drawn) for name, drawn in sets.items()}
     comparison = page.PhotoComparison(plan, named, outcome, differences(expected))
-    if as_json:
-        click.echo(page.PART.as_json(page.as_data(comparison)))
-    else:
-        Console().print(Markdown(page.as_markdown(comparison)))
+    Console().print(Markdown(page.as_markdown(comparison)))
     if write:
         for path in page.write(comparison, write):
-            click.echo(f"wrote {path}", err=as_json)
+            click.echo(f"wrote {path}")

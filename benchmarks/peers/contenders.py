@@ -47,15 +47,16 @@ class PhotoArm:
     workers: int = 2
     asks: str = ""
 
-    def way(self, models: Path) -> Way:
+    @property
+    def way(self) -> Way:
         """Peers decode plainly; in Triton, the model's config says what runs it."""
-        engine = Model.served(self.model, models).engine if self.role == "ours" else ONNX_RUNTIME
+        engine = Model.served(self.model).engine if self.role == "ours" else ONNX_RUNTIME
         return Way(self.model, self.role == "peers", engine)
 
 
 _UVICORN: Final = ("uvicorn", "fastapi_app:app", "--host", "127.0.0.1", "--no-access-log", "--port")
 _LITSERVE: Final = ("python", "litserve_server.py")
-_BENTOML: Final = ("bentoml", "serve", "bentoml_service:Food", "--host", "127.0.0.1", "--port")
+_BENTOML: Final = ("bentoml", "serve", "bentoml_service:FoodService", "--host", "127.0.0.1", "--port")
 
 # The peers' threads and workers are those that did best of what two cores offer (docs/performance.md).
 ARMS: Final = {
@@ -87,7 +88,6 @@ class PhotoBench:
     expected: Expected
     levels: Sequence[int]
     options: MeasureOptions
-    models: Path
     programs: Path | None  # of the peers' environment
 
     def contender(self, arm: PhotoArm) -> Contender:
@@ -98,7 +98,7 @@ class PhotoBench:
 
     @contextmanager
     def _start(self, arm: PhotoArm) -> Iterator[Measure]:
-        way, model = arm.way(self.models), Model.served(arm.model, self.models)
+        way, model = arm.way, Model.served(arm.model)
         if arm.role == "no server":
             yield lambda load: limit.measure(
                 load, model, self.sets[load.inputs].photos, self.expected[load.inputs, way], self.options
@@ -133,7 +133,6 @@ class PhotoBench:
             http, grpc, metrics = map(str, others)
             up = [str(Path(sysconfig.get_path("scripts"), "gourmet")), "up", "--port", str(port)]
             up += ["--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics]
-            up += ["--model-repository", str(self.models)]
             return up, {contract.SYSTEM.model_variable: arm.asks or arm.model}, home
         assert self.programs
         env = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +43,8 @@ class Model:
     engine: str  # what runs it inside Triton
 
     @classmethod
-    def served(cls, name: str, models: Path = repository.DEFAULT) -> Model:
-        folder = models / name
+    def served(cls, name: str) -> Model:
+        folder = repository.DEFAULT / name
         path = folder / str(repository.versions(folder)[-1]) / "model.onnx"
         config = as_json(repository.read_config(folder))
         temperature = float(parameter(config, "temperature") or 1)
@@ -84,13 +84,12 @@ class Way:
 Expected = Mapping[tuple[str, Way], Floats]
 
 
-def expected_answers(ways: Iterable[Way], sets: Mapping[str, PhotoSet], models: Path) -> Expected:
+def expected_answers(ways: Sequence[Way], sets: Mapping[str, PhotoSet]) -> Expected:
     """The right answers of every way, and of the usual one."""
-    ways = list(ways)
     plain = plain_decode()
     return {
         (name, way): _rows(
-            Model.served(way.model, models),
+            Model.served(way.model),
             drawn.photos,
             plain if way.plainly else contract.SYSTEM.pixels,
             way.engine,

@@ -103,8 +103,9 @@ def test_a_wrong_answer_ends_the_run_also_before_the_window() -> None:
 
 
 def test_what_others_take_of_the_machine_is_neither_the_bench_nor_what_it_started() -> None:
-    before, after = CpuUsed({}, bench=5.0, machine=100.0), CpuUsed({}, bench=8.0, machine=104.0)
-    assert after.foreign_since(before) == 1.0
+    before = CpuUsed({}, bench={1: 5.0, 2: 70.0}, machine=100.0)
+    after = CpuUsed({}, bench={1: 7.0, 3: 1.0}, machine=104.0)
+    assert after.foreign_since(before) == 1.0, "a process that ended takes its seconds along"
 
 
 def contender(arm: str, calls: list[str], foreign: list[float] | None = None) -> Contender:

@@ -201,7 +201,7 @@ def test_runs_give_memory_back_where_the_config_says_so() -> None:
 def test_what_the_backend_does_not_do_is_refused_by_name(unsupported: dict[str, Any], says: str) -> None:
     whole = {"max_batch_size": 0, "input": [], "output": [], **unsupported}
     with pytest.raises(signatures.SignatureError, match=says):
-        signatures.check(whole, signatures.Signature((), ()))
+        signatures.check(whole, signatures.OnnxSignature((), ()))
 
 
 @pytest.mark.parametrize(

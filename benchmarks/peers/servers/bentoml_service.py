@@ -1,4 +1,4 @@
-"""BentoML: `bentoml serve bentoml_service:Food`, WORKERS processes that each take and answer requests."""
+"""BentoML: `bentoml serve bentoml_service:FoodService`, WORKERS processes that each answer requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plain import PlainClassifier
 
 
 @bentoml.service(workers=int(os.environ["WORKERS"]))
-class Food:
+class FoodService:
     def __init__(self) -> None:
         self.classifier = PlainClassifier()
 

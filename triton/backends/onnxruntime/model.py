@@ -30,7 +30,7 @@ class TritonPythonModel:
         if not signatures.is_complete(config):
             try:
                 path = sessions.model_path(Path(pb_utils.get_model_dir()), config)
-                signatures.complete(config, signatures.Signature.of(sessions.peek(path)))
+                signatures.complete(config, signatures.OnnxSignature.of(sessions.peek(path)))
             except _LOAD_ERRORS as exc:
                 raise pb_utils.TritonModelException(str(exc)) from exc
         return auto_complete_model_config

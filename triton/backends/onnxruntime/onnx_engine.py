@@ -16,32 +16,34 @@ from gourmet.runtime.instances import Device, cpu_threads
 
 
 @dataclass(frozen=True)
-class Engine:
+class FileEngine:
     """What the file takes and gives, how it is run, and by what."""
 
     name: str
-    signature: signatures.Signature
+    signature: signatures.OnnxSignature
     run: batches.Run
 
 
-def open_engine(path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]) -> Engine:
+def open_engine(
+    path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
+) -> FileEngine:
     """The engine of one instance. What a config says of the CPU's engine does not hold on a GPU."""
     on_cpu = device.kind == "cpu" or not (device.required or sessions.has_cuda())
     if openvino_network.engine(config) == openvino_network.OPENVINO and on_cpu:
         return _openvino(path, config)
     session = sessions.open_session(path, config, device, warn)
     options = sessions.run_options(config)
-    return Engine(
+    return FileEngine(
         session.get_providers()[0],
-        signatures.Signature.of(session),
+        signatures.OnnxSignature.of(session),
         lambda feeds, wanted: session.run(wanted, feeds, options),
     )
 
 
-def _openvino(path: Path, config: Mapping[str, Any]) -> Engine:
+def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
     sessions.refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
     # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
-    signature = signatures.Signature.of(sessions.peek(path))
+    signature = signatures.OnnxSignature.of(sessions.peek(path))
     if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:
         raise GourmetError(
             f"input {text[0]!r} is of strings, which OpenVINO is not given here: leave out the parameter "
@@ -50,4 +52,4 @@ def _openvino(path: Path, config: Mapping[str, Any]) -> Engine:
     network = openvino_network.OpenVinoNetwork(
         path, cpu_threads(config), batched=config["max_batch_size"] > 0
     )
-    return Engine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))
+    return FileEngine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))

@@ -38,7 +38,7 @@ class SignatureError(Exception):
 
 
 @dataclass(frozen=True)
-class Tensor:
+class OnnxTensor:
     """One input or output of the ONNX file; `dims` holds -1 where a size is free.
 
     ONNX Runtime shows a scalar and a tensor of unknown rank alike, as no dims at all.
@@ -60,15 +60,15 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Signature:
+class OnnxSignature:
     """`optional` are initializers of the graph that a request may overwrite."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    optional: tuple[Tensor, ...] = ()
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    optional: tuple[OnnxTensor, ...] = ()
 
     @classmethod
-    def of(cls, session: Any) -> Signature:
+    def of(cls, session: Any) -> OnnxSignature:
         return cls(
             _tensors(session.get_inputs()),
             _tensors(session.get_outputs()),
@@ -80,9 +80,9 @@ class Signature:
         return all(tensor.dims[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
 
 
-def _tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
+def _tensors(nodes: Iterable[Any]) -> tuple[OnnxTensor, ...]:
     return tuple(
-        Tensor(node.name, node.type, tuple(dim if isinstance(dim, int) else -1 for dim in node.shape))
+        OnnxTensor(node.name, node.type, tuple(dim if isinstance(dim, int) else -1 for dim in node.shape))
         for node in nodes
     )
 
@@ -92,7 +92,7 @@ def is_complete(config: Mapping[str, Any]) -> bool:
     return bool(config["input"]) and bool(config["output"])
 
 
-def complete(config: dict[str, Any], signature: Signature) -> None:
+def complete(config: dict[str, Any], signature: OnnxSignature) -> None:
     """Write what the config leaves open into it, as NVIDIA's backend does.
 
     A free first dimension everywhere becomes the batch, with dynamic batching unless some
@@ -109,7 +109,7 @@ def complete(config: dict[str, Any], signature: Signature) -> None:
         config["output"] = [_declare(tensor, batched) for tensor in signature.outputs]
 
 
-def _declare(tensor: Tensor, batched: bool) -> dict[str, Any]:
+def _declare(tensor: OnnxTensor, batched: bool) -> dict[str, Any]:
     dims = list(tensor.dims[1:] if batched else tensor.dims)
     declared: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
     if not dims:
@@ -120,7 +120,7 @@ def _declare(tensor: Tensor, batched: bool) -> dict[str, Any]:
     return declared
 
 
-def check(config: Mapping[str, Any], signature: Signature) -> None:
+def check(config: Mapping[str, Any], signature: OnnxSignature) -> None:
     """Raise SignatureError with everything about the config that the ONNX file contradicts."""
     problems = [*_unsupported(config), *_disagreements(config, signature)]
     if problems:
@@ -144,7 +144,7 @@ def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"optional input {declared['name']!r} needs max_batch_size: 0"
 
 
-def _disagreements(config: Mapping[str, Any], signature: Signature) -> Iterator[str]:
+def _disagreements(config: Mapping[str, Any], signature: OnnxSignature) -> Iterator[str]:
     inputs = {tensor.name: tensor for tensor in signature.inputs}
     optional = {tensor.name: tensor for tensor in signature.optional}
     outputs = {tensor.name: tensor for tensor in signature.outputs}
@@ -159,7 +159,7 @@ def _disagreements(config: Mapping[str, Any], signature: Signature) -> Iterator[
 
 
 def _disagreement(
-    role: str, declared: Mapping[str, Any], known: Mapping[str, Tensor], max_batch_size: int
+    role: str, declared: Mapping[str, Any], known: Mapping[str, OnnxTensor], max_batch_size: int
 ) -> Iterator[str]:
     name = declared["name"]
     tensor = known.get(name)
@@ -188,7 +188,7 @@ def declared_dims(declared: Mapping[str, Any], max_batch_size: int) -> Dims:
     return ((-1,) if max_batch_size > 0 else ()) + tuple(int(dim) for dim in dims)
 
 
-def looser_inputs(config: Mapping[str, Any], signature: Signature) -> dict[str, Dims]:
+def looser_inputs(config: Mapping[str, Any], signature: OnnxSignature) -> dict[str, Dims]:
     """Inputs whose declared shape allows more than the ONNX file takes, with what that takes.
 
     Triton checks every request against the config, so only these are left to check.
