@@ -1,8 +1,9 @@
 """One frame for checks of served models: ask many questions at a time, compare the answers, report.
 
 A task brings the questions, how one of them is asked, and what the answers are worth: `ServedCheck`. Its
-module `gourmet.tasks.<task>.check` has a function `prepare` that makes one of the options of `gourmet check`.
-Threads, deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are the frame's.
+module `gourmet.tasks.<task>.check` has a function `prepare` that makes one of the options of `gourmet check`,
+and `ANSWER`, the dataclass as which the answers of a check that was stopped are read again. Threads,
+deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are the frame's.
 """
 
 from __future__ import annotations
@@ -169,15 +170,8 @@ class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
     """A served model, the questions to it, and what its answers are worth."""
 
     @property
-    def options(self) -> CheckOptions: ...
-
-    @property
     def examples(self) -> str:
         """What the questions are about, as in "pictures"."""
-
-    @property
-    def kind(self) -> type[AnyAnswer]:
-        """The dataclass of an answer, which a check that was stopped reads again."""
 
     def __len__(self) -> int:
         """How many examples there are in all questions."""
@@ -197,25 +191,29 @@ def check(
     """Check a served model as the task of its system does."""
     task = importlib.import_module(f"gourmet.tasks.{parts.contract.task}.check")
     server = TimedServer(triton, options.in_flight, options.timeout_s)
-    return run_check(task.prepare(server, options, model, parts), model, server, stage)
+    prepared = task.prepare(server, options, model, parts)
+    store = ResultStore(options.resume, {**options.plan(), "version": model.version}, task.ANSWER)
+    return run_check(prepared, model.name, server, stage, store)
 
 
 def run_check(
-    check: ServedCheck[AnyQuestion, AnyAnswer], model: ModelInfo, server: TimedServer, stage: Stage
+    check: ServedCheck[AnyQuestion, AnyAnswer],
+    model: str,
+    server: TimedServer,
+    stage: Stage,
+    store: ResultStore[AnyAnswer] | None = None,
 ) -> CheckReport:
     """Ask everything and score what came back; Ctrl-C ends it early, with what was found by then."""
     replies = Replies[AnyAnswer]()
-    plan = {**check.options.plan(), "version": model.version}
-    store = ResultStore(check.options.resume, plan, check.kind)
-    before = server.triton.total(model.name)
+    before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
         ask_all(check, server, replies, tick, store)
     deadline = Deadline(_COUNTED_WITHIN_S)
     asked = len(replies.latencies_ms)
-    replies.counted = server.triton.total(model.name).since(before)
+    replies.counted = server.triton.total(model).since(before)
     while replies.counted.requests < asked and not deadline.passed:
         time.sleep(0.05)
-        replies.counted = server.triton.total(model.name).since(before)
+        replies.counted = server.triton.total(model).since(before)
     return check.score(replies, stage)
 
 
@@ -224,7 +222,7 @@ def ask_all(
     server: TimedServer,
     replies: Replies[AnyAnswer],
     tick: Tick,
-    store: ResultStore[AnyAnswer],
+    store: ResultStore[AnyAnswer] | None = None,
 ) -> None:
     """Fill `replies`, from `store` where it has them and else from the server.
 
@@ -233,7 +231,7 @@ def ask_all(
 
     def ask(placed: tuple[int, AnyQuestion]) -> tuple[int, Sequence[str], AnyAnswer | FailedRequest]:
         place, question = placed
-        if kept := store.get(place):
+        if store is not None and (kept := store.get(place)):
             return place, question.names, kept
         server.taken_ms()
         try:
@@ -266,9 +264,9 @@ def ask_all(
             else:
                 replies.answers.append(answer)
                 replies.answered += len(names)
-                if store.get(place):
+                if store is not None and store.get(place):
                     replies.resumed += len(names)
-                else:
+                elif store is not None:
                     store.put(answer, place)
             rate = done / max(1e-9, time.monotonic() - began)
             tick(done / total, f"{done}/{total} · {rate:.0f}/s")

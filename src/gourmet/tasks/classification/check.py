@@ -14,7 +14,6 @@ import numpy as np
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
 from gourmet.pictures.decode import PictureError
-from gourmet.result_store import ResultStore
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
 from gourmet.tasks.classification.agreement import (
     Agreement,
@@ -30,6 +29,7 @@ from gourmet.tasks.classification.checked_pictures import CheckedPictures, find
 from gourmet.tasks.system_parts import BadData, Stage, SystemParts
 from gourmet.training.task import Tick
 
+ANSWER: Final = BatchAnswer
 _AGAIN: Final = 64
 _SAMPLE_TIMEOUT_S: Final = 30.0
 
@@ -53,7 +53,6 @@ class PictureCheck:
     options: CheckOptions
     parts: SystemParts
     examples: str = "pictures"
-    kind: type[BatchAnswer] = BatchAnswer
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -121,7 +120,7 @@ class PictureCheck:
             Replies[BatchAnswer](),
             TimedServer(self.server.triton, 1, self.options.timeout_s),
         )
-        ask_all(alone, one_at_a_time, replies, tick, ResultStore(None, {}, BatchAnswer))
+        ask_all(alone, one_at_a_time, replies, tick)
         found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
         compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
         return replace(compared, refused=tuple(map(str, replies.failures)))

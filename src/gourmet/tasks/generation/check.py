@@ -146,7 +146,6 @@ class TextCheck:
     options: CheckOptions
     parts: SystemParts
     examples: str = "texts"
-    kind: type[TextAnswer] = TextAnswer
 
     def __len__(self) -> int:
         return len(self.asked)
@@ -197,6 +196,9 @@ class TextCheck:
         with stage("the eager network") as tick:
             own = eager.answer(weights, [each.text for each in answers], "cpu", tick)
         return sum(a == b.joined for a, b in zip(own, answers, strict=True)) / len(answers)
+
+
+ANSWER: Final = TextAnswer
 
 
 def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> TextCheck:
