@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from app.core import tracing
-from app.core.errors import BadPicture, InferenceFailed, ServingError
-from app.triton.client import Answer, Deadline, Refused, Triton
-from app.triton.served_models import ServedModels
-from app.triton.server_timing import ServerTiming, Watch
+from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError
+from app.served_models import ServedModels
+from app.server_timing import ServerTimer, ServerTiming
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
 from gourmet.pictures import apart
 from gourmet.pictures.classifier import Floats
@@ -149,14 +150,14 @@ class Classifier:
             asked = self._find(model, deadline, system)
             try:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
-            except Refused:
+            except RefusedByModel:
                 # The model may have been replaced by one that takes something else.
                 before, asked = asked, self._looked_at_afresh(asked, deadline)
                 if asked.info.inputs == before.info.inputs:
                     raise
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
-            decoded_there = isinstance(error, Refused) and asked and asked.bytes_kind == "photo"
+            decoded_there = isinstance(error, RefusedByModel) and asked and asked.bytes_kind == "photo"
             if decoded_there and (said := _said_by_the_decoder(error)):
                 raise said from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
@@ -174,7 +175,7 @@ class Classifier:
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:
         """The same model, to be asked about pictures that were decoded already."""
-        served = self._looked_at_afresh(self._find(model, deadline), deadline)
+        served = self._find(model, deadline, afresh=True)
         info, system = served.info, served.system
 
         def ask(images: Pixels) -> Floats:
@@ -224,7 +225,7 @@ class Classifier:
         return nullcontext()
 
     def _patience(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return apart.patience(deadline.left_s(), deadline.wanted, self._apart_at_once)
+        return apart.patience(deadline.left_s(), lambda: not deadline.is_cancelled(), self._apart_at_once)
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
@@ -236,27 +237,26 @@ class Classifier:
                 _log.warning("not listed: %s", exc)
         return found
 
-    def _find(self, model: str, deadline: Deadline, system: str = "") -> ServedModel:
+    def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
         name = model or self._models.configured[system or self._first]
-        return ServedModel.of(*self._models.find(name, deadline, system))
+        return ServedModel.of(*self._models.find(name, deadline, system, afresh=afresh))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
-        self._triton.describe(served.info.name, deadline, afresh=True)
-        return self._find(served.info.name, deadline, served.system.name)
+        return self._find(served.info.name, deadline, served.system.name, afresh=True)
 
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
         with tracing.span("decode", photo_bytes=len(photo)):
             tensor, phases = self._prepared(photo, asked, deadline)
-        watch = Watch(self._triton, asked.info.name, deadline) if with_server_timing else None
+        timer = ServerTimer(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
         with self._place(photo, asked):
             answer = self._triton.infer(
                 asked.info.name, {asked.info.inputs[0].name: tensor}, deadline, request_id
             )
         answered = time.perf_counter()
-        inside = watch.inside(answer.model_version) if watch else None
+        inside = timer.inside(answer.model_version) if timer else None
         if answer.model_version != asked.info.version:
             asked = self._looked_at_afresh(asked, deadline)
         relevance = asked.system.relevance(answer.outputs, asked.info)

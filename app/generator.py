@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.core.errors import BadRequest, InferenceFailed
-from app.triton.client import Deadline, Triton
-from app.triton.served_models import ServedModels
+from app.served_models import ServedModels
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Triton
 from gourmet.contracts import (
     BadAnswer,
     BadModel,

@@ -27,8 +27,8 @@ from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownMode
 from app.core.http import as_json, client_waits, render, request_id, since_start_ms
 from app.core.metrics import Metrics
 from app.core.tracing import carried
-from app.triton.client import Deadline
-from app.triton.server_timing import ServerTiming
+from app.server_timing import ServerTiming
+from gourmet.client.deadline import Deadline
 
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 PARAMETERS: Final = {

@@ -22,7 +22,7 @@ from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
 from app.core.http import API, marked
 from app.core.messages import starting_with, t
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 
 # The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"

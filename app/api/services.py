@@ -13,11 +13,13 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from flask import Blueprint, Flask, render_template, request, url_for
 
 from app.api.schemas import Health, HealthModel
+from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, ServingError, TritonUnavailable
 from app.core.settings import Settings
 from app.generator import Generator
-from app.triton.client import Deadline, Triton
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Triton
 from gourmet.contracts import Classification, Generation, System
 from gourmet.systems.registry import load_all
 
@@ -120,7 +122,7 @@ class Services:
         """All that asks Triton; `own_pages` are the systems that come first."""
         every = load_all()
         systems = {name: every[name] for name in (*own_pages, *every)}
-        triton = Triton(settings.triton_url, settings.connect_timeout_s, shares_memory=True)
+        triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
         pictures = {name: each for name, each in systems.items() if isinstance(each, Classification)}
         classifier = classifier or Classifier(triton, pictures, settings.models, settings.apart_at_once)
         texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}

@@ -19,7 +19,7 @@ from app.core.http import request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from app.generator import Generator, ReadyModel, joined
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText, Options
 
 ERRORS: Final = (400, 404, 408, 413, 500, 502, 503, 504)

@@ -19,7 +19,7 @@ from app.classifier import Classifier, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
 from app.core.http import client_waits, marked, render, request_id
 from app.core.messages import starting_with, t
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import System
 
 

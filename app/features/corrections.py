@@ -22,7 +22,7 @@ from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, CorrectionsFull
 from app.core.http import client_waits, marked
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside
 

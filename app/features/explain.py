@@ -29,7 +29,7 @@ from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
 from app.core.http import client_waits, marked, request_id
 from app.core.tracing import carried
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 
 # In one process; each asks Triton for one batch after another, so that others get their share of it.

@@ -18,7 +18,7 @@ from app.core.errors import BadRequest
 from app.core.http import marked
 from app.core.settings import Settings
 from app.generator import ReadyModel
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import ExampleKind
 
 # Several times the longest text, whose characters may be written as \\uXXXX.

@@ -29,9 +29,8 @@ from app.api.services import NavigationEntry, Services, TtlCache
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.runtime.files import open_own
-from gourmet.runtime.statistics import ModelStatistics
 
 _DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
@@ -73,7 +72,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def look() -> dict[str, Any] | ServingError:
         """All models; `at` is the time of day in seconds, which other processes tell too."""
         try:
-            found = services.triton.model_statistics(Deadline(_DEADLINE_S))
+            found = services.triton.statistics("", Deadline(_DEADLINE_S))
         except ServingError as error:
             return error
         ordered = sorted(found, key=lambda each: (each.name, each.version))

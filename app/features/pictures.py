@@ -11,7 +11,7 @@ from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import t
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import Classification
 
 

@@ -22,7 +22,7 @@ from app.core.errors import BadRequest, ModelNotReady, ServingError, for_visitor
 from app.core.http import marked, request_id
 from app.core.messages import starting_with, t
 from app.generator import ReadyModel
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,

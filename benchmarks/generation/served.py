@@ -22,7 +22,7 @@ from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
-from gourmet.serving.client import booked, statistics_now
+from gourmet.serving.connect import connect
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
 from harness.load import BenchLoad, BenchWindow, CpuUsed
 from harness.run import Contender, Measure
@@ -75,13 +75,13 @@ class _Server:
     def window(self, load: BenchLoad) -> BenchWindow:
         """Every answer checked, and every request counted."""
         workload, demand = self._workload(load.arm), replace(_ASKED[load.arm], level=load.level)
-        url = self._addresses.url
         looks: list[CpuUsed] = []
-        before = {model: statistics_now(url, model) for model in _PARTS}
-        traffic, _ = checked_traffic(
-            workload, demand, self._addresses, self._options, lambda: looks.append(CpuUsed.now())
-        )
-        inner = sum(booked(url, model, before[model], lambda _: True).requests for model in _PARTS)
+        with connect(self._addresses.url) as triton:
+            before = {model: triton.total(model) for model in _PARTS}
+            traffic, _ = checked_traffic(
+                workload, demand, self._addresses, self._options, lambda: looks.append(CpuUsed.now())
+            )
+            inner = sum(triton.total(model).since(before[model]).requests for model in _PARTS)
         answers = len(traffic.times)
         figures = {
             "requests": traffic.requests_sent / answers,

@@ -20,8 +20,9 @@ from gourmet.client.errors import (
     NotTriton,
     TritonUnreachable,
 )
+from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import joined
-from gourmet.client.triton import Triton
+from gourmet.client.triton import Triton, transports
 from gourmet.repository import DEFAULT
 from gourmet.systems.digits import contract
 
@@ -107,7 +108,7 @@ def test_its_answers_are_counted(triton: Triton, server: RunningTriton) -> None:
 
 def test_models_come_and_go_with_a_config_of_their_own(triton: Triton) -> None:
     config = triton.config(MODEL) | {"max_batch_size": 64}
-    assert triton.load(MODEL, json.dumps(config))
+    assert triton.load(MODEL, config)
     assert triton.describe(MODEL).max_batch_size == 64
     triton.unload(MODEL)
     assert not triton.is_ready(MODEL)
@@ -116,7 +117,7 @@ def test_models_come_and_go_with_a_config_of_their_own(triton: Triton) -> None:
         triton.describe(MODEL)
     with pytest.raises(ModelUnavailable, match="'digits' is not ready"):
         triton.infer(MODEL, {"x": np.zeros(1, np.float32)})
-    triton.load(MODEL, json.dumps(triton_config()))
+    triton.load(MODEL, triton_config())
     assert triton.is_ready(MODEL)
 
 
@@ -160,15 +161,15 @@ def test_a_large_input_lies_in_memory_that_both_see(triton: Triton, server: Runn
     (name,) = inputs(triton)
     rows = rows.repeat(1 + 20_000 // rows.nbytes, axis=0)
     place = f"{triton.protocol}://{triton.address}"
-    with Triton.at(place, shares_memory=True) as sharing:
+    with Triton([SharedMemory(each, {}) for each in transports(place)]) as sharing:
         config = triton_config() | {"max_batch_size": len(rows)}
-        triton.load(MODEL, json.dumps(config))
+        triton.load(MODEL, config)
         try:
             for _ in range(2):
                 shared, sent = (each.infer(MODEL, {name: rows}).outputs for each in (sharing, triton))
                 assert all(np.array_equal(shared[each], sent[each]) for each in sent)
         finally:
-            triton.load(MODEL, json.dumps(triton_config()))
+            triton.load(MODEL, triton_config())
     assert "web-" in "".join(str(region) for region in regions(server))
 
 

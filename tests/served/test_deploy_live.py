@@ -21,7 +21,7 @@ from gourmet.doctor.findings import Examined
 from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
 from gourmet.runtime import manifest
-from gourmet.serving.client import ask_sample, describe_model, triton
+from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.waiting import wait_until
 
 MODEL = "rolling"
@@ -105,14 +105,14 @@ def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, mod
     load(url, MODEL)
     rollback(model)
     load(url, MODEL)
-    with triton(url) as client:
+    with connect(url) as client:
 
         def states() -> dict[str, str]:
-            rows = client.get_model_repository_index()
+            rows = client.versions()
             return {row["version"]: row["state"] for row in rows if row["name"] == MODEL}
 
         wait_until(lambda: states() == {"1": "READY", "2": "UNAVAILABLE"}, 60, "version 2 is still there")
-        assert describe_model(client, MODEL).version == "1"
+        assert client.describe(MODEL).version == "1"
     assert "the sample is" in ask_sample(url, "food11", MODEL)
     subject = Examined((lab_triton.repository,), "127.0.0.1", {}, url, True, {"FOOD11_MODEL_NAME": MODEL})
     found = [finding for check in (served, answers) for finding in check(subject)]

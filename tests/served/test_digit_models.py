@@ -11,7 +11,7 @@ import tritonclient.http as triton_http
 from PIL import Image
 from support import drawn_digits
 
-from gourmet.serving.client import ask_sample
+from gourmet.serving.connect import ask_sample
 from gourmet.systems.digits import contract, data
 
 NAMES = {"digits": ("input", "logits"), "onnx-mnist-cpu": ("input.1", "26")}

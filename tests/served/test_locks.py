@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 from click.testing import CliRunner
 from support.triton import some_models, triton_server
-from tritonclient.utils import InferenceServerException
 
-from app.triton.client import Deadline, Triton
+from app.asking import AppTriton
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import ApiRestricted
+from gourmet.client.triton import Triton
 from gourmet.commands.config import config
 from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import PerfLoad, profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
-from gourmet.serving.client import ask_sample, model_index, triton
+from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
@@ -94,12 +95,13 @@ def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
 
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
-    with triton_grpc.InferenceServerClient(locked.options.grpc_url) as client:
-        for call in (client.get_model_repository_index, client.get_system_shared_memory_status):
-            with pytest.raises(InferenceServerException, match="restricted"):
-                call()
-            call(headers=KEYS.headers(grpc=True))
-        assert client.is_model_ready("digits")
+    place = f"grpc://{locked.options.grpc_url}"
+    with Triton.at(place) as stranger, Triton.at(place, keys=KEYS.headers()) as friend:
+        for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
+            with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
+                locked_call(stranger)
+            locked_call(friend)
+        assert stranger.is_ready("digits")
 
 
 def test_the_keys_are_not_in_the_list_of_processes(locked: TritonServer) -> None:
@@ -112,8 +114,8 @@ def test_the_keys_are_not_in_the_list_of_processes(locked: TritonServer) -> None
 def test_our_own_commands_find_the_key(with_keys: str) -> None:
     done = CliRunner().invoke(config, ["digits", "--instances", "1", "--url", with_keys])
     assert done.exit_code == 0, done.output
-    with triton(with_keys) as client:
-        assert model_index(client)["digits"]["state"] == "READY"
+    with connect(with_keys) as triton:
+        assert triton.index()["digits"]["state"] == "READY"
     assert "the sample is 3" in ask_sample(with_keys, "digits", "digits")
 
 
@@ -121,20 +123,20 @@ def test_a_command_without_the_key_says_what_it_lacks(
     locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY"), triton(locked.options.http_url) as client:
-        model_index(client)
+    with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY"), connect(locked.options.http_url) as triton:
+        triton.index()
 
 
 def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(
     locked: TritonServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor = np.zeros((1, 3, 224, 224), np.float32)
-    asked = Triton(locked.options.http_url, shares_memory=True)
-    assert asked.served(Deadline(30)) == ["digits", "food_classifier_onnx"]
+    asked = AppTriton(locked.options.http_url)
+    assert asked.ready_models(Deadline(30)) == ["digits", "food_classifier_onnx"]
     sent = asked.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
     assert not regions(locked)
     monkeypatch.setenv(api_keys.MEMORY_ENV, KEYS.memory)
-    sharing = Triton(locked.options.http_url, shares_memory=True)
+    sharing = AppTriton(locked.options.http_url)
     shared = sharing.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
     assert regions(locked) == [tensor.nbytes]
     assert shared.outputs["output"].tolist() == sent.outputs["output"].tolist()

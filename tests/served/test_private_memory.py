@@ -10,7 +10,7 @@ import pytest
 from support.another_user import reads
 from support.triton import some_models, triton_server
 
-from gourmet.serving.client import infer, triton
+from gourmet.serving.connect import connect
 from gourmet.serving.triton_server import TritonServer
 
 MODEL = "food_classifier_onnx"
@@ -23,10 +23,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A Triton that was asked a photo, and has started a model's processes again since its start."""
     with triton_server(some_models(tmp_path_factory.mktemp("models"), MODEL, "digits")) as server:
         server.wait_until_live(180)
-        with triton(server.options.http_url) as client:
-            infer(client, MODEL, {"input": PHOTO})
-            client.unload_model("digits")
-            client.load_model("digits")
+        with connect(server.options.http_url) as triton:
+            triton.infer(MODEL, {"input": PHOTO})
+            triton.unload("digits")
+            triton.load("digits")
         yield server
 
 

@@ -16,11 +16,13 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from app.api.photo_calls import THREADS
+from app.asking import AppTriton
 from app.core.errors import ServingError, TritonBusy, TritonTooSlow
 from app.core.settings import Settings
-from app.triton.client import Answer, Deadline, Triton
-from gourmet.runtime.statistics import ModelStatistics
-from gourmet.serving.client import booked, statistics_now
+from gourmet.client.deadline import Deadline
+from gourmet.client.statistics import ModelStatistics
+from gourmet.client.triton import Answer
+from gourmet.serving.connect import connect
 
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 WORK_S = 1.5
@@ -68,17 +70,18 @@ def _control(url: str, action: str) -> None:
 
 def rows_since(url: str, before: ModelStatistics, expected: int) -> int:
     """How many rows were computed since; Triton counts them a little after it answered."""
-    return booked(url, "slow", before, lambda counted: counted.rows >= expected).rows
+    with connect(url) as triton:
+        return triton.counted("slow", before, lambda counted: counted.rows >= expected).rows
 
 
-def ask(triton: Triton, seconds: float) -> Answer | ServingError:
+def ask(triton: AppTriton, seconds: float) -> Answer | ServingError:
     try:
         return triton.infer("slow", {"x": np.zeros((1, 1), np.float32)}, Deadline(seconds))
     except ServingError as error:
         return error
 
 
-def at_the_same_time(triton: Triton, deadlines: list[float]) -> list[Answer | ServingError]:
+def at_the_same_time(triton: AppTriton, deadlines: list[float]) -> list[Answer | ServingError]:
     """Ask with each deadline; the first is at work when the others come."""
     with ThreadPoolExecutor(len(deadlines)) as pool:
         first = pool.submit(ask, triton, deadlines[0])
@@ -88,8 +91,9 @@ def at_the_same_time(triton: Triton, deadlines: list[float]) -> list[Answer | Se
 
 
 def test_what_nobody_waits_for_any_more_is_not_computed(slow: str) -> None:
-    triton = Triton(slow)
-    before = statistics_now(slow, "slow")
+    triton = AppTriton(slow)
+    with connect(slow) as asked:
+        before = asked.total("slow")
     began = time.monotonic()
     answers = at_the_same_time(triton, [10, WORK_S / 3, 10])
     assert isinstance(answers[0], Answer)
@@ -100,13 +104,14 @@ def test_what_nobody_waits_for_any_more_is_not_computed(slow: str) -> None:
 
 
 def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
-    before = statistics_now(slow, "slow")
+    with connect(slow) as asked:
+        before = asked.total("slow")
     began = time.monotonic()
     refused_after: list[float] = []
     lock = threading.Lock()
 
     def timed(_: int) -> Answer | ServingError:
-        answer = ask(Triton(slow), 20)
+        answer = ask(AppTriton(slow), 20)
         with lock:
             if not isinstance(answer, Answer):
                 refused_after.append(time.monotonic() - began)

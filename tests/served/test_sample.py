@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
+from gourmet.client.errors import ModelUnavailable
 from gourmet.deploying.deploy import load, rollback
 from gourmet.repository import DEFAULT, model_names
-from gourmet.serving.client import ModelUnavailable, ask_sample, describe_model, model_index
-from gourmet.serving.client import triton as connect
+from gourmet.serving.connect import ask_sample, connect
 
 
 def test_every_food_model_says_the_same_of_the_sample_about_as_surely(triton) -> None:
@@ -36,9 +36,9 @@ def test_after_a_second_version_and_its_rollback_the_model_is_ready_as_before(la
     with connect(lab_triton.http_url) as client:
         shutil.copytree(folder / "1", folder / "2")
         load(lab_triton.http_url, "digits")
-        assert describe_model(client, "digits").version == "2"
+        assert client.describe("digits").version == "2"
         rollback(folder)
         load(lab_triton.http_url, "digits")
-        assert model_index(client)["digits"]["state"] == "READY"
-        assert describe_model(client, "digits").version == "1"
+        assert client.index()["digits"]["state"] == "READY"
+        assert client.describe("digits").version == "1"
     assert "the sample is 3" in ask_sample(lab_triton.http_url, "digits", "digits")

@@ -20,7 +20,7 @@ from support.triton import MODELS, RunningTriton
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.serving.client import ask_sample
+from gourmet.serving.connect import ask_sample
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM
 from gourmet.systems.translator.serving import SERVING

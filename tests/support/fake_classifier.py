@@ -10,7 +10,7 @@ import numpy as np
 
 from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import Classification, ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels

@@ -20,7 +20,7 @@ from app.api.services import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
 from app.core.settings import Settings
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.systems.food11 import contract
 

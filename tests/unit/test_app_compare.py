@@ -15,7 +15,7 @@ from app.classifier import Prediction
 from app.core.errors import InferenceFailed, ServingError
 from app.core.settings import Settings
 from app.features.compare import verdict
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
 

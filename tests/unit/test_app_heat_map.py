@@ -24,7 +24,7 @@ from app.classifier import AskRows, ServedModel
 from app.core import errors
 from app.core.settings import Rate, Settings
 from app.features.explain import STEPS, Step, covered, heat_maps
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.food11 import contract

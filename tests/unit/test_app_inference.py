@@ -14,16 +14,18 @@ import pytest
 from support.listener import Listen, answered, http, listen
 
 import gourmet.pictures.classifier as classifier_module
+from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import (
     InferenceFailed,
     ModelNotReady,
+    RefusedByModel,
     ServingError,
     TritonBusy,
     TritonTooSlow,
     TritonUnavailable,
 )
-from app.triton.client import Deadline, Refused, Triton
+from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11 import contract
@@ -47,12 +49,12 @@ GOOD = {
 }
 
 
-def classifier_of(triton: Triton, model: str = "m") -> Classifier:
+def classifier_of(triton: AppTriton, model: str = "m") -> Classifier:
     return Classifier(triton, {"food11": contract.SYSTEM, "digits": DIGITS}, {"food11": model, "digits": "d"})
 
 
 def classify(url: str, deadline_s: float = 3.0) -> object:
-    return classifier_of(Triton(url, 1.0)).classify(contract.SYSTEM.sample(), Deadline(deadline_s))
+    return classifier_of(AppTriton(url, 1.0)).classify(contract.SYSTEM.sample(), Deadline(deadline_s))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_an_answer_that_is_none_is_an_error_at_once_and_not_asked_for_again(
 
 
 def test_a_good_answer_comes_with_the_threshold_and_the_version(listen: Listen) -> None:
-    prediction = classifier_of(Triton(listen(GOOD).url)).classify(contract.SYSTEM.sample(), Deadline(5))
+    prediction = classifier_of(AppTriton(listen(GOOD).url)).classify(contract.SYSTEM.sample(), Deadline(5))
     assert (prediction.label, prediction.probability) == ("Vegetable/Fruit", 1.0)
     assert (prediction.threshold, prediction.version) == (0.5, "1")
     assert prediction.timings_ms.keys() == {"decode", "triton"}
@@ -166,7 +168,7 @@ def test_a_photo_that_triton_decodes_is_looked_at_here_only_when_it_fails(
 
 def test_a_file_that_is_not_a_photo_is_refused_for_that_though_triton_is_away() -> None:
     with pytest.raises(PictureError) as caught:
-        classifier_of(Triton("127.0.0.1:9", 1.0)).classify(b"text", Deadline(2))
+        classifier_of(AppTriton("127.0.0.1:9", 1.0)).classify(b"text", Deadline(2))
     assert caught.value.code == "not_a_picture"
 
 
@@ -177,14 +179,14 @@ def test_a_bad_request_to_a_model_that_takes_tensors_is_not_the_picture_s_fault(
         "outputs": [],
     }
     listener = listen(GOOD | {"/m": http(tensor), "/infer": http({"error": "no"}, "400 Bad Request")})
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedByModel) as caught:
         classify(listener.url)
     assert caught.value.status == 502
 
 
 def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(Triton(listener.url))
+    classifier = classifier_of(AppTriton(listener.url))
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).version == "1"
     pixels = {
         "name": "m",
@@ -193,14 +195,14 @@ def test_a_model_that_was_replaced_is_asked_in_the_new_way(listen: Listen) -> No
     }
     listener.script |= {"/m": http(pixels), "/infer": http({"error": "unexpected input"}, "400 Bad Request")}
     listener.asked.clear()
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedByModel):
         classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     assert [path for path in listener.asked if path.endswith("/infer")] == ["/v2/models/m/infer"] * 2
 
 
 def test_a_new_version_is_looked_at_afresh(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(Triton(listener.url))
+    classifier = classifier_of(AppTriton(listener.url))
     assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).threshold == 0.5
     config = {"parameters": {"threshold": {"string_value": "0.75"}}}
     listener.script |= {"/config": http(config), "/infer": answered([1.0] + [0.0] * 10, "2")}
@@ -212,7 +214,7 @@ def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(
     listener = listen(
         GOOD | {"/m": http(METADATA | {"versions": ["1"]}), "/config": http({"max_batch_size": 4})}
     )
-    served, ask = classifier_of(Triton(listener.url)).rows(Deadline(5))
+    served, ask = classifier_of(AppTriton(listener.url)).rows(Deadline(5))
     info = served.info
     assert (info.name, info.version, info.max_batch_size) == ("m", "1", 4)
     picture = np.zeros((1, 224, 224, 3), np.uint8)
@@ -224,7 +226,7 @@ def test_rows_are_of_one_version_and_a_model_that_is_replaced_meanwhile_is_said(
 
 def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Listen) -> None:
     listener = listen(GOOD)
-    classifier = classifier_of(Triton(listener.url))
+    classifier = classifier_of(AppTriton(listener.url))
     for _ in range(5):
         classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     infers = [path for path in listener.asked if path.endswith("/infer")]
@@ -235,7 +237,7 @@ def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Lis
 
 def test_a_kept_connection_found_closed_is_renewed_without_an_error(listen: Listen) -> None:
     listener = listen(GOOD)
-    triton = Triton(listener.url)
+    triton = AppTriton(listener.url)
     classifier = classifier_of(triton)
     classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     listener.hang_up()
@@ -244,7 +246,7 @@ def test_a_kept_connection_found_closed_is_renewed_without_an_error(listen: List
 
 def test_a_request_that_ends_the_server_is_sent_at_most_twice(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(Triton(listener.url))
+    classifier = classifier_of(AppTriton(listener.url))
     classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     listener.asked.clear()
     listener.script["/infer"] = b""  # closes the connection instead of answering
@@ -255,7 +257,7 @@ def test_a_request_that_ends_the_server_is_sent_at_most_twice(listen: Listen) ->
 
 def test_a_server_that_never_answers_is_left_at_the_deadline_and_can_be_asked_again(listen: Listen) -> None:
     listener = listen(dict(GOOD))
-    classifier = classifier_of(Triton(listener.url))
+    classifier = classifier_of(AppTriton(listener.url))
     classifier.classify(contract.SYSTEM.sample(), Deadline(5))
     listener.script["/infer"] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
     started = time.monotonic()
@@ -313,7 +315,7 @@ def test_a_model_that_is_not_ready_is_said_with_those_that_are(listen: Listen) -
 def test_the_request_id_reaches_triton(listen: Listen) -> None:
     listener = listen(GOOD)
     photo = np.array([[b"x"]], np.object_)
-    answer = Triton(listener.url).infer("m", {"INPUT_IMAGE": photo}, Deadline(5), "my-id")
+    answer = AppTriton(listener.url).infer("m", {"INPUT_IMAGE": photo}, Deadline(5), "my-id")
     assert '"id":"my-id"' in listener.bodies[-1]
     assert answer.outputs["PROBABILITIES"].shape == (1, 11)
 
@@ -327,10 +329,10 @@ def test_each_thread_has_a_connection_of_its_own(listen: Listen) -> None:
             return super().items()
 
     listener = listen(OnceAllFourAsked(GOOD))
-    triton = Triton(listener.url)
+    triton = AppTriton(listener.url)
 
     def ask(_: int) -> None:
-        triton.describe("m", Deadline(5), afresh=True)
+        triton.describe("m", Deadline(5))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))

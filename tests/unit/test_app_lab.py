@@ -14,13 +14,14 @@ from flask.testing import FlaskClient
 
 from app import create_app
 from app.api.services import TtlCache
+from app.asking import AppTriton
 from app.core.errors import TritonUnavailable
 from app.core.settings import Rate, Settings, SettingsError
 from app.features import lab
 from app.features.lab import Report, Reports
-from app.triton.client import Deadline, Triton
+from gourmet.client.deadline import Deadline
+from gourmet.client.statistics import ModelStatistics
 from gourmet.reports.page import render
-from gourmet.runtime.statistics import ModelStatistics
 
 COUNTED = ModelStatistics(
     name="m",
@@ -89,7 +90,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
     """The app whose Triton counted each of `answers` in turn, and nothing after the last."""
     left = list(answers)
 
-    def ask(_: Triton, deadline: Deadline) -> list[ModelStatistics]:
+    def ask(_: AppTriton, model: str, deadline: Deadline) -> list[ModelStatistics]:
         assert deadline.seconds <= 2
         found = left.pop(0)
         if isinstance(found, Exception):
@@ -97,7 +98,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> FlaskClient:
         return found  # type: ignore[no-any-return]
 
     monkeypatch.setattr(lab, "_AGE_S", 60)
-    monkeypatch.setattr(Triton, "model_statistics", ask)
+    monkeypatch.setattr(AppTriton, "statistics", ask)
     return client()
 
 

@@ -19,7 +19,7 @@ from app.classifier import Prediction
 from app.core.errors import Overloaded, TritonUnavailable
 from app.core.http import App
 from app.core.settings import Settings
-from app.triton.client import Deadline
+from gourmet.client.deadline import Deadline
 from gourmet.systems.food11 import contract
 
 SOUP = predicted(

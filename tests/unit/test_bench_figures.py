@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.points import a_point
 
+from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.errors import GourmetError
 from gourmet.measure import (
     async_client,
@@ -36,7 +37,6 @@ from gourmet.measure.results import (
 )
 from gourmet.measure.task import Answers
 from gourmet.measure.transports import Answer, RawReply, Request
-from gourmet.runtime.statistics import ModelStatistics, by_version
 
 
 def a_bench(*points: Point) -> Bench:

@@ -14,7 +14,7 @@ from gourmet import repository
 from gourmet.systems import registry
 
 ROOT = Path(__file__).parents[2]
-HTTP_CLIENTS = {"tritonclient", "gevent", "geventhttpclient"}
+TRITON_CLIENTS = {"tritonclient", "geventhttpclient", "grpc"}
 # A verb imports these when it needs them; the others compute with torch. So do networks' own modules.
 WITHOUT_TORCH = re.compile(
     r"app\b|gourmet\.(cli|commands|doctor|measure|lab|tuning|serving|client|reports|pictures|runtime|contracts"
@@ -72,10 +72,17 @@ def test_what_runs_inside_triton_imports_contracts_and_what_serving_needs(module
     assert not top or module.endswith("_network"), "a network is a module of its own, imported by an instance"
 
 
-def test_the_app_asks_triton_from_one_package() -> None:
+def test_one_package_speaks_to_triton() -> None:
     for module in MODULES:
-        if module.startswith("app.") and not module.startswith("app.triton."):
-            assert not {name.partition(".")[0] for name in imported(module)} & HTTP_CLIENTS, module
+        if not module.startswith("gourmet.client."):
+            assert not {name.partition(".")[0] for name in imported(module)} & TRITON_CLIENTS, module
+
+
+def test_asking_over_http_needs_no_library_of_a_client() -> None:
+    """The app is light, and NVIDIA's image has none; what speaks gRPC is imported when it is used."""
+    heavy = TRITON_CLIENTS | {"gevent"}
+    program = f"import sys, gourmet.client.triton; sys.exit(bool({heavy} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0
 
 
 def names_of(system: str) -> set[str]:

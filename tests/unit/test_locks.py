@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from app.triton import shared_memory
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
@@ -133,10 +132,6 @@ def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
         assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))
         assert _keys_for([*own, "-u", "elsewhere:8000"]) == []
         assert _keys_for(["-m", "m"]) == []
-
-
-def test_the_app_sends_its_key_under_the_name_that_triton_was_told() -> None:
-    assert (shared_memory.KEY_HEADER, shared_memory.KEY_ENV) == (api_keys.MEMORY_HEADER, api_keys.MEMORY_ENV)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.product import Product
 from support.proxy import Proxy
 from support.up import Up
 
-from gourmet.serving.client import ask_sample
+from gourmet.serving.connect import ask_sample
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.food11 import contract
 

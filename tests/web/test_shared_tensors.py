@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.triton.client import Deadline, Triton
+from app.asking import AppTriton
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Triton
 from gourmet.systems.food11 import contract
 
 MODEL, INPUT = "food_classifier_onnx", "input"
@@ -29,13 +31,13 @@ def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of(
 
 
 def test_so_does_a_photo_that_triton_decodes_with_room_for_larger_ones(triton: Any, sample: bytes) -> None:
-    client = Triton(triton.http_url, shares_memory=True)
+    client = AppTriton(triton.http_url)
     before = {region["name"] for region in _regions(triton.http_url)}
     inputs = {"INPUT_IMAGE": np.array([[sample]], dtype=object)}
     first = client.infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
     (region,) = [each for each in _regions(triton.http_url) if each["name"] not in before]
     assert len(sample) < region["byte_size"] <= 2 * (len(sample) + 4)
-    sent = Triton(triton.http_url).infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
+    sent = Triton.at(triton.http_url).infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
     assert first.tolist() == sent.tolist()
 
 
@@ -43,7 +45,7 @@ def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_m
     triton: Any, sample: bytes
 ) -> None:
     tensor = contract.SYSTEM.encode(sample, "FP32")
-    sharing, sending = Triton(triton.http_url, shares_memory=True), Triton(triton.http_url)
+    sharing, sending = AppTriton(triton.http_url), Triton.at(triton.http_url)
     sent = sending.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
     for forgotten in (False, True, False):
         if forgotten:
@@ -58,8 +60,8 @@ def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_m
 def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
     triton: Any, sample: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr("app.triton.shared_memory._FOLDER", tmp_path)
-    client = Triton(triton.http_url, shares_memory=True)
+    monkeypatch.setattr("gourmet.client.shared_memory.FOLDER", tmp_path)
+    client = AppTriton(triton.http_url)
     answer = client.infer(MODEL, {INPUT: contract.SYSTEM.encode(sample, "FP32")}, Deadline(60))
     assert answer.outputs["output"].shape == (1, len(contract.SYSTEM.labels))
     assert not list(tmp_path.iterdir())

@@ -33,9 +33,13 @@ class TritonError(GourmetError):
 
 
 class TritonUnreachable(TritonError):
-    def __init__(self, address: str, why: object, over: str = "") -> None:
-        super().__init__(f"no Triton answers at {address}{over} ({why}): start one with `gourmet up`")
-        self.address = address
+    address = ""
+
+    @classmethod
+    def at(cls, address: str, why: object) -> TritonUnreachable:
+        error = cls(f"no Triton answers at {address} ({why}): start one with `gourmet up`")
+        error.address = address
+        return error
 
 
 class NoAnswerInTime(TritonError):

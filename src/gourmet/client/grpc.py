@@ -87,7 +87,7 @@ class GrpcTransport:
             ready.result(timeout=min(self._connect_timeout_s, deadline.left_s()))
         except grpc.FutureTimeoutError:
             ready.cancel()
-            raise TritonUnreachable(self.address, "no connection", " over gRPC") from None
+            raise TritonUnreachable.at(self.address, "over gRPC") from None
         self._is_connected = True
 
     def _control(self, call: Call, named: dict[str, Any]) -> Reply:
@@ -118,7 +118,7 @@ class GrpcTransport:
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return NoAnswerInTime(deadline.seconds)
         if code == grpc.StatusCode.UNAVAILABLE and exc.trailing_metadata() in (None, ()):
-            return TritonUnreachable(self.address, reason, " over gRPC")
+            return TritonUnreachable.at(self.address, reason)
         return refusal(self.address, _STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), reason)
 
 

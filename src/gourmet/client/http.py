@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import socket
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -84,7 +85,7 @@ class HttpTransport:
         except OSError as exc:
             if isinstance(exc, TimeoutError) and deadline.passed:
                 raise NoAnswerInTime(deadline.seconds) from None
-            raise TritonUnreachable(self.address, exc) from exc
+            raise TritonUnreachable.at(self.address, exc) from exc
         except _NotHttp as exc:
             raise NotTriton.at(self.address, exc) from exc
 
@@ -203,6 +204,7 @@ class _Connection:
         self._socket = connected
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
+        self.close = weakref.finalize(self, connected.close)
 
     def send(self, message: bytes, deadline: Deadline) -> None:
         self._socket.settimeout(deadline.left_s())
@@ -237,11 +239,6 @@ class _Connection:
                 if len(self._received) >= begin + size + 2:
                     return self._taken(begin + size, 2)[begin:]
             self._receive(deadline, within_s)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    __del__ = close
 
     def _taken(self, size: int, besides: int = 0) -> bytes:
         taken = bytes(memoryview(self._received)[:size])

@@ -8,12 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from tritonclient.utils import (
-    deserialize_bytes_tensor,
-    np_to_triton_dtype,
-    serialize_byte_tensor,
-    triton_to_np_dtype,
-)
 
 from gourmet.contracts import Array, Tensors
 
@@ -36,17 +30,19 @@ Inputs = Mapping[str, Array | SharedTensor]
 
 
 def datatype_of(values: Array) -> str:
-    return str(np_to_triton_dtype(values.dtype))
+    """Triton's name for what a tensor holds."""
+    names = {"O": "BYTES", "S": "BYTES", "b": "BOOL"}
+    return names.get(values.dtype.kind, values.dtype.name.upper().replace("FLOAT", "FP"))
 
 
 def dtype_of(datatype: str) -> np.dtype[Any]:
-    return np.dtype(triton_to_np_dtype(datatype))
+    return np.dtype("O" if datatype == "BYTES" else datatype.lower().replace("fp", "float"))
 
 
 def raw(values: Array) -> bytes:
     """A tensor as Triton takes it over the wire."""
-    if values.dtype.kind in "OS":  # strings, such as a photo as it came
-        return bytes(serialize_byte_tensor(values).item()) if values.size else b""
+    if values.dtype.kind in "OS":  # strings, such as a photo as it came, each after its length
+        return b"".join(len(text).to_bytes(4, "little") + text for text in values.flat)
     return values.tobytes()
 
 
@@ -58,9 +54,14 @@ def raw_bytes(values: Array | SharedTensor) -> int:
 
 
 def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    kind = dtype_of(datatype)
-    values = deserialize_bytes_tensor(data) if kind == np.object_ else np.frombuffer(data, kind)
-    return values.reshape(shape)
+    if datatype != "BYTES":
+        return np.frombuffer(data, dtype_of(datatype)).reshape(shape)
+    texts, at = [], 0
+    while at < len(data):
+        begin = at + 4
+        at = begin + int.from_bytes(data[at:begin], "little")
+        texts.append(data[begin:at])
+    return _strings(texts).reshape(shape)
 
 
 def request_body(inputs: Inputs, request_id: str = "", timeout_us: int | None = None) -> list[bytes]:
@@ -148,7 +149,11 @@ def _to_json(values: Array | SharedTensor) -> list[Any]:
 def _from_json(value: Any, datatype: str) -> Array:
     items = value if isinstance(value, list) else [value]
     if datatype == "BYTES":
-        texts = np.empty(len(items), np.object_)
-        texts[:] = [str(item).encode() for item in items]
-        return texts
+        return _strings([str(item).encode() for item in items])
     return np.array(items, dtype_of(datatype))
+
+
+def _strings(items: Sequence[bytes]) -> Array:
+    strings = np.empty(len(items), np.object_)
+    strings[:] = items
+    return strings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -18,7 +20,6 @@ from gourmet.client.errors import (
     of_model,
 )
 from gourmet.client.http import HttpTransport
-from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.client.tensors import Inputs, joined, raw_bytes
 from gourmet.client.transport import Call, Operation, Reply, Transport
@@ -26,6 +27,8 @@ from gourmet.contracts import Array, ModelInfo, Tensors
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
+# Triton counts a request shortly after it answered.
+_COUNTED_WITHIN_S: Final = 3.0
 _POLLS: Final = "polling is enabled"
 
 
@@ -52,23 +55,9 @@ class Triton:
         self._keys = keys or {}
 
     @classmethod
-    def at(
-        cls,
-        addresses: str,
-        timeout_s: float = 30.0,
-        *,
-        keys: Mapping[str, str] | None = None,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        shares_memory: bool = False,
-    ) -> Triton:
-        """The servers at `addresses`: host:port with commas between them, after http:// or grpc://.
-
-        Over HTTP where nothing is said. `keys` are headers for what is locked.
-        """
-        found: list[Transport] = [transport(each, connect_timeout_s) for each in addresses.split(",")]
-        if shares_memory:
-            found = [SharedMemory(each, keys or {}) for each in found]
-        return cls(found, timeout_s, keys)
+    def at(cls, addresses: str, timeout_s: float = 30.0, keys: Mapping[str, str] | None = None) -> Triton:
+        """The servers at `addresses`, which are sent all inputs; `keys` are headers for what is locked."""
+        return cls(transports(addresses), timeout_s, keys)
 
     def __enter__(self) -> Triton:
         return self
@@ -88,9 +77,13 @@ class Triton:
     def address(self) -> str:
         return ",".join(each.address for each in self._transports)
 
-    def is_live(self, deadline: Deadline | None = None) -> bool:
+    def check_live(self) -> None:
+        """Raise TritonError unless a server is there."""
+        self._ask(Call("live"))
+
+    def is_live(self) -> bool:
         with contextlib.suppress(TritonError):
-            self._ask(Call("live"), deadline)
+            self.check_live()
             return True
         return False
 
@@ -124,6 +117,15 @@ class Triton:
         """The same of a model, over all its versions."""
         return sum(self.statistics(model), ModelStatistics())
 
+    def counted(
+        self, model: str, before: ModelStatistics, done: Callable[[ModelStatistics], bool]
+    ) -> ModelStatistics:
+        """What it counted of a model since `before`, when that is `done` or after a while as it is."""
+        deadline = Deadline(_COUNTED_WITHIN_S)
+        while not done(counted := self.total(model).since(before)) and not deadline.passed:
+            time.sleep(0.05)
+        return counted
+
     def ready_models(self, deadline: Deadline | None = None) -> list[str]:
         """Their names: those that have statistics, which need no key."""
         return sorted({each.name for each in self.statistics("", deadline)})
@@ -133,16 +135,16 @@ class Triton:
 
         Triton has a row for each version that it ever loaded; the one that is ready speaks for the model.
         """
+        found: dict[str, dict[str, str]] = {}
+        for entry in self.versions(deadline):
+            if found.get(entry["name"], {}).get("state") != "READY":
+                found[entry["name"]] = entry
+        return found
+
+    def versions(self, deadline: Deadline | None = None) -> list[dict[str, str]]:
+        """Those rows."""
         entries = self._ask(Call("index", keys=self._keys), deadline).fields or []
-
-        def by_name() -> dict[str, dict[str, str]]:
-            found: dict[str, dict[str, str]] = {}
-            for entry in entries:
-                if found.get(entry["name"], {}).get("state") != "READY":
-                    found[entry["name"]] = entry
-            return found
-
-        return self._parsed(by_name)
+        return self._parsed(lambda: [{"name": entry["name"], **entry} for entry in entries])
 
     def infer(
         self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
@@ -180,12 +182,12 @@ class Triton:
             raise NotTriton(f"{model.name!r} ended its answer without any piece of it")
         return joined(pieces)
 
-    def load(self, model: str, config: str = "") -> bool:
-        """Have it serve what is on disk, or that with the JSON of a `config`.
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> bool:
+        """Have it serve what is on disk, with another `config` if one is given.
 
         False where it polls its repository, as in NVIDIA's example, and will load the model by itself.
         """
-        fields = {"parameters": {"config": config}} if config else {}
+        fields = {"parameters": {"config": json.dumps(config)}} if config else {}
         return self._control_all("load", model, fields)
 
     def unload(self, model: str) -> None:
@@ -254,11 +256,15 @@ class Triton:
             raise NotTriton.at(self.address, repr(exc)) from exc
 
 
-def transport(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Transport:
-    """The way to the server at `address`."""
-    protocol, _, place = address.strip().rpartition("://")
-    if protocol == "grpc":
-        from gourmet.client.grpc import GrpcTransport
+def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> list[Transport]:
+    """To host:port, or several with commas between them; each over HTTP unless grpc:// stands before it."""
+    found: list[Transport] = []
+    for address in addresses.split(","):
+        protocol, _, place = address.strip().rstrip("/").rpartition("://")
+        if protocol == "grpc":
+            from gourmet.client.grpc import GrpcTransport
 
-        return GrpcTransport(place.rstrip("/"), connect_timeout_s)
-    return HttpTransport(place.rstrip("/"), connect_timeout_s)
+            found.append(GrpcTransport(place, connect_timeout_s))
+        else:
+            found.append(HttpTransport(place, connect_timeout_s))
+    return found

@@ -83,14 +83,13 @@ def check(model: str, json_to: str | None, out: Path | None, **how: Any) -> None
     gourmet check food_classifier --data shared/food11 --limit 2000 --min-top1 0.6
     gourmet check food_classifier_int8 --data shared/food11 --in-flight 4 --out int8.html
     """
-    from gourmet.client.triton import Triton
-    from gourmet.serving import api_keys
+    from gourmet.serving.connect import connect
     from gourmet.tasks import checking
     from gourmet.tasks.system_parts import SystemParts
 
     page = page_path(out, model)
     options = checking.CheckOptions(model, **how)
-    with Triton.at(options.url, keys=api_keys.headers_for(options.url)) as triton:
+    with connect(options.url) as triton:
         info = triton.describe(model)
         if not info.system:
             raise UsageError(

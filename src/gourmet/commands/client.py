@@ -50,7 +50,7 @@ def client(
     gourmet client --triton-server-url localhost:8001 --triton-model-name rnxt-onnx --batch_size 16 \\
         --config resnext101-32x4d --reference model_checkpoint --min-agreement 1
     """
-    from gourmet.serving.protocol import LOADS_WITHIN_S, triton_at
+    from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
     from gourmet.tasks.checking import TimedServer, run_check
     from gourmet.tasks.classification.deployer.check import ClientOptions, prepare
 
@@ -60,7 +60,7 @@ def client(
         if verbose:
             click.echo(words, err=True)
 
-    with triton_at(url) as triton:
+    with connect_either(url) as triton:
         check = prepare(triton, asked, say)
         try:
             report = run_check(check, model, TimedServer(triton, 1, LOADS_WITHIN_S), bar)

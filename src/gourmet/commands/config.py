@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +11,13 @@ import click
 from gourmet import repository
 from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
-from gourmet.client.triton import Triton
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed, summary
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.openvino_network import ENGINES
-from gourmet.serving import api_keys
+from gourmet.serving.connect import connect
 
 _LOADS_WITHIN_S: Final = 120.0
 
@@ -84,7 +82,7 @@ def config(
         change = change.over(VARIANTS[variant])
     if reset and change:
         raise UsageError("--reset takes the config of the repository as it is: drop the other options")
-    with Triton.at(url, _LOADS_WITHIN_S, keys=api_keys.headers_for(url)) as triton:
+    with connect(url, _LOADS_WITHIN_S) as triton:
         index = triton.index()
         if model not in index:
             raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")
@@ -98,7 +96,7 @@ def config(
             chosen = changed(running, change)
         try:
             if reset or change:
-                triton.load(model, json.dumps(chosen))
+                triton.load(model, chosen)
         except TritonRefused as exc:
             raise GourmetError(
                 f"Triton refuses this config and goes on with the one before: {exc.reason}"

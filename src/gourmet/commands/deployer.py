@@ -120,7 +120,7 @@ def deployer(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.serving.protocol import triton_at
+    from gourmet.serving.connect import connect_either
     from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made
 
     serving = Serving(max_batch_size, delay_ms, engines, triton_no_cuda, bool(capture_cuda_graph))
@@ -142,7 +142,7 @@ def deployer(
 
     def serve(_version: Path) -> None:
         if url:
-            with triton_at(url) as server:
+            with connect_either(url) as server:
                 loaded = server.load(model)
                 click.echo(ready.ask(server, model, 0.0 if loaded else _POLLED_WITHIN_S))
 
@@ -151,7 +151,7 @@ def deployer(
     was_there = (save_dir / model).exists()
     with _whole_or_not_at_all(save_dir):
         if url:
-            with triton_at(url):  # before the work
+            with connect_either(url):  # before the work
                 pass
         with bar(f"{config} as {form}") as tick:
             ready = made(options, save_dir, tick)
@@ -192,7 +192,7 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 
 def _as_before(url: str, model: str, was_there: bool) -> None:
     """Have the server forget what it was given, and serve what it did."""
-    from gourmet.serving.protocol import triton_at
+    from gourmet.serving.connect import connect_either
 
-    with suppress(GourmetError), triton_at(url) as server:
+    with suppress(GourmetError), connect_either(url) as server:
         server.load(model) if was_there else server.unload(model)

@@ -17,10 +17,9 @@ import click
 from gourmet.commands.options import as_options, port_options
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
-from gourmet.serving.client import triton
+from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
-from gourmet.serving.waiting import http_ok
 
 _NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ipynb"
 _POLL_S: Final = 0.1
@@ -51,11 +50,10 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     chosen = os.environ.get("TRITON_SERVER_URL")
     url = chosen or f"127.0.0.1:{ports['http_port']}"
     # What was started last ends first: Jupyter, whose kernels use the other.
-    with stops_set(ending), contextlib.ExitStack() as started:
+    with stops_set(ending), connect(url) as triton, contextlib.ExitStack() as started:
         if chosen:  # and not there, it is not replaced
-            with triton(url) as client:
-                client.get_server_metadata()
-        if chosen or http_ok(f"http://{url}/v2/health/live"):
+            triton.check_live()
+        if chosen or triton.is_live():
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
         else:
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")

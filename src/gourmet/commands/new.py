@@ -22,7 +22,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
-from gourmet.serving.client import ask_sample
+from gourmet.serving.connect import ask_sample
 from gourmet.serving.run_file import RunningStack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import described, folders, registry

@@ -16,6 +16,7 @@ from gourmet.systems import registry
 # Texts of a request, and requests at a time: enough for the served loop to be full.
 _TEXTS = 16
 _REQUESTS = 2
+_ANSWERS_WITHIN_S = 600.0
 
 
 @click.command()
@@ -32,15 +33,15 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
     """
     import numpy as np
 
-    from gourmet.serving.client import describe_model, infer, triton
+    from gourmet.serving.connect import connect
     from gourmet.tasks.checking import in_threads
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
     lines = list(texts) or [_decoded(*each) for each in enumerate(sys.stdin.buffer, 1)]
     system = _system()
-    with triton(url) as client:
-        info = describe_model(client, model or system.default_model)
+    with connect(url) as triton:
+        info = triton.describe(model or system.default_model)
     options = {"beams": beams} if beams > 1 else {}
 
     def inputs(place: int) -> Tensors:
@@ -52,8 +53,8 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
     def ask(places: Sequence[int]) -> list[str]:
         rows = [inputs(place) for place in places]
         together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        with triton(url, 600.0) as client:
-            outputs = infer(client, info.name, together)
+        with connect(url, _ANSWERS_WITHIN_S) as triton:
+            outputs = triton.infer(info.name, together).outputs
         split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(places))]
         return [system.generated(each, info).text for each in split]
 

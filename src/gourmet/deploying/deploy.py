@@ -15,7 +15,6 @@ from typing import Final
 
 from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_pbtxt
-from gourmet.client.triton import Triton
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
 from gourmet.repository import CONFIG, RepositoryError, versions
@@ -23,7 +22,7 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.serving import api_keys
+from gourmet.serving.connect import connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
 _LOADS_WITHIN_S: Final = 180.0
@@ -187,7 +186,7 @@ def _config_of(model: Path, number: int) -> ConfigFile:
 
 def load(url: str, model: str) -> None:
     """Have Triton serve what is on disk; it answers from the old version until the new one is ready."""
-    with Triton.at(url, _LOADS_WITHIN_S, keys=api_keys.headers_for(url)) as triton:
+    with connect(url, _LOADS_WITHIN_S) as triton:
         triton.load(model)
 
 

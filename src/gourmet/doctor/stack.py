@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet import repository
+from gourmet.client.errors import TritonUnreachable
 from gourmet.client.model_config import as_json
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
@@ -17,7 +18,7 @@ from gourmet.runtime import manifest
 from gourmet.runtime.decoding import package
 from gourmet.runtime.instances import instance_count
 from gourmet.serving import preflight
-from gourmet.serving.client import TritonUnreachable, ask_sample, model_index, triton
+from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
 
@@ -79,8 +80,8 @@ def _models(subject: Examined) -> list[Path]:
 
 def server(subject: Examined) -> Iterator[Finding]:
     try:
-        with triton(subject.url) as client:
-            answered = client.get_server_metadata()["version"]
+        with connect(subject.url) as triton:
+            answered = triton.version().partition(" ")[2]
     except TritonUnreachable as exc:
         if subject.must_run:
             raise
@@ -95,8 +96,8 @@ def served(subject: Examined) -> Iterator[Finding]:
     if not _runs(subject):
         yield ok("no server to ask")
         return
-    with triton(subject.url) as client:
-        index = client.get_model_repository_index()
+    with connect(subject.url) as triton:
+        index = triton.versions()
     ready: dict[str, int] = {}
     for entry in index:
         if entry.get("state") == "READY":
@@ -121,8 +122,8 @@ def answers(subject: Examined) -> Iterator[Finding]:
     if not _runs(subject):
         yield ok("no server to ask")
         return
-    with triton(subject.url) as client:
-        names = sorted(model_index(client))
+    with connect(subject.url) as triton:
+        names = sorted(triton.index())
     for system, name in preflight.configured_models(subject.environment, dict.fromkeys(names, "")).items():
         try:
             yield ok(f"{name} answers: {ask_sample(subject.url, system, name)}")
@@ -152,4 +153,5 @@ def _load(name: str) -> str:
 
 
 def _runs(subject: Examined) -> bool:
-    return http_ok(f"http://{subject.url}/v2/health/live")
+    with connect(subject.url) as triton:
+        return triton.is_live()

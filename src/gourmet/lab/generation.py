@@ -10,15 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from gourmet.contracts import GeneratedText, ModelInfo
+from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.lab.server import asking_again
 from gourmet.measure import sweep
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import LoadSpec, Point, Through
 from gourmet.measure.task import Addresses, MeasureOptions
-from gourmet.runtime import generate
-from gourmet.serving.client import describe_model, infer, triton
+from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
 _TIMEOUT_S: Final = 60.0
@@ -32,13 +31,12 @@ def ask(url: str, model: str, text: str) -> GeneratedText:
 
 def ask_together(url: str, model: str, texts: Sequence[str]) -> list[GeneratedText]:
     """The answers to several texts in one request."""
-    with triton(url, _TIMEOUT_S) as client:
-        info = describe_model(client, model)
+    with connect(url, _TIMEOUT_S) as triton:
+        info = triton.describe(model)
         system = registry.generation(info.system)
         inputs = [system.request_inputs(text.encode(), info) for text in texts]
-        outputs = infer(
-            client, model, {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
-        )
+        together = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
+        outputs = triton.infer(model, together).outputs
     return [
         system.generated({name: values[row : row + 1] for name, values in outputs.items()}, info)
         for row in range(len(texts))
@@ -47,13 +45,15 @@ def ask_together(url: str, model: str, texts: Sequence[str]) -> list[GeneratedTe
 
 def pieces(url: str, model: str, text: str) -> list[tuple[float, str]]:
     """Each piece of a streamed answer, and how many milliseconds after the request it came."""
-    info = _described(url, model)
-    system = registry.generation(info.system)
-    began = time.perf_counter()
-    return [
-        (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
-        for outputs in generate.stream(url, info, system.request_inputs(text.encode(), info), _TIMEOUT_S)
-    ]
+    with connect(url, _TIMEOUT_S) as triton:
+        info = triton.describe(model)
+        system = registry.generation(info.system)
+        began = time.perf_counter()
+        return [
+            (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
+            for outputs in triton.stream(info, system.request_inputs(text.encode(), info))
+            if outputs
+        ]
 
 
 def measured(
@@ -80,8 +80,3 @@ def keeping_busy(url: str, model: str, text: str, *, clients: int) -> Iterator[N
         yield
     if tally.failed:
         raise GourmetError(f"{len(tally.failed)} requests beside the block failed: {tally.failed[0]}")
-
-
-def _described(url: str, model: str) -> ModelInfo:
-    with triton(url, _TIMEOUT_S) as client:
-        return describe_model(client, model)

@@ -19,7 +19,7 @@ from gourmet.errors import GourmetError
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
 from gourmet.measure.perf_analyzer import Measurement, parse
 from gourmet.pictures.classifier import Floats
-from gourmet.serving.client import describe_model, infer, statistics_now, triton
+from gourmet.serving.connect import connect
 from gourmet.serving.run_file import found_url
 from gourmet.systems import registry
 
@@ -90,39 +90,39 @@ class Lab:
         return cls(os.environ.setdefault("TRITON_SERVER_URL", found_url()))
 
     def version(self) -> str:
-        with triton(self.url) as client:
-            about = client.get_server_metadata()
-        return f"{about['name']} {about['version']}"
+        with connect(self.url) as triton:
+            return triton.version()
 
     def config(self, model: str) -> Config:
-        with triton(self.url) as client:
-            return dict(client.get_model_config(model))
+        with connect(self.url) as triton:
+            return triton.config(model)
 
     def write_rows(self, model: str, path: Path | str, count: int) -> tuple[bytes, ...]:
         """Write `count` examples as perf_analyzer takes them for this model; return the examples."""
-        with triton(self.url) as client:
-            rows = rows_for(describe_model(client, model), DataSource(count, _SEED))
+        with connect(self.url) as triton:
+            rows = rows_for(triton.describe(model), DataSource(count, _SEED))
         for_perf_analyzer(rows, Path(path))
         return rows.examples
 
     def probabilities(self, model: str, pictures: Sequence[bytes], rows: int = 1) -> Floats:
         """What the model answers, [pictures, labels], asked `rows` pictures a request."""
-        with triton(self.url, timeout_s=120) as client:
-            info = describe_model(client, model)
+        with connect(self.url, timeout_s=120) as triton:
+            info = triton.describe(model)
             system, wanted = registry.classification(info.system), info.inputs[0]
             answers = []
             for first in range(0, len(pictures), rows):
                 batch = [system.encode(each, wanted.datatype) for each in pictures[first : first + rows]]
-                outputs = infer(client, model, {wanted.name: np.concatenate(batch)})
+                outputs = triton.infer(model, {wanted.name: np.concatenate(batch)}).outputs
                 answers.append(system.probabilities(outputs, info))
         return np.concatenate(answers)
 
     @contextmanager
     def executions(self, model: str) -> Iterator[Executions]:
         """Fills what it yields, at the end of the block, with the difference of Triton's statistics."""
-        seen, before = Executions(), statistics_now(self.url, model)
-        yield seen
-        seen.by_rows = statistics_now(self.url, model).since(before).executions_by_batch
+        with connect(self.url) as triton:
+            seen, before = Executions(), triton.total(model)
+            yield seen
+            seen.by_rows = triton.total(model).since(before).executions_by_batch
 
     def asking(self, model: str, picture: bytes) -> AbstractContextManager[RequestTally]:
         """Sends the picture again and again, two requests at a time, until the block ends."""

@@ -27,7 +27,7 @@ from gourmet.measure.server_probe import ServerProbe
 from gourmet.measure.stats import Array
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, in_shared_memory, requests
-from gourmet.serving.client import booked, statistics_now
+from gourmet.serving.connect import connect
 
 # The web app's own readiness question is counted by Triton too.
 _OTHERS_BEHIND_THE_APP: Final = 0.02
@@ -199,7 +199,8 @@ def checked_traffic(
 ) -> tuple[Load, tuple[Evidence, ...]]:
     """Load from our client, every answer checked and every row accounted for."""
     rows, answers = workload.rows, workload.answers
-    before = statistics_now(target.url, demand.model)
+    with connect(target.url) as triton:
+        before = triton.total(demand.model)
     shared = in_shared_memory(target.url, rows, demand.batch) if demand.shared_memory else nullcontext()
     with shared as regions:
         wire = wire_for(target, demand, rows, regions)
@@ -209,7 +210,8 @@ def checked_traffic(
     answered = len(traffic.times)
     sent, failed = demand.batch * traffic.requests_sent, demand.batch * sum(traffic.errors.values())
     others = _OTHERS_BEHIND_THE_APP if demand.through == "app" else 0.0
-    counted = booked(target.url, demand.model, before, lambda counts: counts.rows >= sent).rows
+    with connect(target.url) as triton:
+        counted = triton.counted(demand.model, before, lambda counts: counts.rows >= sent).rows
     return traffic, (
         Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
         validity.few_errors(traffic.errors, answered, effort.errors_allowed),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
+from gourmet.client.tensors import dtype_of, raw
 from gourmet.contracts import Array, Classification, Generation, ModelInfo, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.systems import registry
@@ -66,13 +66,6 @@ class InputRows:
     def tensor(self, given: TensorSpec, which: Sequence[int]) -> Array:
         values = self.values[given.name]
         return np.stack([values[row] for row in which]) if self.batched else values[which[0]]
-
-
-def raw(values: Array) -> bytes:
-    """A tensor as Triton takes it over the wire."""
-    if values.dtype == np.object_:
-        return bytes(serialize_byte_tensor(values).item()) if values.size else b""
-    return np.ascontiguousarray(values).tobytes()
 
 
 def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
@@ -134,7 +127,7 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
     with np.load(path) as held:
         arrays = {name: held[name][:count] for name in held}
     for given in inputs:
-        array, expected = arrays.get(given.name), np.dtype(triton_to_np_dtype(given.datatype))
+        array, expected = arrays.get(given.name), dtype_of(given.datatype)
         if array is None or array.dtype != expected or not _fits(array.shape[1:], given.shape):
             found = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise UsageError(
@@ -167,7 +160,7 @@ def _random(given: TensorSpec, random: np.random.Generator) -> Array:
     if given.datatype == "BYTES":
         texts = np.array([random.bytes(8).hex().encode() for _ in range(math.prod(given.shape))], np.object_)
         return texts.reshape(given.shape)
-    kind = np.dtype(triton_to_np_dtype(given.datatype))
+    kind = dtype_of(given.datatype)
     if kind.kind == "f":
         return random.standard_normal(given.shape).astype(kind)
     most = 2 if kind.kind == "b" else min(256, int(np.iinfo(kind).max) + 1)

@@ -6,7 +6,6 @@ before is put back at the end, whatever happens.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.client.errors import TritonUnreachable
 from gourmet.client.model_config import Config
 from gourmet.measure import stats, sweep
 from gourmet.measure.comparison import Found, NotMeasured, claim
@@ -35,7 +35,7 @@ from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change, changed
 from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled
-from gourmet.serving.client import TritonUnreachable, triton
+from gourmet.serving.connect import connect
 
 _LOADS_WITHIN_S: Final = 180.0
 _TRIES: Final = 5
@@ -227,8 +227,8 @@ def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Con
 
     Whoever replaces an entry of the dictionary has that config served afterwards instead.
     """
-    with triton(target.url) as client:
-        running = {model: client.get_model_config(model) for model in models}
+    with connect(target.url) as triton:
+        running = {model: triton.config(model) for model in models}
     with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
         try:
             yield running
@@ -243,8 +243,8 @@ def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> Non
     # A server that starts many instances on few cores may be too busy to pick up at once.
     for left in reversed(range(_TRIES)):
         try:
-            with triton(target.url, timeout_s=_LOADS_WITHIN_S) as client:
-                client.load_model(model, config=json.dumps(config))
+            with connect(target.url, _LOADS_WITHIN_S) as triton:
+                triton.load(model, config)
             return
         except TritonUnreachable:
             if not left:

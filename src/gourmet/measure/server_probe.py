@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import psutil
 
+from gourmet.client.statistics import ModelStatistics
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.task import Addresses
-from gourmet.runtime.statistics import ModelStatistics
-from gourmet.serving.client import statistics_now
+from gourmet.serving.connect import connect
 from gourmet.serving.run_file import LOOPBACK
 
 
@@ -19,14 +19,14 @@ class ServerProbe:
     """Looks at the server when a measurement begins and when it ends."""
 
     def __init__(self, target: Addresses, demand: LoadSpec) -> None:
-        self._url, self._model = target.url, demand.model
+        self._triton, self._model = connect(target.url), demand.model
         asked = [target.url, target.app_url] if demand.through == "app" else [target.url]
         self._servers = [listener(address) for address in asked]
         self._looks: list[tuple[float, ModelStatistics, list[dict[int, float]]]] = []
 
     def look(self) -> None:
         busy_s = [cpu_s(tree(pid)) if pid else {} for pid in self._servers]
-        self._looks.append((time.monotonic(), statistics_now(self._url, self._model), busy_s))
+        self._looks.append((time.monotonic(), self._triton.total(self._model), busy_s))
 
     @property
     def counted(self) -> ModelStatistics:

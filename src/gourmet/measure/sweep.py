@@ -15,7 +15,7 @@ from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Through
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload, wire_for
 from gourmet.measure.transports import Answer
 from gourmet.reports import machine
-from gourmet.serving.client import describe_model, triton
+from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
 OnStep = Callable[[float, str], None]
@@ -28,8 +28,8 @@ def prepare(
 
     `stepped` is the system whose answers a model computes a step a request.
     """
-    with triton(target.url) as client:
-        info = describe_model(client, model)
+    with connect(target.url) as triton:
+        info = triton.describe(model)
     rows = client_loop.first_steps(info, stepped, data) if stepped else rows_for(info, data)
     if through == "app" and not rows.pictures:
         raise UsageError(
@@ -52,8 +52,8 @@ def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> Non
     served = answer["model"].item().decode()
     if served == model.name:
         return
-    with triton(target.url) as client:
-        system = describe_model(client, served).system
+    with connect(target.url) as triton:
+        system = triton.describe(served).system
     # One system's models answer at /predict: no variable makes it ask a model of another.
     instead = f", or start the app with {registry.load(system).model_variable}={model.name}"
     raise UsageError(
@@ -92,8 +92,8 @@ def measure(
 ) -> Point:
     """A point that passed every check; raises Untrusted. What was merely disturbed is tried again."""
     task.check_possible(load, workload.rows, options)
-    with triton(target.url) as client:
-        config = client.get_model_config(load.model)
+    with connect(target.url) as triton:
+        config = triton.config(load.model)
     ours = options.client == "gourmet" or task.only_ours(load, workload.rows, options)
     client_measures = async_client.measure if ours else perf_analyzer.measure
     for attempt in range(1, options.attempts + 1):

@@ -11,25 +11,27 @@ import itertools
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
-import grpc  # type: ignore[import-untyped]
 import numpy as np
-import tritonclient.grpc.aio as triton_grpc
-import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from gourmet.contracts import Array, Tensors
+from gourmet.client.aio import AsyncGrpc
+from gourmet.client.errors import TritonError, TritonRefused
+from gourmet.client.grpc import answer_of, infer_request
+from gourmet.client.http import JSON_LENGTH, body_of, path_of
+from gourmet.client.tensors import SharedTensor, events, joined, raw, read_answer
+from gourmet.client.transport import Call, Operation
+from gourmet.client.triton import Triton
+from gourmet.contracts import Array, TensorSpec
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
-from gourmet.measure.inputs import InputRows, raw
-from gourmet.runtime import generate
-from gourmet.serving.client import triton
+from gourmet.measure.inputs import InputRows
+from gourmet.serving.connect import connect
 from gourmet.serving.waiting import wait_until
 
 Answer = dict[str, Array]
@@ -81,14 +83,31 @@ Regions = Mapping[tuple[str, int], tuple[int, int]]  # (input, row) -> offset an
 class _Asked:
     """A server at `address` (host:port), and what is sent to it."""
 
+    operation: Operation = "infer"
+
     def __init__(self, address: str, model: str, rows: InputRows, regions: Regions | None) -> None:
         self._address, self._model, self._rows, self._regions = address, model, rows, regions
+
+    def _call(self, which: tuple[int, ...]) -> Call:
+        inputs = {given.name: self._input(given, which) for given in self._rows.inputs}
+        return Call(self.operation, self._model, inputs=inputs)
+
+    def _input(self, given: TensorSpec, which: tuple[int, ...]) -> Array | SharedTensor:
+        """In shared memory the rows of a request are neighbours."""
+        values = self._rows.tensor(given, which)
+        if self._regions is None:
+            return values
+        places = [self._regions[given.name, row] for row in which]
+        nbytes = sum(size for _, size in places)
+        return SharedTensor(_REGION, given.datatype, values.shape, nbytes, places[0][0])
 
 
 class _Http(_Asked):
     """HTTP with connections kept open, as many as requests are under way."""
 
-    path = "/v2/models/{model}/infer"
+    @property
+    def path(self) -> str:
+        return path_of(Call(self.operation, self._model))[1]
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
@@ -101,7 +120,7 @@ class _Http(_Asked):
         )
 
     async def send(self, request: Request) -> RawReply:
-        url = f"http://{self._address}{self.path.format(model=self._model)}"
+        url = f"http://{self._address}{self.path}"
         try:
             async with self._session.post(url, data=request.body, headers=request.headers) as reply:
                 body, pieces = await self._received(reply)
@@ -124,24 +143,17 @@ class TritonHttp(_Http):
     """Triton's HTTP with binary tensors."""
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, *_body(_tensors(triton_http.InferInput, self._rows, which, self._regions)))
+        return _request(which, self._call(which))
 
     def read(self, reply: RawReply) -> Answer:
-        length = reply.head.get("Inference-Header-Content-Length")
-        result = triton_http.InferenceServerClient.parse_response_body(
-            reply.body, header_length=int(length) if length else None
-        )
-        return {each["name"]: result.as_numpy(each["name"]) for each in result.get_response()["outputs"]}
+        length = reply.head.get(JSON_LENGTH)
+        return read_answer(reply.body, int(length) if length else None)[1]
 
 
-class StreamedHttp(_Http):
+class StreamedHttp(TritonHttp):
     """Triton's generate_stream: one row a request, and an answer in server-sent events."""
 
-    path = "/v2/models/{model}/generate_stream"
-
-    def request(self, which: tuple[int, ...]) -> Request:
-        values = {given.name: self._rows.tensor(given, which) for given in self._rows.inputs}
-        return Request(which, generate.request_body(values), {"Content-Type": "application/json"})
+    operation = "stream"
 
     async def send(self, request: Request) -> RawReply:
         reply = await super().send(request)
@@ -158,7 +170,9 @@ class StreamedHttp(_Http):
         return b"".join(lines), tuple(pieces)
 
     def read(self, reply: RawReply) -> Answer:
-        return generate.joined(list(generate.pieces(reply.body.splitlines(), self._rows.info)))
+        datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
+        pieces = events(reply.body.splitlines(), datatypes)
+        return joined(piece for piece in pieces if not isinstance(piece, str))
 
 
 class LoopedHttp(TritonHttp):
@@ -175,7 +189,7 @@ class LoopedHttp(TritonHttp):
         asking, asked, transferred = self._loop.ask(request.body), 0, 0
         inputs = next(asking)
         while True:
-            step = await super().send(Request((), *_body(_given(triton_http.InferInput, inputs))))
+            step = await super().send(_request((), Call(self.operation, self._model, inputs=inputs)))
             asked, transferred = asked + 1, transferred + step.transferred
             try:
                 inputs = asking.send(super().read(step))
@@ -213,22 +227,20 @@ class TritonGrpc(_Asked):
     """Triton's gRPC with raw tensors."""
 
     @cached_property
-    def _client(self) -> Any:
-        return triton_grpc.InferenceServerClient(self._address)
+    def _client(self) -> AsyncGrpc:
+        return AsyncGrpc(self._address)
 
     def request(self, which: tuple[int, ...]) -> Request:
-        return Request(which, _tensors(triton_grpc.InferInput, self._rows, which, self._regions))
+        return Request(which, infer_request(self._call(which)))
 
     async def send(self, request: Request) -> RawReply:
         try:
-            return RawReply(
-                {}, await self._client.infer(self._model, request.body, client_timeout=_TIMEOUT_S)
-            )
-        except InferenceServerException as exc:
-            raise RequestFailed(f"gRPC {exc}") from exc
+            return RawReply({}, await self._client.infer(request.body, _TIMEOUT_S))
+        except TritonError as exc:
+            raise RequestFailed(str(exc)) from exc
 
     def read(self, reply: RawReply) -> Answer:
-        return {each.name: reply.body.as_numpy(each.name) for each in reply.body.get_response().outputs}
+        return dict(answer_of(reply.body).outputs)
 
     async def close(self) -> None:
         await self._client.close()
@@ -237,56 +249,27 @@ class TritonGrpc(_Asked):
 class StreamedGrpc(TritonGrpc):
     """Triton's streamed inference, a stream a request; its last response says that it is the last."""
 
-    async def send(self, request: Request) -> RawReply:
-        async def asked() -> AsyncIterator[dict[str, Any]]:
-            final = {"triton_enable_empty_final_response": True}
-            yield {"model_name": self._model, "inputs": request.body, "parameters": final}
+    operation = "stream"
 
+    async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()
         try:
-            async for part, error in self._client.stream_infer(asked(), stream_timeout=_TIMEOUT_S):
-                if error:
-                    raise RequestFailed(f"the answer broke off: {error.message()}")
-                if part.get_response().outputs:
-                    pieces.append(time.perf_counter())
-                    parts.append(part)
-        except grpc.RpcError as exc:
-            raise RequestFailed(f"gRPC {exc.code().name}: {exc.details()}") from exc
+            async for part in self._client.stream(request.body, _TIMEOUT_S):
+                pieces.append(time.perf_counter())
+                parts.append(part)
+        except TritonError as exc:
+            raise RequestFailed(str(exc)) from exc
         if not pieces:
             raise RequestFailed("the answer ended without any piece of it")
         return RawReply({}, parts, tuple(pieces))
 
     def read(self, reply: RawReply) -> Answer:
-        return generate.joined([super(StreamedGrpc, self).read(RawReply({}, part)) for part in reply.body])
+        return joined(answer_of(part).outputs for part in reply.body)
 
 
-def _tensors(kind: Any, rows: InputRows, which: tuple[int, ...], regions: Regions | None) -> list[Any]:
-    """A request's inputs, of the class that HTTP or gRPC wants; in shared memory its rows are neighbours."""
-    tensors = []
-    for given in rows.inputs:
-        values = rows.tensor(given, which)
-        tensors.append(kind(given.name, list(values.shape), given.datatype))
-        if regions is None:
-            tensors[-1].set_data_from_numpy(values)
-        else:
-            places = [regions[given.name, row] for row in which]
-            tensors[-1].set_shared_memory(_REGION, sum(size for _, size in places), places[0][0])
-    return tensors
-
-
-def _given(kind: Any, inputs: Tensors) -> list[Any]:
-    tensors = []
-    for name, values in inputs.items():
-        tensors.append(kind(name, list(values.shape), np_to_triton_dtype(values.dtype)))
-        tensors[-1].set_data_from_numpy(values)
-    return tensors
-
-
-def _body(tensors: list[Any]) -> tuple[bytes, dict[str, str]]:
-    """A request for HTTP, and its headers."""
-    body, length = triton_http.InferenceServerClient.generate_request_body(tensors)
-    # Where all inputs are in shared memory, the body is JSON alone.
-    return body, {"Inference-Header-Content-Length": str(length or len(body))}
+def _request(which: tuple[int, ...], call: Call) -> Request:
+    parts, headers = body_of(call)
+    return Request(which, b"".join(parts), headers)
 
 
 @contextlib.contextmanager
@@ -299,26 +282,26 @@ def in_shared_memory(url: str, rows: InputRows, batch: int) -> Iterator[Regions]
         row = raw(rows.values[name][at])
         places.setdefault((name, at), (len(held), len(row)))
         held += row
-    # POSIX shared memory is a file here; tritonclient's own module needs a package that no longer exists.
+    # POSIX shared memory is a file here.
     path = Path("/dev/shm") / _REGION
     try:
         path.write_bytes(held)
-        with triton(url) as client:
-            client.register_system_shared_memory(_REGION, f"/{_REGION}", len(held))
+        with connect(url) as triton:
+            triton.register(_REGION, {"key": f"/{_REGION}", "offset": 0, "byte_size": len(held)})
             try:
                 yield places
             finally:
-                wait_until(lambda: _unregistered(client), 5, "Triton did not let go of the inputs")
+                wait_until(lambda: _unregistered(triton), 5, "Triton did not let go of the inputs")
     finally:
         path.unlink(missing_ok=True)
 
 
-def _unregistered(client: triton_http.InferenceServerClient) -> bool:
+def _unregistered(triton: Triton) -> bool:
     """Whether Triton let go of the region, which it holds for a moment after its last answer."""
     try:
-        client.unregister_system_shared_memory(_REGION)
-    except InferenceServerException as exc:
-        if "in use" not in str(exc):
+        triton.unregister(_REGION)
+    except TritonRefused as exc:
+        if "in use" not in exc.reason:
             raise
         return False
     return True

@@ -9,7 +9,7 @@ right value:
 
 Everything else (inference, metadata, configs, health, statistics) stays open to anyone who reaches the
 ports, which are those of loopback. Each start makes new keys. The verbs of this project find them in the
-environment or in the stack's run file, and `client.triton` sends them.
+environment or in the stack's run file, and `connect` sends them.
 
     python3 -m gourmet.serving.api_keys tritonserver …       # the same for a Triton that we do not start
 """
@@ -26,13 +26,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.keys import ADMIN_ENV, ADMIN_HEADER, MEMORY_ENV, MEMORY_HEADER
 from gourmet.errors import GourmetError
 from gourmet.serving import run_file
 
-ADMIN_HEADER: Final = "gourmet-admin-key"
-MEMORY_HEADER: Final = "gourmet-memory-key"
-ADMIN_ENV: Final = "TRITON_ADMIN_KEY"
-MEMORY_ENV: Final = "TRITON_MEMORY_KEY"
 _LOCKED: Final = {ADMIN_HEADER: "model-repository,logging,trace", MEMORY_HEADER: "shared-memory"}
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{16,}")
 

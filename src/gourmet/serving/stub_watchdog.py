@@ -9,7 +9,6 @@ answer until the new ones do; Triton does not end those of a model of which one 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Final
 import psutil
 
 from gourmet.errors import GourmetError
-from gourmet.serving.client import triton
+from gourmet.serving.connect import connect
 
 _EVERY_S: Final = 0.5
 _LOAD_S: Final = 120.0
@@ -74,10 +73,10 @@ class StubWatchdog:
         self._deaths += 1
         self._say(f"a process of the model {model!r} died; reloading the model")
         try:
-            with triton(self._url, _LOAD_S) as client:
-                config = client.get_model_config(model)
+            with connect(self._url, _LOAD_S) as triton:
+                config = triton.config(model)
                 config.setdefault("parameters", {})[_PARAMETER] = {"string_value": str(self._deaths)}
-                client.load_model(model, config=json.dumps(config))
+                triton.load(model, config)
         except GourmetError as exc:
             self._say(f"the model {model!r} could not be reloaded: {exc}")
             return

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
-from gourmet.serving import api_keys
-from gourmet.serving.client import ask_sample, model_index, triton
+from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
@@ -159,12 +159,11 @@ class Supervisor:
         pid, url = server.pid, server.options.http_url
         with contextlib.suppress(GourmetError, TimeoutError):
             server.wait_until_live()
-            with triton(url, _LOAD_TIMEOUT_S) as client:
-                names = [name for name, entry in model_index(client).items() if entry.get("state") != "READY"]
-            for name in names:
-                if server.pid == pid:
-                    with contextlib.suppress(GourmetError), triton(url, _LOAD_TIMEOUT_S) as client:
-                        client.load_model(name)
+            with connect(url, _LOAD_TIMEOUT_S) as triton:
+                for name, entry in triton.index().items():
+                    if entry.get("state") != "READY" and server.pid == pid:
+                        with contextlib.suppress(GourmetError):
+                            triton.load(name)
             if server.pid == pid:
                 self._say("all models are loaded")
 
@@ -180,8 +179,8 @@ class Supervisor:
             raise
 
     def _ask_models(self, server: TritonServer) -> None:
-        with triton(server.options.http_url) as client:
-            for name, entry in sorted(model_index(client).items()):
+        with connect(server.options.http_url) as triton:
+            for name, entry in sorted(triton.index().items()):
                 if entry.get("state") == "UNAVAILABLE":
                     self._say(
                         f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
@@ -209,9 +208,9 @@ class Supervisor:
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
-        env.pop(api_keys.ADMIN_ENV, None)  # what faces the world needs no more than this:
+        env.pop(ADMIN_ENV, None)  # what faces the world needs no more than this:
         if options.memory_key:
-            env[api_keys.MEMORY_ENV] = options.memory_key
+            env[MEMORY_ENV] = options.memory_key
         # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
         self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
         return self._web

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from gourmet.result_store import ResultStore
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
-
-# Triton counts a request shortly after it answered.
-_COUNTED_WITHIN_S: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -208,12 +205,8 @@ def run_check(
     before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
         ask_all(check, server, replies, tick, store)
-    deadline = Deadline(_COUNTED_WITHIN_S)
     asked = len(replies.latencies_ms)
-    replies.counted = server.triton.total(model).since(before)
-    while replies.counted.requests < asked and not deadline.passed:
-        time.sleep(0.05)
-        replies.counted = server.triton.total(model).since(before)
+    replies.counted = server.triton.counted(model.name, before, lambda counted: counted.requests >= asked)
     return check.score(replies, stage)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from gourmet.client.errors import TritonRefused
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Point
@@ -19,7 +20,6 @@ from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
 from gourmet.repository.config_change import Change, changed
-from gourmet.serving.client import ModelUnavailable
 from gourmet.tuning.report import sentence
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
 from gourmet.tuning.space import Space, name_of
@@ -162,7 +162,7 @@ class Search:
         try:
             self._serve(trial)
             points, refused = sweep.run(self._workload, self._request.loads, self._target, options, name)
-        except (ModelUnavailable, validity.Untrusted) as exc:
+        except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
             if name == PRESENT and not isinstance(exc, validity.CountsDisagree):

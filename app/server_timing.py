@@ -12,8 +12,9 @@ import time
 from typing import Final, NamedTuple
 
 from app.core.errors import ServingError
-from app.triton.client import Deadline, Triton
-from gourmet.runtime.statistics import ModelStatistics
+from gourmet.client.deadline import Deadline
+from gourmet.client.statistics import ModelStatistics
+from gourmet.client.triton import Triton
 
 # A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
 # after each of these pauses.
@@ -28,7 +29,7 @@ class ServerTiming(NamedTuple):
     compute_ms: float
 
 
-class Watch:
+class ServerTimer:
     """Begun before a request and read after its answer, which it never costs."""
 
     def __init__(self, triton: Triton, model: str, deadline: Deadline) -> None:
@@ -54,6 +55,6 @@ class Watch:
 
     def _now(self) -> dict[str, ModelStatistics]:
         with contextlib.suppress(ServingError):
-            found = self._triton.model_statistics(self._deadline, self._model)
+            found = self._triton.statistics(self._model, self._deadline)
             return {statistics.version: statistics for statistics in found}
         return {}

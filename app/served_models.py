@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from app.core.errors import InferenceFailed, ModelNotReady, UnknownModel
-from app.triton.client import Deadline, Triton
+from gourmet.client.deadline import Deadline
+from gourmet.client.triton import Triton
 from gourmet.contracts import ModelInfo, System
 
 S = TypeVar("S", bound=System)
+# How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
+DESCRIPTION_AGE_S: Final = 5.0
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -29,8 +33,11 @@ class ServedModels(Generic[S]):
         self.configured = {name: configured[name] for name in systems}
         self._triton = triton
         self._fits = fits
+        self._described: dict[str, tuple[float, ModelInfo]] = {}
 
-    def find(self, model: str, deadline: Deadline, system: str = "") -> tuple[S, ModelInfo]:
+    def find(
+        self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False
+    ) -> tuple[S, ModelInfo]:
         """`model`, which has to be of `system` if that is given.
 
         The one that is configured for a system may say nothing about itself; any other has to name its
@@ -38,7 +45,7 @@ class ServedModels(Generic[S]):
         """
         owners = [name for name, chosen in self.configured.items() if chosen == model]
         if owner := next((name for name in owners if not system or name == system), ""):
-            info = self._triton.describe(model, deadline)
+            info = self._describe(model, deadline, afresh=afresh)
             found = self.systems.get(info.system, self.systems[owner])
             if not self._fits(found, info):
                 takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
@@ -49,7 +56,7 @@ class ServedModels(Generic[S]):
             return found, info
         try:
             # A name like `a/b` would ask another question of Triton.
-            candidate = self._triton.describe(model, deadline) if _NAME.fullmatch(model) else None
+            candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
         except ModelNotReady as exc:
             if exc.loading:
                 raise
@@ -61,11 +68,19 @@ class ServedModels(Generic[S]):
 
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[tuple[S, ModelInfo]]:
         """Those that Triton has ready, by their names; only those of `system` if that is given."""
-        for name in self._triton.served(deadline):
+        for name in self._triton.ready_models(deadline):
             with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
-                info = self._triton.describe(name, deadline)
+                info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
                     yield mine, info
+
+    def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
+        """What `model` takes and gives, cached for a few seconds."""
+        at, info = self._described.get(model, (0.0, None))
+        if info is None or afresh or time.monotonic() - at >= DESCRIPTION_AGE_S:
+            info = self._triton.describe(model, deadline)
+            self._described[model] = (time.monotonic(), info)
+        return info
 
     def _owner(self, info: ModelInfo, system: str) -> S | None:
         found = self.systems.get(info.system)

@@ -1,1 +1,0 @@
-"""Asking Triton: the one room that imports tritonclient."""
