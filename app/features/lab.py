@@ -30,6 +30,7 @@ from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
+from gourmet.client.statistics import ModelStatistics
 from gourmet.runtime.files import open_own
 
 _DEADLINE_S: Final = 2.0
