@@ -206,7 +206,7 @@ def run_check(
     with replies.until_stopped(), stage("asking") as tick:
         ask_all(check, server, replies, tick, store)
     asked = len(replies.latencies_ms)
-    replies.counted = server.triton.counted(model.name, before, lambda counted: counted.requests >= asked)
+    replies.counted = server.triton.counted(model, before, lambda counted: counted.requests >= asked)
     return check.score(replies, stage)
 
 
