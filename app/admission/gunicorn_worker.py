@@ -104,7 +104,11 @@ class ConnectionPool(Executor):
         connection = Connection(accepted, handle, client, accepted.sock.fileno())
         with contextlib.suppress(OSError):  # it is not TCP
             accepted.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED_MS)
-        self._expect_request(connection)
+        with self._lock:
+            if self._has_enough_threads():  # most requests come at once
+                self._start(connection, is_here=False)
+            else:
+                self._expect_request(connection)
         if self._worker.cfg.workers > 1 and self._worker.nr_conns < _SOME:
             time.sleep(_LET_OTHERS_ACCEPT_S * self._worker.nr_conns)
         return connection.ended
@@ -166,15 +170,16 @@ class ConnectionPool(Executor):
             for number in arrived:
                 self._look(number)
 
-    def _start(self, connection: Connection) -> None:
+    def _start(self, connection: Connection, *, is_here: bool = True) -> None:
         self._shares.take(connection.client)
-        self._pool.submit(self._answer, connection)
+        self._pool.submit(self._answer, connection, is_here)
 
-    def _answer(self, connection: Connection) -> None:
-        keeps = False
+    def _answer(self, connection: Connection, is_here: bool) -> None:
+        keeps = True
         try:
-            while (keeps := connection.handle(connection.accepted) is True) and self._comes_soon(connection):
-                pass
+            while keeps and (is_here or self._comes_soon(connection)):
+                is_here = keeps = False
+                keeps = connection.handle(connection.accepted) is True
             if not keeps:
                 _linger(connection.accepted.sock)
         finally:
@@ -184,9 +189,12 @@ class ConnectionPool(Executor):
                     self._look(number)
             (self._expect_request if keeps else self._end)(connection)
 
+    def _has_enough_threads(self) -> bool:
+        return bool(self._shares.free * 2 > self._worker.cfg.threads)
+
     def _comes_soon(self, connection: Connection) -> bool:
-        """Whether the next request is here in a moment, for which there have to be threads enough."""
-        if not self._worker.alive or self._shares.free * 2 < self._worker.cfg.threads:
+        """Whether the next request is here in a moment."""
+        if not self._worker.alive or not self._has_enough_threads():
             return False
         with contextlib.suppress(OSError):
             return connection.sees(select.POLLIN, _SOON_MS) and is_complete(connection.head())
