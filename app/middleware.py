@@ -7,10 +7,10 @@ from typing import Final
 
 from app.admission import auth, queue, rate_limit, uploads
 from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
-from app.core.http import App
+from app.core.http import FlaskApp
 from app.core.settings import Settings
 
-MIDDLEWARE: Final[tuple[Callable[[App, Settings], None], ...]] = (
+MIDDLEWARE: Final[tuple[Callable[[FlaskApp, Settings], None], ...]] = (
     uploads.init_app,
     metrics.init_app,
     logs.init_app,

@@ -105,7 +105,7 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def _reserve(folder: Path) -> None:
     """Wait until there is room for what this worker counts: it is written through maps of these files, and
-    whoever writes where the disk has no room for it is ended by the kernel."""
+    the kernel ends a process that writes where the disk has no room for it."""
     while True:
         try:
             for kind in ("counter", "gauge_livesum", "histogram"):

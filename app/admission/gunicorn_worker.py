@@ -46,7 +46,7 @@ _TOO_LONG: Final = _ANSWER % b"431 Request Header Fields Too Large"
 
 
 @dataclass(eq=False)
-class Connection:
+class ClientConnection:
     """`accepted` is gunicorn's object for it, and `handle` what answers one request of it."""
 
     accepted: Any
@@ -93,7 +93,7 @@ class ConnectionPool(Executor):
         self._pool = ThreadPoolExecutor(worker.cfg.threads)
         self._shares = Shares(worker.cfg.threads)
         # Those without a thread, by their descriptor, oldest first.
-        self._waiting: dict[int, Connection] = {}
+        self._waiting: dict[int, ClientConnection] = {}
         self._lock = threading.RLock()
         self._arrivals = select.epoll()
         threading.Thread(target=self._watch, name="connections", daemon=True).start()
@@ -101,7 +101,8 @@ class ConnectionPool(Executor):
     def submit(self, handle: Callable[[Any], object], accepted: Any, /) -> Future[bool]:  # type: ignore[override]
         """Have the requests of a connection handled that gunicorn has accepted."""
         client = client_of(accepted.client[0] if accepted.client else "")
-        connection = Connection(accepted, handle, client, accepted.sock.fileno())
+        connection = ClientConnection(accepted, handle, client, accepted.sock.fileno())
+        accepted.data_ready = True  # when it is handled, and gunicorn need not look for it
         with contextlib.suppress(OSError):  # it is not TCP
             accepted.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED_MS)
         with self._lock:
@@ -118,7 +119,7 @@ class ConnectionPool(Executor):
             self._waiting.clear()
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
-    def _expect_request(self, connection: Connection) -> None:
+    def _expect_request(self, connection: ClientConnection) -> None:
         connection.deadline = time.monotonic() + self._worker.cfg.keepalive
         with self._lock:
             if step := self._next_step(connection):
@@ -139,13 +140,13 @@ class ConnectionPool(Executor):
             if connection and (step := self._next_step(connection)):
                 self._stop_waiting(connection, step)
 
-    def _stop_waiting(self, connection: Connection, step: Callable[[Connection], None]) -> None:
+    def _stop_waiting(self, connection: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
         del self._waiting[connection.number]
         with contextlib.suppress(OSError):  # it was closed
             self._arrivals.unregister(connection.number)
         step(connection)
 
-    def _next_step(self, connection: Connection) -> Callable[[Connection], None] | None:
+    def _next_step(self, connection: ClientConnection) -> Callable[[ClientConnection], None] | None:
         now = time.monotonic()
         if not self._worker.alive:
             connection.deadline = min(connection.deadline, now + _STOPPING_S)
@@ -170,11 +171,11 @@ class ConnectionPool(Executor):
             for number in arrived:
                 self._look(number)
 
-    def _start(self, connection: Connection, *, is_here: bool = True) -> None:
+    def _start(self, connection: ClientConnection, *, is_here: bool = True) -> None:
         self._shares.take(connection.client)
         self._pool.submit(self._answer, connection, is_here)
 
-    def _answer(self, connection: Connection, is_here: bool) -> None:
+    def _answer(self, connection: ClientConnection, is_here: bool) -> None:
         keeps = True
         try:
             while keeps and (is_here or self._comes_soon(connection)):
@@ -192,7 +193,7 @@ class ConnectionPool(Executor):
     def _has_enough_threads(self) -> bool:
         return bool(self._shares.free * 2 > self._worker.cfg.threads)
 
-    def _comes_soon(self, connection: Connection) -> bool:
+    def _comes_soon(self, connection: ClientConnection) -> bool:
         """Whether the next request is here in a moment."""
         if not self._worker.alive or not self._has_enough_threads():
             return False
@@ -200,7 +201,7 @@ class ConnectionPool(Executor):
             return connection.sees(select.POLLIN, _SOON_MS) and is_complete(connection.head())
         return False
 
-    def _end(self, connection: Connection, answer: bytes = b"") -> None:
+    def _end(self, connection: ClientConnection, answer: bytes = b"") -> None:
         with contextlib.suppress(OSError):
             connection.accepted.sock.send(answer, socket.MSG_DONTWAIT)
             connection.accepted.sock.shutdown(socket.SHUT_RDWR)  # gunicorn closes it, and need not wait

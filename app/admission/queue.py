@@ -25,7 +25,7 @@ from werkzeug.exceptions import HTTPException
 
 from app.admission.shares import Lines, Shares, Upload, UploadSlots, client_of, is_fair
 from app.core.errors import Overloaded, Stopping
-from app.core.http import API, JSON, App, WsgiAnswer, given_or_new_id, marks, marks_of
+from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 
@@ -157,7 +157,7 @@ class AdmissionQueue:
 class Admission:
     """One process's queue and upload slots, and what each request has of them, which is kept in `g`."""
 
-    def __init__(self, app: App, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, app: FlaskApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
         self._most_bytes = settings.max_call_bytes
@@ -251,7 +251,7 @@ def _client() -> str:
     return client_of(request.remote_addr or "")
 
 
-def init_app(app: App, settings: Settings) -> None:
+def init_app(app: FlaskApp, settings: Settings) -> None:
     admission = Admission(app, settings, app.extensions["metrics"])
     app.extensions["admission"] = admission
     app.before_flask["POST"].append(admission.refuse)

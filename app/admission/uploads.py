@@ -80,7 +80,7 @@ class FormParser(FormDataParser):
 
     werkzeug looks for the boundary with a regular expression, byte by byte; `multipart` asks for it by
     `bytes.find` and hands out what lies between without copying it again (docs/performance.md).
-    A form that is none reads as empty, as with werkzeug; one of too many parts, or with too long a text,
+    A malformed form reads as empty, as with werkzeug; one of too many parts, or with too long a text,
     is too large.
     """
 
@@ -250,6 +250,6 @@ def _in_time(request: Request, seconds: float) -> Iterator[None]:
             raise
     except _BROKEN as exc:
         if not timed_out.is_set():
-            raise BrokenBody("the request's body does not come in the pieces that it is said to") from exc
+            raise BrokenBody("the request's body has invalid chunks, or its connection was lost") from exc
     if timed_out.is_set():
         raise UploadTooSlow(f"the photo did not arrive within {seconds:g} s: send a smaller one")

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the app, made from its routes, their docstrings, shapes and errors.
 
 Pydantic's types already are the answers, and their JSON Schema is that of OpenAPI 3.1. What remains is
-less than what apispec or flask-smorest want to be told, so a route says it itself, by `documented`.
+less than what apispec or flask-smorest need, so a route says it itself, by `documented`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Operation:
     # By content type, what the answer or a part of it may be, where that is not just `answer` as JSON.
     kinds: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
     errors: tuple[int, ...] = ERRORS
-    # Whether a photo that failed alone is told in the shape of the answer.
+    # Whether a photo that failed alone is reported in the shape of the answer.
     fails_as_answer: bool = False
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)

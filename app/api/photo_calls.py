@@ -20,7 +20,7 @@ from pydantic import SerializeAsAny
 from app.admission import uploads
 from app.admission.rate_limit import count_photos
 from app.api import schemas
-from app.api.request_parsing import Photo, photos_and_model
+from app.api.request_parsing import UploadedPhoto, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
@@ -33,7 +33,7 @@ from gourmet.client.deadline import Deadline
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 PARAMETERS: Final = {
     **MODEL_PARAMETER,
-    "inside": "`1` to be told as well how long Triton had the photo in its queue and with the model, which "
+    "inside": "`1` for the time as well that Triton had the photo in its queue and with the model, which "
     "costs two more questions to Triton",
 }
 
@@ -46,7 +46,7 @@ P = TypeVar("P", bound=schemas.Predicted)
 class _Outcome:
     """What became of a photo."""
 
-    photo: Photo
+    photo: UploadedPhoto
     result: Prediction | Exception
     timings: TimingsMs
 
@@ -72,7 +72,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     deadline = Deadline(services.settings.request_deadline_s, client_waits())
     asked_as, closely = request_id(), request.args.get("inside") == "1"
 
-    def ask(photo: Photo, submitted: float | None = None) -> _Outcome:
+    def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
         try:
             if photo.fault:
@@ -146,7 +146,7 @@ def form_answer(
     count(prediction, timings)
     response = render(
         "photo_result.html",
-        lambda: told(shape, prediction, timings),
+        lambda: answer_of(shape, prediction, timings),
         prediction=prediction,
         timings=timings,
         **context,
@@ -175,7 +175,7 @@ def phases_ms(inner: TimingsMs, wait_ms: float | None = None) -> dict[str, float
     return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": since_start_ms()}
 
 
-def told(
+def answer_of(
     shape: type[P], prediction: Prediction, timings: TimingsMs, filename: str | None = None, **own: Any
 ) -> P:
     """The answer of `shape`, which says in its `own` way what stands there."""
@@ -196,10 +196,10 @@ def told(
         "probabilities": prediction.probabilities,
         **own,
     }
-    told: dict[str, Any] = {name: fact for name, fact in facts.items() if name in shape.model_fields}
+    answer: dict[str, Any] = {name: fact for name, fact in facts.items() if name in shape.model_fields}
     if prediction.relevance is not None:
-        told[prediction.system.subject] = prediction.relevance
-    return shape(**told)
+        answer[prediction.system.subject] = prediction.relevance
+    return shape(**answer)
 
 
 def _inside(timing: ServerTiming | None) -> schemas.Inside | None:

@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Schema)
 
 
 @dataclass(frozen=True)
-class Photo:
+class UploadedPhoto:
     """A photo as it came; `fault` is why it will not even be looked at."""
 
     data: bytes
@@ -42,7 +42,7 @@ class Photo:
     fault: ServingError | None = None
 
 
-def photos_and_model(request: Request, settings: Settings) -> tuple[list[Photo], str]:
+def photos_and_model(request: Request, settings: Settings) -> tuple[list[UploadedPhoto], str]:
     """Read the whole request; raise what makes it useless as a whole."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
@@ -59,12 +59,12 @@ def photos_and_model(request: Request, settings: Settings) -> tuple[list[Photo],
     return [checked(photo, settings) for photo in photos], request.args.get("model") or model
 
 
-def _receive(request: Request, settings: Settings) -> bytes | tuple[list[Photo], str]:
+def _receive(request: Request, settings: Settings) -> bytes | tuple[list[UploadedPhoto], str]:
     """The photos and the model's name, or JSON that is still to be looked at."""
     kind = request.mimetype
     if kind == MULTIPART:
         files = request.files.getlist(FIELD)
-        photos = [Photo(file.stream.read(), file.filename or None) for file in files]
+        photos = [UploadedPhoto(file.stream.read(), file.filename or None) for file in files]
         # What a browser sends for a form in which nothing was chosen.
         chosen = [photo for photo in photos if photo.data or photo.filename]
         return chosen, request.form.get("model", "")
@@ -72,7 +72,7 @@ def _receive(request: Request, settings: Settings) -> bytes | tuple[list[Photo],
         return _json(request, settings.max_photos)
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)
-        return [Photo(data)] if data else [], ""
+        return [UploadedPhoto(data)] if data else [], ""
     raise UnsupportedMediaType(
         f"a body of type {kind or 'none'!r} is not read here: send {MULTIPART} with the field `{FIELD}`, "
         f"one photo as image/* or {RAW}, or {JSON} with base64 texts in `images`"
@@ -93,7 +93,7 @@ def _json(request: Request, max_photos: int) -> bytes:
     return b"".join(pieces)
 
 
-def _from_json(body: bytes) -> tuple[list[Photo], str]:
+def _from_json(body: bytes) -> tuple[list[UploadedPhoto], str]:
     asked = from_json(Base64Photos, body, '{"images": ["<base64>", …]}')
     return [photo_of_base64(text) for text in asked.images], asked.model or ""
 
@@ -110,17 +110,17 @@ def from_json(shape: type[S], body: bytes, expected: str) -> S:
         raise BadRequest(f"{place}: {said}; expected is {expected}") from None
 
 
-def photo_of_base64(text: str) -> Photo:
+def photo_of_base64(text: str) -> UploadedPhoto:
     encoded = text.encode()
     data = from_base64(encoded)
     if encoded and data is encoded:
         fault = BadPicture("not_a_picture", "this is not valid base64: encode the photo's bytes")
-        return Photo(b"", fault=fault)
-    return Photo(data)
+        return UploadedPhoto(b"", fault=fault)
+    return UploadedPhoto(data)
 
 
-def checked(photo: Photo, settings: Settings) -> Photo:
+def checked(photo: UploadedPhoto, settings: Settings) -> UploadedPhoto:
     observe_photo(photo.data)
     if len(photo.data) > settings.max_upload_bytes:
-        return Photo(b"", photo.filename, UploadTooLarge(photo_too_large(settings)))
+        return UploadedPhoto(b"", photo.filename, UploadTooLarge(photo_too_large(settings)))
     return photo

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from app.api import photo_calls, schemas
 from app.api.openapi import Operation, document, documented, examples_of, photos
-from app.api.photo_calls import told, unstored
+from app.api.photo_calls import answer_of, unstored
 from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
 from app.core.http import API, marked
@@ -72,7 +72,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             bodies=photos(several=True),
             query={
                 **photo_calls.PARAMETERS,
-                "probabilities": "`all` to be told the probability of every label as well",
+                "probabilities": "`all` for the probability of every label as well",
             },
         )
     )
@@ -86,7 +86,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
         def describe(found: Prediction, timings: Mapping[str, float], name: str | None) -> schemas.Classified:
             every = dict(zip(found.labels, found.probabilities, strict=True)) if with_all else None
-            return told(schemas.Classified, found, timings, name, probabilities=every)
+            return answer_of(schemas.Classified, found, timings, name, probabilities=every)
 
         return photo_calls.answer(services, describe)
 

@@ -100,7 +100,7 @@ class Inside(Schema):
 
 
 class Photo(Predicted):
-    """What is told of a photo of a call."""
+    """The answer to one photo of a call."""
 
     filename: str | Maybe = None
     class_id: int = Field(ge=0)

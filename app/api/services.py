@@ -38,7 +38,7 @@ PHOTO_THREADS: Final = 4
 class TtlCache(Generic[T]):
     """What `ask` gave, and asked again by one of those who want it once it is `age_s` old.
 
-    While somebody asks, which may take seconds, the others are told what was so before.
+    While somebody asks, which may take seconds, the others get the answer before.
     """
 
     def __init__(self, ask: Callable[[], T], age_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Calls that are answered with text: read, asked, and told whole or piece by piece."""
+"""Calls that are answered with text: read, asked, and answered whole or piece by piece."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class WrongHost(ServingError, status=400, code="wrong_host", closes_connection=T
 
 
 class KeyNeeded(ServingError, status=401, code="key_needed", closes_connection=True):
-    """The API is for those with a key, and this is none."""
+    """The API needs a key, and none or an unknown one was sent."""
 
 
 class TooManyRequests(ServingError, status=429, code="too_many_requests", closes_connection=True):
@@ -118,7 +118,7 @@ class Overloaded(ServingError, status=503, code="overloaded", retry_after_s=RETR
     """`at` says what there is too much of, for the counts of refusals."""
 
     def __init__(self, at: str) -> None:
-        super().__init__("too much is coming in at the moment: send yours again in a few seconds")
+        super().__init__("the server is overloaded at the moment: try again in a few seconds")
         self.at = at
 
 
@@ -126,7 +126,7 @@ class Stopping(
     ServingError, status=503, code="stopping", retry_after_s=RETRY_AFTER_S, closes_connection=True
 ):
     def __init__(self) -> None:
-        super().__init__("this server is being stopped: send it again in a few seconds")
+        super().__init__("this server is being stopped: try again in a few seconds")
 
 
 class InferenceFailed(ServingError, status=502, code="inference_failed"):
@@ -194,7 +194,7 @@ def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
 
 
 def for_visitor(exc: BaseException) -> ServingError:
-    """What somebody who asked is told of `exc`; what nobody foresaw is logged and not told."""
+    """The error that a visitor sees for `exc`; an unexpected one is logged, and its details are not shown."""
     if isinstance(exc, ServingError):
         error = exc
         if isinstance(exc.__cause__, OSError):  # nothing that a visitor could make use of

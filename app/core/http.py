@@ -157,7 +157,7 @@ def _layout() -> str | None:
     return "page.html" if navigates else "fragment.html"
 
 
-class App(Flask):
+class FlaskApp(Flask):
     """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is.
 
     Every answer is given `HEADERS` behind werkzeug, which would check each of them each time.

@@ -34,7 +34,7 @@ _COUNTED: Final[dict[str, _Table]] = {
         "photo_bytes": (_Bytes, "How large the photos were that came", []),
         "errors_total": (
             Counter,
-            "Requests and photos refused or failed, by the code that the visitor was told",
+            "Requests and photos refused or failed, by the code of the error",
             ["code"],
         ),
         "photos_in_flight": (

@@ -12,7 +12,7 @@ from typing import Any
 from flask import Blueprint, Flask, Response, request
 
 from app.admission.uploads import photo
-from app.api.photo_calls import count, one_of, phases_ms, told
+from app.api.photo_calls import answer_of, count, one_of, phases_ms
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
@@ -91,7 +91,7 @@ def _ask(
         return error
     timings = phases_ms(prediction.timings_ms)
     count(prediction, timings)
-    return told(Classified, prediction, {**timings, "total": ms}, probabilities=None).as_dict()
+    return answer_of(Classified, prediction, {**timings, "total": ms}, probabilities=None).as_dict()
 
 
 def _row(model: ServedModel, answer: dict[str, Any] | ServingError) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from app.api import openapi, photo_calls
 from app.api.openapi import Operation, documented
-from app.api.photo_calls import told
+from app.api.photo_calls import answer_of
 from app.api.schemas import Failed, Photo, Probability, Schema
 from app.api.services import NavigationEntry, Services
 from app.core.http import marked
@@ -73,7 +73,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or
         dark on light. A picture of one colour is refused as `blank`.
         """
-        return photo_calls.answer(services, partial(told, Digit), SYSTEM.name)
+        return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
 
     app.register_blueprint(routes)
     return [NavigationEntry("digits.page", t("nav.digits"), readiness)]

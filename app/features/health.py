@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api.services import NavigationEntry, Services
 from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
-from app.core.http import JSON, App, WsgiAnswer, given_or_new_id, marked
+from app.core.http import JSON, FlaskApp, WsgiAnswer, given_or_new_id, marked
 from app.core.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ALIVE: Final = b'{"alive":true}\n'
 
 
-def add(app: App, services: Services) -> Sequence[NavigationEntry]:
+def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("health", __name__)
     readiness = services.readiness[services.first_system]
     measured: Metrics = app.extensions["metrics"]

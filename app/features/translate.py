@@ -63,7 +63,7 @@ class TranslateRequest(Schema):
 
 
 class Translation(Schema):
-    """What one text says in English; `warning` where it is hardly Russian."""
+    """What one text says in English; `warning` where it does not look Russian."""
 
     text: str
     tokens: int | Maybe = Field(default=None, ge=0)
@@ -144,7 +144,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
         Send up to 32 as `texts`, or one as `text`. One with `stream` is answered by server-sent events:
         `piece` events as its words come, and at the end `done` with the whole, or `error`. Who closes the
-        connection ends the work on it. A text that is hardly Russian is translated all the same, with a
+        connection ends the work on it. A text that does not look Russian is translated all the same, with a
         `warning`.
         """
         body = text_calls.received(settings, _MOST_BYTES)

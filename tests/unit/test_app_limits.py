@@ -17,7 +17,7 @@ from app import create_app
 from app.admission.queue import Admission
 from app.classifier import Prediction
 from app.core.errors import Overloaded, TritonUnavailable
-from app.core.http import App
+from app.core.http import FlaskApp
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.systems.food11 import contract
@@ -123,7 +123,7 @@ def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
 
 
 @pytest.fixture(scope="module")
-def full() -> App:
+def full() -> FlaskApp:
     """An app whose queue is full for one client, which the others are not behind."""
     app = create_app(Settings(max_at_work=1, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
     app.extensions["admission"].queue.acquire("192.0.2.9")
@@ -133,13 +133,13 @@ def full() -> App:
 AS_PROGRAM = {"Accept": "application/json", "X-Request-ID": "me-7", "X-Forwarded-For": "6.6.6.6, 192.0.2.9"}
 
 
-def refused_before_flask(app: App, path: str, **headers: str) -> Any:
+def refused_before_flask(app: FlaskApp, path: str, **headers: str) -> Any:
     asked = EnvironBuilder(path, method="POST", headers=AS_PROGRAM | headers, data=b"x" * 12)
     return app.extensions["admission"].refuse(asked.get_environ() | {"REMOTE_ADDR": "192.0.2.9"})
 
 
 @pytest.mark.parametrize("path", ["/predict", "/predict?model=a", "/api/v1/classify"])
-def test_a_program_is_refused_before_flask_and_counted(full: App, path: str) -> None:
+def test_a_program_is_refused_before_flask_and_counted(full: FlaskApp, path: str) -> None:
     response = full.test_client().post(path, headers=AS_PROGRAM, data=b"x" * 12)
     assert (response.status_code, response.headers["X-Request-ID"]) == (503, "me-7")
     assert (response.headers["Retry-After"], response.headers["Connection"]) == ("2", "close")
@@ -161,11 +161,11 @@ def test_a_program_is_refused_before_flask_and_counted(full: App, path: str) -> 
         ("/predict", {"Origin": "https://elsewhere.example"}),
     ],
 )
-def test_whatever_else_it_is_is_for_flask(full: App, path: str, headers: dict[str, str]) -> None:
+def test_whatever_else_it_is_is_for_flask(full: FlaskApp, path: str, headers: dict[str, str]) -> None:
     assert refused_before_flask(full, path, **headers) is None
 
 
-def test_who_is_not_the_one_that_fills_the_queue_is_let_in(full: App) -> None:
+def test_who_is_not_the_one_that_fills_the_queue_is_let_in(full: FlaskApp) -> None:
     """The queue knows the client that the trusted proxy names, and what else was said is not believed."""
     app = create_app(Settings(max_at_work=4, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
     for _ in range(3):

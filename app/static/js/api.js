@@ -66,7 +66,7 @@ function parsed(response, text) {
   return body;
 }
 
-/** The Failure that a response is which is no answer, an event of a problem, or a stream that broke off. */
+/** The Failure of a response without an answer, of an event with a problem, or of a stream that broke off. */
 export async function failed(what) {
   if (what instanceof Response) {
     try {

@@ -1,15 +1,15 @@
 // A text's translation as server-sent events, which EventSource cannot ask for: it knows GET alone.
 import { failed, reaching } from "./api.js";
 
-/** The whole answer; `told` gets each piece of it as soon as it is there. Throws a Failure. */
-export async function translated(address, text, signal, told) {
+/** The whole answer; `onPiece` gets each piece of it as soon as it is there. Throws a Failure. */
+export async function translated(address, text, signal, onPiece) {
   const response = await reaching(() => fetch(address, {
     method: "POST", signal, body: JSON.stringify({ text, stream: true }),
     headers: { "Content-Type": "application/json", Accept: "text/event-stream, application/json" },
   }));
   if (!response.ok) throw await failed(response);
   for await (const { event, data } of events(response.body)) {
-    if (event === "piece") told(data.text);
+    if (event === "piece") onPiece(data.text);
     if (event === "error") throw await failed(data);
     if (event === "done") return data;
   }
