@@ -9,11 +9,8 @@ deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are
 from __future__ import annotations
 
 import importlib
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +21,12 @@ import numpy as np
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
 from gourmet.client.statistics import ModelStatistics
-from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import ModelInfo, Tensors
+from gourmet.client.triton import Triton
+from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.result_store import ResultStore
 from gourmet.runtime.instances import available_cpus
+from gourmet.tasks.asking import TimedServer, in_threads
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
 
@@ -68,8 +66,6 @@ class CheckQuestion(Protocol):
 
 AnyQuestion = TypeVar("AnyQuestion", bound=CheckQuestion)
 AnyAnswer = TypeVar("AnyAnswer")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -129,38 +125,6 @@ class CheckReport(Protocol):
     def as_dict(self) -> dict[str, Any]: ...
 
     def page(self) -> str: ...
-
-
-class TimedServer:
-    """The server as questions reach it: at most so many requests at a time, each of them timed."""
-
-    def __init__(self, triton: Triton, in_flight: int, timeout_s: float) -> None:
-        self.triton, self.in_flight, self.timeout_s = triton, in_flight, timeout_s
-        self._places, self._mine = threading.Semaphore(in_flight), threading.local()
-
-    def infer(self, model: str, inputs: Tensors) -> Answer:
-        with self._timed():
-            return self.triton.infer(model, inputs, Deadline(self.timeout_s))
-
-    def stream(self, model: ModelInfo, inputs: Tensors) -> Iterator[Tensors]:
-        """The pieces of an answer as they arrive."""
-        with self._timed():
-            yield from filter(None, self.triton.stream(model, inputs, Deadline(self.timeout_s)))
-
-    def taken_ms(self) -> float:
-        """How long the requests of this thread took since it last asked for this."""
-        taken: float = getattr(self._mine, "taken_ms", 0.0)
-        self._mine.taken_ms = 0.0
-        return taken
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        with self._places:
-            began = time.monotonic()
-            try:
-                yield
-            finally:
-                self._mine.taken_ms = self.taken_ms() + (time.monotonic() - began) * 1000.0
 
 
 class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
@@ -287,18 +251,3 @@ def as_words(times_ms: Mapping[str, float]) -> str:
 def first_of(reasons: Sequence[object], count: int = 5) -> str:
     """The first of several sentences, as one."""
     return "; ".join([*map(str, reasons[:count]), *(("…",) if len(reasons) > count else ())])
-
-
-def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
-    """The answers in the order of the questions, which are read as they are needed."""
-    pool = ThreadPoolExecutor(threads)
-    under_way: deque[Future[Result]] = deque()
-    try:
-        for question in questions:
-            under_way.append(pool.submit(ask, question))
-            if len(under_way) == 2 * threads:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -14,7 +14,8 @@ import numpy as np
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
 from gourmet.pictures.decode import PictureError
-from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
+from gourmet.tasks.asking import TimedServer
+from gourmet.tasks.checking import CheckOptions, Replies, ask_all
 from gourmet.tasks.classification.agreement import (
     Agreement,
     AskedAgain,
@@ -116,11 +117,8 @@ class PictureCheck:
         rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False))
         some = self.pictures.some(rows.tolist())
         alone = replace(self, pictures=some, options=replace(self.options, batch=1))
-        replies, one_at_a_time = (
-            Replies[BatchAnswer](),
-            TimedServer(self.server.triton, 1, self.options.timeout_s),
-        )
-        ask_all(alone, one_at_a_time, replies, tick)
+        replies = Replies[BatchAnswer]()
+        ask_all(alone, TimedServer(self.server.triton, 1, self.options.timeout_s), replies, tick)
         found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
         compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
         return replace(compared, refused=tuple(map(str, replies.failures)))

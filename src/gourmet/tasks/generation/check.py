@@ -13,7 +13,8 @@ from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.reports.page import render
-from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
+from gourmet.tasks.asking import TimedServer
+from gourmet.tasks.checking import CheckOptions, Replies, as_words, first_of, percentiles
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts

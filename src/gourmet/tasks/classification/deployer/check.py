@@ -19,7 +19,8 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError, square_pixels
 from gourmet.reports import page
 from gourmet.reports.table import columns
-from gourmet.tasks.checking import Replies, TimedServer
+from gourmet.tasks.asking import TimedServer
+from gourmet.tasks.checking import Replies
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer.deployment import (
     Rows,
