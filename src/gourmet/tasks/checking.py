@@ -18,7 +18,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gourmet.client.deadline import Deadline
 from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Triton
