@@ -39,14 +39,14 @@ _SEED: Final = 1
 
 @dataclass
 class Load:
-    """A demand on a server, and what came of it; `check` raises where an answer is wrong, which ends the run.
+    """A load on a server, and what came of it; `check` raises where an answer is wrong, which ends the run.
 
     `mark` is called in a thread when the measurement begins and when it ends. Times are seconds of one clock.
     """
 
     wire: Wire
     requests: Iterator[Request]
-    demand: LoadSpec
+    load: LoadSpec
     check: Callable[[Request, RawReply], None]
     warm_up_s: float
     measure_s: float
@@ -82,8 +82,8 @@ class Load:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch())
-                if self.demand.arrivals == "closed":
-                    for _ in range(int(self.demand.level)):
+                if self.load.arrivals == "closed":
+                    for _ in range(int(self.load.level)):
                         group.create_task(self._ask_until(start + length_s))
                 else:
                     await self._dispatch(group, start, length_s)
@@ -106,7 +106,7 @@ class Load:
             await self._ask(now)
 
     async def _dispatch(self, group: asyncio.TaskGroup, start: float, length_s: float) -> None:
-        for at in _due_times(self.demand, length_s).tolist():
+        for at in _due_times(self.load, length_s).tolist():
             left = start + at - time.perf_counter()
             await asyncio.sleep(max(0.0, left))  # even when late, so that others get their turn
             if self.in_flight >= _MOST_IN_FLIGHT or -left > _HOPELESSLY_LATE_S:
@@ -132,34 +132,34 @@ class Load:
         self.transferred += reply.transferred
 
 
-def _due_times(demand: LoadSpec, length_s: float) -> Array:
+def _due_times(load: LoadSpec, length_s: float) -> Array:
     """Seconds after the start at which requests are due."""
-    count = math.ceil(demand.level * length_s)
-    if demand.arrivals == "constant":
-        return np.arange(count) / demand.level
-    gaps = np.random.default_rng(_SEED).exponential(1 / demand.level, 2 * count + 100)
+    count = math.ceil(load.level * length_s)
+    if load.arrivals == "constant":
+        return np.arange(count) / load.level
+    gaps = np.random.default_rng(_SEED).exponential(1 / load.level, 2 * count + 100)
     moments: Array = gaps.cumsum() - gaps[0]
     return moments[moments < length_s]
 
 
-def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: MeasureOptions) -> Point:
+def measure(workload: Workload, load: LoadSpec, target: Addresses, options: MeasureOptions) -> Point:
     """The point that our client measures; raises Untrusted."""
-    probe = ServerProbe(target, demand)
-    traffic, checks = checked_traffic(workload, demand, target, effort, probe.look)
+    probe = ServerProbe(target, load)
+    traffic, checks = checked_traffic(workload, load, target, options, probe.look)
     stretch = traffic.began, traffic.ended
     due, sent, done = traffic.arrays()
     # Open: the requests that fell due while we looked, however long they took.
-    ours = traffic.holds(done if demand.arrivals == "closed" else due)
+    ours = traffic.holds(done if load.arrivals == "closed" else due)
     checks += (validity.generator_had_time(traffic.client_cores),)
     if not ours.any():
-        raise validity.Disturbed(f"no request was answered in {effort.measure_s:g} s: use a longer --window")
+        raise validity.Disturbed(f"no request was answered in {options.measure_s:g} s: use a longer --window")
     took = stats.latency(1000 * (done - due)[ours])
-    windows = stats.windows(due, done, *stretch, effort.windows)
+    windows = stats.windows(due, done, *stretch, options.windows)
     rates = [window.requests_per_s for window in windows]
     under_way = stats.in_flight(due, done, *stretch)
-    if demand.arrivals == "closed":
+    if load.arrivals == "closed":
         # Rate × latency, with the requests that the measurement cuts through counted by the part inside.
-        checks += (validity.littles_law(demand.level, under_way),)
+        checks += (validity.littles_law(load.level, under_way),)
     else:
         owed, seconds = int(ours.sum()), traffic.ended - traffic.began
         answered = int(traffic.holds(done).sum())
@@ -170,13 +170,13 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
             validity.littles_law(under_way, owed / seconds * took.mean / 1000),
         )
     natural = validity.expected_deviation(
-        statistics.fmean(rates) * effort.window_s, demand.arrivals == "poisson"
+        statistics.fmean(rates) * options.window_s, load.arrivals == "poisson"
     )
     return Point(
         arm="",
-        load=demand,
+        load=load,
         client="gourmet",
-        rows_per_s=stats.interval([demand.batch * rate for rate in rates]),
+        rows_per_s=stats.interval([load.batch * rate for rate in rates]),
         latency_ms=took,
         split_ms=server_probe.split(probe.counted, took.mean, traffic.requests_sent / len(traffic.times)),
         batches=server_probe.batches(probe.counted),
@@ -184,36 +184,36 @@ def measure(workload: Workload, demand: LoadSpec, target: Addresses, effort: Mea
         requests=int(ours.sum()),
         errors=dict(traffic.errors),
         usage=probe.usage(traffic.client_cores),
-        checks=(*checks, validity.steady(windows, stats.unsteadiness(rates), effort.steadiness + natural)),
+        checks=(*checks, validity.steady(windows, stats.unsteadiness(rates), options.steadiness + natural)),
         config={},
-        stream=stats.stream(due, traffic.pieces, ours, stretch, effort.windows),
+        stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
     )
 
 
 def checked_traffic(
     workload: Workload,
-    demand: LoadSpec,
+    load: LoadSpec,
     target: Addresses,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     mark: Callable[[], None] = lambda: None,
 ) -> tuple[Load, tuple[Evidence, ...]]:
     """Load from our client, every answer checked and every row accounted for."""
     rows, answers = workload.rows, workload.answers
     with connect(target.url) as triton:
-        before = triton.total(demand.model)
-    shared = in_shared_memory(target.url, rows, demand.batch) if demand.shared_memory else nullcontext()
+        before = triton.total(load.model)
+    shared = in_shared_memory(target.url, rows, load.batch) if load.shared_memory else nullcontext()
     with shared as regions:
-        wire = wire_for(target, demand, rows, regions)
-        asked = itertools.cycle(requests(wire, len(rows), demand.batch))
+        wire = wire_for(target, load, rows, regions)
+        asked = itertools.cycle(requests(wire, len(rows), load.batch))
         check = partial(answers.check, wire)
-        traffic = Load(wire, asked, demand, check, effort.warm_up_s, effort.measure_s, mark).run()
+        traffic = Load(wire, asked, load, check, options.warm_up_s, options.measure_s, mark).run()
     answered = len(traffic.times)
-    sent, failed = demand.batch * traffic.requests_sent, demand.batch * sum(traffic.errors.values())
-    others = _OTHERS_BEHIND_THE_APP if demand.through == "app" else 0.0
+    sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
+    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
     with connect(target.url) as triton:
-        counted = triton.counted(demand.model, before, lambda counts: counts.rows >= sent).rows
+        counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
     return traffic, (
         Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
-        validity.few_errors(traffic.errors, answered, effort.errors_allowed),
+        validity.few_errors(traffic.errors, answered, options.errors_allowed),
         validity.rows_counted(counted, sent, failed=failed, others_allowed=others),
     )

@@ -108,7 +108,7 @@ class Plan:
 def run(
     plan: Plan,
     target: Addresses | None,
-    effort: MeasureOptions,
+    options: MeasureOptions,
     *,
     command: str = "",
     on_step: OnStep = lambda _share, _words: None,
@@ -118,7 +118,7 @@ def run(
         on_step(0.1 * place / len(plan.formats), f"deploying {form}")
         _deploy(plan, form)
     arms = list(plan.arms())
-    files = [plan.log / "points" / f"{_key(plan, arm, effort)}.json" for arm in arms]
+    files = [plan.log / "points" / f"{_key(plan, arm, options)}.json" for arm in arms]
     points: list[Point] = []
     refused: list[Rejection] = []
     bare: dict[tuple[str, int], list[float]] = {}
@@ -131,7 +131,7 @@ def run(
                 on_step(share, f"{arm.name} {load}, without a server")
                 without = path.with_suffix(_BARE)
                 if served and not without.exists():
-                    without.write_text(json.dumps(served.bare(arm, effort)))
+                    without.write_text(json.dumps(served.bare(arm, options)))
                 bare[arm.name, load.batch] = json.loads(without.read_text())
             on_step(share, f"{arm.name} {load}")
             if path.exists():
@@ -140,7 +140,7 @@ def run(
                 name = f"{arm.name} {load}"
                 refused.append(Rejection(name, f"not measured: a request would wait for {waits:.0f} s"))
             elif served:
-                found, not_these = served.measure(arm, effort)
+                found, not_these = served.measure(arm, options)
                 points, refused = [*points, *found], [*refused, *not_these]
                 if found:
                     kept = sweep.bench(arm.name, command, "", found)
@@ -281,11 +281,11 @@ def _wait_s(points: Sequence[Point], arm: Arm) -> float:
     return load.level * load.batch / max(rates) if rates else 0.0
 
 
-def _key(plan: Plan, arm: Arm, effort: MeasureOptions) -> str:
+def _key(plan: Plan, arm: Arm, options: MeasureOptions) -> str:
     """The name of a point's file, which is another one where anything about it is."""
     (load,) = arm.loads
     manifest = plan.repository / load.model / "1" / MANIFEST
-    parts = (arm, effort, plan.rows, sha256(manifest))
+    parts = (arm, options, plan.rows, sha256(manifest))
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
     return f"{arm.name} {load} {digest}".replace(" ", "-").replace(",", "").replace("=", "")
 
@@ -311,14 +311,14 @@ class _Served:
         self._workloads: dict[str, Workload] = {}
         self._loaded: dict[str, Config] = {}
 
-    def measure(self, arm: Arm, effort: MeasureOptions) -> tuple[list[Point], list[Rejection]]:
+    def measure(self, arm: Arm, options: MeasureOptions) -> tuple[list[Point], list[Rejection]]:
         config = config_of(self._running[arm.model], arm)
         if self._loaded.get(arm.model) != config:
             load_config(self._asked, arm.model, config)
             self._loaded[arm.model] = config
-        return sweep.run(self._workload(arm.model), arm.loads, self._asked, effort, arm.name)
+        return sweep.run(self._workload(arm.model), arm.loads, self._asked, options, arm.name)
 
-    def bare(self, arm: Arm, effort: MeasureOptions) -> list[float]:
+    def bare(self, arm: Arm, options: MeasureOptions) -> list[float]:
         """Pictures a second by window, without the server, which has nothing to do meanwhile."""
         from gourmet.tasks.classification.deployer.formats import FORMATS
 
@@ -333,7 +333,7 @@ class _Served:
         for place, row in enumerate(which):
             answer = dict(zip(outputs, (values[place] for values in run()), strict=True))
             workload.answers.check_row(row, answer, "without a server")
-        return [batch * rate for rate in without_server.runs_per_s(run, effort)]
+        return [batch * rate for rate in without_server.runs_per_s(run, options)]
 
     def _workload(self, model: str) -> Workload:
         if model not in self._workloads:

@@ -18,9 +18,9 @@ from gourmet.serving.run_file import LOOPBACK
 class ServerProbe:
     """Looks at the server when a measurement begins and when it ends."""
 
-    def __init__(self, target: Addresses, demand: LoadSpec) -> None:
-        self._triton, self._model = connect(target.url), demand.model
-        asked = [target.url, target.app_url] if demand.through == "app" else [target.url]
+    def __init__(self, target: Addresses, load: LoadSpec) -> None:
+        self._triton, self._model = connect(target.url), load.model
+        asked = [target.url, target.app_url] if load.through == "app" else [target.url]
         self._servers = [listener(address) for address in asked]
         self._looks: list[tuple[float, ModelStatistics, list[dict[int, float]]]] = []
 
