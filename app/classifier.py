@@ -22,7 +22,7 @@ from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
-from gourmet.pictures import apart
+from gourmet.pictures import decoders
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels, from_base64, is_harmless
 from gourmet.pictures.errors import DecodersBusy, PictureError
@@ -189,7 +189,7 @@ class Classifier:
 
     def pixels(self, system: Classification, photo: bytes, deadline: Deadline) -> Pixels:
         """Raise PictureError, or DecodersBusy."""
-        with self._patience(deadline):
+        with self._decoding(deadline):
             return system.pixels(photo)
 
     def _prepared(
@@ -210,7 +210,7 @@ class Classifier:
     def _refuse_if_bad(self, system: Classification, photo: bytes, deadline: Deadline) -> None:
         """Raise PictureError, unless that cannot be known in time."""
         try:
-            with self._patience(deadline):
+            with self._decoding(deadline):
                 system.identify(photo)
         except DecodersBusy:
             pass
@@ -221,11 +221,11 @@ class Classifier:
     def _place(self, photo: bytes, asked: ServedModel) -> AbstractContextManager[None]:
         """Held while a photo is answered that a model may decode for long, for the sake of others."""
         if asked.bytes_kind == "photo" and not is_harmless(from_base64(photo)):
-            return apart.decoders.place(self._apart_at_once)
+            return decoders.decoders.place(self._apart_at_once)
         return nullcontext()
 
-    def _patience(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return apart.patience(deadline.left_s(), lambda: not deadline.is_cancelled(), self._apart_at_once)
+    def _decoding(self, deadline: Deadline) -> AbstractContextManager[None]:
+        return decoders.decoding_for(deadline.left_s(), deadline.is_cancelled, self._apart_at_once)
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""

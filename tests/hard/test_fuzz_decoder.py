@@ -18,12 +18,12 @@ import pytest
 from support import decoding
 from support.table import Row
 
-from gourmet.pictures import apart
+from gourmet.pictures import decoders
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
 DEAR_S = float(os.environ.get("FUZZ_DEAR_S", "60"))
 # At the limit a decoder is ended, and what is in front of that adds little.
-MOST_CPU_S = apart.CPU_S + 0.5
+MOST_CPU_S = decoders.CPU_S + 0.5
 MOST_MB = 300.0
 
 

@@ -85,10 +85,6 @@ def pictures() -> list[bytes]:
     return [*hostile.seeds().values(), *(hostile.file(number)[1] for number in range(200))]
 
 
-def avifs() -> list[bytes]:
-    return [data for data in pictures() if data[4:8] == b"ftyp"]
-
-
 def with_ends_to_repeat() -> list[bytes]:
     return [data + bytes([length]) for data in hostile.seeds().values() for length in (0, 3, 13, 255)]
 
@@ -107,7 +103,6 @@ def forms() -> list[bytes]:
     ("target", "seeds", "what"),
     [
         ("headers", pictures, "the limits on scans and colour profiles"),
-        ("avif", avifs, "the sizes of an AVIF's frames"),
         ("opened", pictures, "what is asked of a picture's header"),
         ("repeated", with_ends_to_repeat, "both, in files of 10 MB whose end is repeated"),
         ("form", forms, "the reader of forms"),

@@ -22,8 +22,8 @@ import psutil
 from support import dear, hostile
 
 from app.admission import gunicorn_conf
-from gourmet.pictures import apart
 from gourmet.pictures.decode import PictureError, from_base64
+from gourmet.pictures.decoders import CPU_S
 from gourmet.systems.food11 import contract
 
 SHAPE = (contract.SYSTEM.input_size, contract.SYSTEM.input_size, 3)
@@ -106,7 +106,7 @@ def main(first: int, last: int) -> None:
         found = measured(data)
         results[found["result"]] += 1
         dearest = {key: max(value, found[key]) for key, value in dearest.items()}
-        if found["result"].startswith("BROKE") or found["cpu_s"] > apart.CPU_S or found["peak_mb"] > 300:
+        if found["result"].startswith("BROKE") or found["cpu_s"] > CPU_S or found["peak_mb"] > 300:
             say({"number": number, "name": name, "bytes": len(data), **found})
     say({"results": results, **dearest})
 

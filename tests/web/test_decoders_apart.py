@@ -19,7 +19,7 @@ from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp, form
 from tritonclient.utils import InferenceServerException
 
-from gourmet.pictures import apart
+from gourmet.pictures import decoders
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
@@ -83,10 +83,10 @@ def test_a_decoder_that_never_returns_costs_its_own_request_alone(
         answer = stuck.result()
     assert [each.status for each in honest] == [200] * 10
     # None waits for the decoder; what that costs them is in tests/hard's row.
-    assert max(each.seconds for each in honest) < apart.WALL_S / 4
+    assert max(each.seconds for each in honest) < decoders.WALL_S / 4
     assert answer.status == 504
     assert answer.json["error"]["code"] == "too_slow"
-    assert answer.seconds < apart.WALL_S + 1.5
+    assert answer.seconds < decoders.WALL_S + 1.5
     assert ask(gif("honest")).status in (200, 400)  # a digit of one colour is blank
 
 
@@ -132,4 +132,4 @@ def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: Runni
         with pytest.raises(InferenceServerException, match="Deadline"):
             asked.result()
     assert eventually(lambda: there() == at_work - 1, 3)
-    assert time.monotonic() - began < apart.WALL_S / 2
+    assert time.monotonic() - began < decoders.WALL_S / 2

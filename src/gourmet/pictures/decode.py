@@ -3,7 +3,7 @@
 Every system that looks at photos uses this module through its contract. It trusts nothing about
 the bytes: the format is taken from the content, the number of pixels is checked from the header
 before anything is decoded, and whatever a decoder throws becomes one error that says what is wrong.
-What is not known to be harmless is decoded by a process that can be ended (`apart`).
+What is not known to be harmless is decoded by a process that can be ended (`decoders`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ import binascii
 import contextlib
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from gourmet.pictures import apart, header
-from gourmet.pictures.decode_limits import excess
+from gourmet.pictures import decoders, header
 from gourmet.pictures.errors import DecodersBusy as DecodersBusy
 from gourmet.pictures.errors import PictureError as PictureError
 from gourmet.pictures.errors import too_complex
-from gourmet.pictures.header import Header
-
-FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+from gourmet.pictures.header import FORMATS, Header
+from gourmet.runtime.sandbox import Facts
 
 # Only JPEG can be decoded at a fraction of its size, so only JPEG may be as large as the pictures
 # of today's 48-megapixel phones; anything else is held in memory whole, up to eight bytes a pixel, and
@@ -41,27 +39,20 @@ _LIMITS: Final = {"JPEG": MAX_PIXELS_JPEG, "WEBP": MAX_PIXELS_COPIED, "AVIF": MA
 # take seconds. A PNG's chunk is three or four pieces, and a photo of ten megabytes has some 1,300 chunks.
 MAX_READS: Final = 60_000
 
+# Ordinary progressive JPEGs have about ten scans, each of which visits every pixel again; at 50 million
+# pixels this leaves twenty-four.
+MAX_SCAN_PIXELS: Final = 1_200_000_000
+MAX_SCANS: Final = 200
+# Where a JPEG has several scans its coefficients are all kept, at two bytes each.
+MAX_COEFFICIENTS: Final = 120_000_000
+_BMP_RUN_LENGTHS: Final = (1, 2)  # which Pillow decodes in Python, one by one
+
 # What other readers look for, where they look for it: browsers sniff the first 1,445 bytes, PDF
 # readers the first 1,024, archive readers the last 65,557; code hides in metadata or behind the end.
 _HEAD_BYTES: Final = 4096
 _END_BYTES: Final = 65_557
 _HEAD_MARKS: Final = (b"<script", b"<html", b"<!doctype", b"<svg", b"%pdf-")
 _END_MARKS: Final = (b"pk\x05\x06\x00\x00", b"<?php", b"rar!\x1a\x07", b"7z\xbc\xaf\x27\x1c")
-
-_KNOWN_BUT_REFUSED: Final = (
-    (b"%PDF-", "a PDF document"),
-    (b"<svg", "an SVG drawing"),
-    (b"<?xml", "an XML document"),
-    (b"<!doctype", "an HTML page"),
-    (b"<html", "an HTML page"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"8BPS", "a Photoshop file"),
-    (b"\x00\x00\x01\x00", "an icon"),
-    (b"\xff\x0a", "a JPEG XL picture"),
-    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL picture"),
-    (b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 picture"),
-)
-_HEIC_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 _TIFF_ORIENTATION: Final = 0x0112
 _UPRIGHT: Final = {
@@ -104,47 +95,37 @@ class _Metered(io.BytesIO):
 
 def identify(data: bytes) -> PictureInfo:
     """Read the header of `data`; raise PictureError unless it may be decoded."""
-    head = _looked_at(data)
+    head = header.look(data)
     if head.is_harmless:
         return _identified(data, head)
-    answer = apart.decoders.ask(_IDENTIFY, 0, data)
-    return PictureInfo(answer.body.decode(), answer.width, answer.height)
+    found, _ = decoders.decoders.ask({"task": "identify"}, data)
+    return PictureInfo(**found)
 
 
 def square_pixels(data: bytes, size: int) -> Pixels:
     """Decode `data` and return its central square as uint8 [size, size, 3]."""
-    return _pixels(_SQUARE, data, size)
+    return _pixels("square", data, size)
 
 
 def whole_pixels(data: bytes, longest: int) -> Pixels:
     """Decode `data` whole as uint8 [height, width, 3], shrunk to at most `longest` pixels a side."""
-    return _pixels(_WHOLE, data, longest)
+    return _pixels("whole", data, longest)
 
 
 def is_harmless(data: bytes) -> bool:
     """Whether `data` is decoded in this process, or refused by its first look."""
     try:
-        return _looked_at(data).is_harmless
+        return header.look(data).is_harmless
     except PictureError:
         return True
 
 
-def _looked_at(data: bytes) -> Header:
-    """What no decoder is needed to see."""
-    if not data:
-        raise PictureError("empty", "the file is empty: choose a photo")
-    head = header.read(data)
-    if not (head.is_harmless or any(_begins_like(kind, data) for kind in FORMATS)):
-        raise _not_a_picture(data)
-    return head
-
-
-def _pixels(task: int, data: bytes, size: int) -> Pixels:
-    head = _looked_at(data)
+def _pixels(task: str, data: bytes, size: int) -> Pixels:
+    head = header.look(data)
     if head.is_harmless:
         return _decoded(data, head, _FRAMES[task], size)
-    answer = apart.decoders.ask(task, size, data)
-    return np.frombuffer(bytearray(answer.body), np.uint8).reshape(answer.height, answer.width, 3)
+    found, body = decoders.decoders.ask({"task": task, "size": size}, data)
+    return np.frombuffer(bytearray(body), np.uint8).reshape(found["height"], found["width"], 3)
 
 
 def _central_square(width: int, height: int, size: int) -> tuple[Box, Size]:
@@ -158,19 +139,17 @@ def _everything(width: int, height: int, longest: int) -> tuple[Box, Size]:
     return (0.0, 0.0, width, height), (max(1, round(width * scale)), max(1, round(height * scale)))
 
 
-_IDENTIFY, _SQUARE, _WHOLE = range(3)
-# What `_decoded` decodes of a picture so large (width, height), and the size that is wanted of it.
-_FRAMES: Final = {_SQUARE: _central_square, _WHOLE: _everything}
+# What `_decoded` decodes of a picture so large (width, height), and the size that it becomes.
+_FRAMES: Final = {"square": _central_square, "whole": _everything}
 
 
-def answer(task: int, data: bytes, size: int) -> tuple[int, int, bytes]:
-    """The same for another process: height, width, and pixels or the name of the format."""
-    head = _looked_at(data)
-    if task == _IDENTIFY:
-        info = _identified(data, head)
-        return info.height, info.width, info.format.encode()
-    pixels = _decoded(data, head, _FRAMES[task], size)
-    return pixels.shape[0], pixels.shape[1], pixels.tobytes()
+def answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
+    """The same for another process: what the header says, or pixels with their height and width."""
+    head = header.look(data)
+    if facts["task"] == "identify":
+        return asdict(_identified(data, head)), b""
+    pixels = _decoded(data, head, _FRAMES[facts["task"]], facts["size"])
+    return {"height": pixels.shape[0], "width": pixels.shape[1]}, pixels.tobytes()
 
 
 def _identified(data: bytes, head: Header) -> PictureInfo:
@@ -231,7 +210,7 @@ def _open(data: bytes, head: Header) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
         raise PictureError("too_many_pixels", f"too many pixels: {exc}") from exc
     except Exception as exc:  # the header parsers of hostile bytes raise anything
-        raise _not_a_picture(data) from exc
+        raise header.not_a_picture(data) from exc
     with _explained(f"this {image.format} cannot be read"):
         _check(image, data, head)
     return image
@@ -256,8 +235,21 @@ def _check(image: Image.Image, data: bytes, head: Header) -> None:
             "mixed_file",
             f"this {kind} is a document, a program or an archive as well: save it again as a plain picture",
         )
-    if reason := excess(image, head):
-        raise too_complex(reason)
+    if kind == "BMP" and image.info.get("compression") in _BMP_RUN_LENGTHS:
+        raise too_complex("its pixels are run lengths")
+    if head.scans > 1 and (kept := _coefficients(image)) > MAX_COEFFICIENTS:
+        raise too_complex(f"its {head.scans} scans need {kept / 1e6:.0f} million coefficients at once")
+    visited = head.scans * pixels
+    if head.scans > MAX_SCANS or visited > MAX_SCAN_PIXELS:
+        raise too_complex(f"its {head.scans} scans would visit {visited / 1e6:.1f} million pixels")
+
+
+def _coefficients(image: Image.Image) -> float:
+    """The coefficients of all colours of a JPEG, whose colours may be of different fineness."""
+    layers = getattr(image, "layer", None) or [(0, 1, 1, 0)] * 4
+    cells = [max(1, across) * max(1, down) for _, across, down, *_ in layers]
+    finest = max(across for _, across, *_ in layers) * max(down for _, _, down, *_ in layers)
+    return float(image.width * image.height * sum(cells) / max(1, finest))
 
 
 def _has_marks(data: bytes) -> bool:
@@ -266,28 +258,6 @@ def _has_marks(data: bytes) -> bool:
     looked_at = (data if whole else data[:_END_BYTES] + b"\n" + data[-_END_BYTES:]).lower()
     head = looked_at[:_HEAD_BYTES]
     return any(mark in head for mark in _HEAD_MARKS) or any(mark in looked_at for mark in _END_MARKS)
-
-
-def _not_a_picture(data: bytes) -> PictureError:
-    allowed = ", ".join(FORMATS)
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
-        return PictureError("unsupported_format", f"HEIC is not read here: save it as JPEG ({allowed})")
-    start = data[:256].lstrip(b"\xef\xbb\xbf \t\r\n")
-    for mark, name in _KNOWN_BUT_REFUSED:
-        if start[: len(mark)].lower() == mark.lower():
-            return PictureError("unsupported_format", f"this is {name}; allowed are {allowed}")
-    for kind in FORMATS:
-        if _begins_like(kind, data):
-            message = f"this begins like a {kind} but cannot be read: it is damaged"
-            return PictureError("broken_picture", message)
-    return PictureError("not_a_picture", f"this is not a picture of a format that is read here ({allowed})")
-
-
-def _begins_like(kind: str, data: bytes) -> bool:
-    """Pillow's own look at the first bytes."""
-    Image.init()
-    _, begins_like = Image.OPEN[kind]
-    return bool(begins_like and begins_like(data[:16]))
 
 
 def _shrink(image: Image.Image, box: Box, size: Size) -> Image.Image:

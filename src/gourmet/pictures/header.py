@@ -18,8 +18,26 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from gourmet.pictures.errors import PictureError, too_complex
+
+FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+
+_KNOWN_BUT_REFUSED: Final = (
+    (b"%PDF-", "a PDF document"),
+    (b"<svg", "an SVG drawing"),
+    (b"<?xml", "an XML document"),
+    (b"<!doctype", "an HTML page"),
+    (b"<html", "an HTML page"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"8BPS", "a Photoshop file"),
+    (b"\x00\x00\x01\x00", "an icon"),
+    (b"\xff\x0a", "a JPEG XL picture"),
+    (b"\x00\x00\x00\x0cJXL ", "a JPEG XL picture"),
+    (b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 picture"),
+)
+_HEIC_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # Ordinary files have below a hundred of these, and a colour profile of ten megabytes is 160 segments.
 MAX_METADATA: Final = 2_000
@@ -66,6 +84,16 @@ class Header:
     scans: int = 1
 
 
+def look(data: bytes) -> Header:
+    """What no decoder is needed to see."""
+    if not data:
+        raise PictureError("empty", "the file is empty: choose a photo")
+    head = read(data)
+    if not (head.is_harmless or any(_begins_like(kind, data) for kind in FORMATS)):
+        raise not_a_picture(data)
+    return head
+
+
 def read(data: bytes) -> Header:
     """Raise PictureError where there is too much in front of the pixels, or a coding that is not read."""
     if data.startswith(b"\xff\xd8\xff"):
@@ -106,7 +134,7 @@ def _jpeg(data: bytes) -> Header:
         if marker in _OTHER_FRAMES:
             raise PictureError(
                 "unsupported_format",
-                f"this JPEG has the coding SOF{marker - 0xC0}, which hardly anything reads: save it again",
+                f"this JPEG has the coding SOF{marker - 0xC0}, which is rarely supported: save it again",
             )
         if marker in _HUFFMAN_FRAMES and min(end, len(data)) - begin >= 9:
             height, width = struct.unpack_from(">HH", data, begin + 5)
@@ -221,3 +249,25 @@ def _webp_pixels(data: bytes) -> int:
         width, height = struct.unpack("<HH", head[6:10])
         return int(width & 0x3FFF) * int(height & 0x3FFF)
     return 0
+
+
+def not_a_picture(data: bytes) -> PictureError:
+    allowed = ", ".join(FORMATS)
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
+        return PictureError("unsupported_format", f"HEIC is not read here: save it as JPEG ({allowed})")
+    start = data[:256].lstrip(b"\xef\xbb\xbf \t\r\n")
+    for mark, name in _KNOWN_BUT_REFUSED:
+        if start[: len(mark)].lower() == mark.lower():
+            return PictureError("unsupported_format", f"this is {name}; allowed are {allowed}")
+    for kind in FORMATS:
+        if _begins_like(kind, data):
+            message = f"this begins like a {kind} but cannot be read: it is damaged"
+            return PictureError("broken_picture", message)
+    return PictureError("not_a_picture", f"this is not a picture of a format that is read here ({allowed})")
+
+
+def _begins_like(kind: str, data: bytes) -> bool:
+    """Pillow's own look at the first bytes."""
+    Image.init()
+    _, begins_like = Image.OPEN[kind]
+    return bool(begins_like and begins_like(data[:16]))

@@ -2,7 +2,7 @@
 
 Rows of all requests of one call go through the network together. A row that is not a picture fails its
 own request, with a reason, and no other. A request with a row that other processes must decode, since that
-may take long (gourmet.pictures.apart), is answered by itself later, and the call does not wait for it.
+may take long (gourmet.pictures.decoders), is answered by itself later, and the call does not wait for it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from gourmet.pictures.apart import patience
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64, is_harmless
+from gourmet.pictures.decoders import decoding_for
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
@@ -128,7 +128,7 @@ class TritonPythonModel:
     ) -> Decoded:
         rows = []
         left_s = until - time.monotonic()
-        with patience(left_s, lambda: not (self._stopped.is_set() or sender.is_cancelled())):
+        with decoding_for(left_s, lambda: self._stopped.is_set() or sender.is_cancelled()):
             for row, blob in enumerate(blobs):
                 try:
                     rows.append(contract.SYSTEM.pixels(blob))

@@ -17,21 +17,21 @@ import pytest
 from PIL import Image
 from support.planted import gif, plant
 
-from gourmet.pictures import apart, decode
-from gourmet.pictures.apart import patience
+from gourmet.pictures import decode, decoders
+from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 SIZE = 32
 
 
 @pytest.fixture(autouse=True)
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[apart.Decoders]:
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[decoders.Decoders]:
     """Two processes of this test's own, with the faults."""
     for name, value in plant(tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(apart, "decoders", apart.Decoders(2))
-    yield apart.decoders
-    apart.decoders.close()
+    monkeypatch.setattr(decoders, "decoders", decoders.Decoders(2))
+    yield decoders.decoders
+    decoders.decoders.close()
     assert processes() == []
 
 
@@ -73,14 +73,14 @@ def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_o
             assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
         assert not stuck.done()
         assert stuck.result() == "too_slow"
-    assert time.monotonic() - began < apart.WALL_S + 1
+    assert time.monotonic() - began < decoders.WALL_S + 1
     assert len(processes()) == 1
 
 
 def test_one_that_sleeps_is_ended_when_its_client_s_time_is_over() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     began = time.monotonic()
-    with patience(0.3, lambda: True):
+    with decoding_for(0.3, lambda: False):
         assert code_of("sleeps") == "too_slow"
     assert time.monotonic() - began < 2
     assert processes() == []
@@ -89,7 +89,7 @@ def test_one_that_sleeps_is_ended_when_its_client_s_time_is_over() -> None:
 def test_nothing_is_computed_for_a_client_that_left() -> None:
     left = threading.Event()
     threading.Timer(0.5, left.set).start()
-    with patience(60, lambda: not left.is_set()):
+    with decoding_for(60, left.is_set):
         assert code_of("never returns") == "too_slow"
     assert left.is_set()
     assert processes() == []
@@ -114,7 +114,7 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
 
 def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
     def wait(comment: str) -> str:
-        with patience(1, lambda: True, at_once=2):
+        with decoding_for(1, lambda: False, at_once=2):
             try:
                 decode.square_pixels(gif(comment), SIZE)
             except PictureError as exc:
@@ -131,9 +131,9 @@ def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
 def test_the_same_pixels_come_back_as_without_another_process() -> None:
     photo = io.BytesIO()
     Image.effect_noise((90, 60), 80).convert("RGB").save(photo, "TIFF")
-    height, width, body = decode.answer(1, photo.getvalue(), SIZE)
+    found, body = decode.answer({"task": "square", "size": SIZE}, photo.getvalue())
     assert decode.square_pixels(photo.getvalue(), SIZE).tobytes() == body
-    assert (height, width) == (SIZE, SIZE)
+    assert found == {"height": SIZE, "width": SIZE}
     assert decode.whole_pixels(photo.getvalue(), 30).shape == (20, 30, 3)
 
 
@@ -166,7 +166,7 @@ def test_a_forked_process_has_decoders_of_its_own() -> None:
     mine = processes()
     pid = os.fork()
     if not pid:
-        same = apart.decoders._idle
+        same = decoders.decoders._idle
         os._exit(bool(same))
     assert os.waitpid(pid, 0)[1] == 0
     assert decode.identify(gif("honest")).width == 64
