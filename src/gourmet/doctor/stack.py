@@ -70,8 +70,7 @@ def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
             (name for name in ("model.pt", package.REFERENCE, package.FILE) if (version / name).is_file()),
             "model.pt",
         )
-    file = version / (config.get("default_model_filename") or usual)
-    return file / "model.onnx" if file.is_dir() else file
+    return manifest.weights_file(version, config, usual)
 
 
 def _models(subject: Examined) -> list[Path]:

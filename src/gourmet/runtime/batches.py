@@ -6,7 +6,7 @@ through without a copy, and every answer is a view of its run's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,19 @@ def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ())
     theirs = isinstance(job.error, (UnusableTensors, *invalid))
     code = pb_utils.TritonError.INVALID_ARG if theirs else pb_utils.TritonError.INTERNAL
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
+
+
+def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
+    """What a config may ask of NVIDIA's backends, and no run here can do."""
+    if config.get("batch_input") or config.get("batch_output"):
+        yield "batch_input and batch_output are not supported"
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        yield "a decoupled transaction policy is not supported: each request is answered once"
+    if config.get("model_operations", {}).get("op_library_filename"):
+        yield "custom operators (model_operations) are not supported"
+    for declared in config["input"]:
+        if declared.get("allow_ragged_batch"):
+            yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
 
 
 def answer_all(jobs: Iterable[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:

@@ -28,13 +28,31 @@ REQUIRED: Final = "required"  # as does any other value
 
 
 class ManifestError(GourmetError):
-    """A file that is not the one its manifest speaks of, or a manifest that is missing or unreadable."""
+    """A file that is missing or not the one its manifest speaks of, or a manifest that cannot be read."""
 
 
 def sha256(path: Path) -> str:
     """The digest of a file, in hexadecimal."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def weights_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
+    """The file of a version, also where it lies with more of its weights in a folder of its name."""
+    path = version / (model_config.get("default_model_filename") or usual)
+    return path / usual if path.is_dir() else path
+
+
+def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
+    """That file, after a check that it is the one its manifest speaks of, before anything opens it."""
+    path = weights_file(version, model_config, usual)
+    if not path.is_file():
+        raise ManifestError(
+            f"no {path.name} found in {path.parent}; put the model there, "
+            "or name its file in default_model_filename"
+        )
+    check(path, model_config, version)
+    return path
 
 
 def check(file: Path, model_config: Mapping[str, Any], version: Path | None = None) -> bool:

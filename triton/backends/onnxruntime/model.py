@@ -15,9 +15,10 @@ import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches
+from gourmet.runtime import batches, manifest
 from gourmet.runtime.instances import cpu_threads, wanted_device
 
+_FILE = "model.onnx"
 _LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
 
 
@@ -29,7 +30,7 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         if not signatures.is_complete(config):
             try:
-                path = sessions.model_path(Path(pb_utils.get_model_dir()), config)
+                path = manifest.deployed_file(Path(pb_utils.get_model_dir()), config, _FILE)
                 signatures.complete(config, signatures.OnnxSignature.of(sessions.peek(path)))
             except _LOAD_ERRORS as exc:
                 raise pb_utils.TritonModelException(str(exc)) from exc
@@ -37,8 +38,9 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
+        version = Path(args["model_repository"], args["model_version"])
         try:
-            path = sessions.model_path(Path(args["model_repository"], args["model_version"]), config)
+            path = manifest.deployed_file(version, config, _FILE)
             engine = engines.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
             signatures.check(config, engine.signature)
         except _LOAD_ERRORS as exc:

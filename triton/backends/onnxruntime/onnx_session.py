@@ -9,7 +9,6 @@ from typing import Any, Final
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from gourmet.runtime import manifest
 from gourmet.runtime.instances import (
     CPU,
     Device,
@@ -26,7 +25,6 @@ __all__ = [
     "InvalidArgument",
     "SessionError",
     "has_cuda",
-    "model_path",
     "open_session",
     "peek",
     "refuse_accelerators",
@@ -48,23 +46,6 @@ _GRAPH_LEVELS: Final = {
 
 class SessionError(Exception):
     """The model cannot be opened as its config asks; says what is missing and where."""
-
-
-def model_path(version_folder: Path, config: Mapping[str, Any]) -> Path:
-    """The ONNX file of a version, also where it lies with its weights in a folder of its name.
-
-    It is looked at here that the file is the one its manifest speaks of, before anything opens it.
-    """
-    path = version_folder / (config.get("default_model_filename") or "model.onnx")
-    if path.is_dir():
-        path = path / "model.onnx"
-    if not path.is_file():
-        raise SessionError(
-            f"no {path.name} found in {path.parent}; put the model there, "
-            "or name its file in default_model_filename"
-        )
-    manifest.check(path, config, version_folder)
-    return path
 
 
 def peek(path: Path) -> ort.InferenceSession:

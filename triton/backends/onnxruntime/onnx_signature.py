@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gourmet.runtime import batches
+
 Dims = tuple[int, ...]
 
 # ONNX Runtime's names of the element types that Triton's Python backend can carry, and Triton's.
@@ -128,18 +130,11 @@ def check(config: Mapping[str, Any], signature: OnnxSignature) -> None:
 
 
 def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
-    if config.get("batch_input") or config.get("batch_output"):
-        yield "batch_input and batch_output are not supported"
-    if config.get("model_transaction_policy", {}).get("decoupled"):
-        yield "a decoupled transaction policy is not supported: an ONNX model answers once"
+    yield from batches.unsupported(config)
     sequence = config.get("sequence_batching", {})
     if sequence.get("control_input") or sequence.get("state"):
         yield "sequence_batching with control_input or state is not supported"
-    if config.get("model_operations", {}).get("op_library_filename"):
-        yield "custom operators (model_operations) are not supported"
     for declared in config["input"]:
-        if declared.get("allow_ragged_batch"):
-            yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
         if declared.get("optional") and config["max_batch_size"] > 0:
             yield f"optional input {declared['name']!r} needs max_batch_size: 0"
 

@@ -31,7 +31,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         try:
             torch_names.check(config)
-            path = model_path(Path(args["model_repository"], args["model_version"]), config)
+            version = Path(args["model_repository"], args["model_version"])
+            path = manifest.deployed_file(version, config, "model.pt")
             self._network = TorchNetwork(
                 path,
                 config,
@@ -54,15 +55,3 @@ class TritonPythonModel:
         ]
         batches.answer_all(jobs, self._network.run, self._stack, batched=self._batched)
         return [batches.response(pb_utils, job) for job in jobs]
-
-
-def model_path(version_folder: Path, config: torch_names.Config) -> Path:
-    """The file of a version, after a look that it is the one its manifest speaks of."""
-    path = version_folder / (config.get("default_model_filename") or "model.pt")
-    if not path.is_file():
-        raise GourmetError(
-            f"no {path.name} found in {path.parent}; put the TorchScript file there, or name it in "
-            "default_model_filename"
-        )
-    manifest.check(path, config, version_folder)
-    return path

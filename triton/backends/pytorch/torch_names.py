@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.runtime import batches
 
 Config = Mapping[str, Any]
 
@@ -44,18 +45,11 @@ def _problems(config: Config) -> Iterator[str]:
                     f"{role} {declared['name']!r} is {declared['data_type']}; this backend carries "
                     f"{', '.join(TYPES)}"
                 )
-            if declared.get("allow_ragged_batch"):
-                yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
     if config.get("platform") not in (None, "", "pytorch_libtorch"):
         yield f"platform {config['platform']!r} is not supported: TorchScript is pytorch_libtorch"
-    if config.get("batch_input") or config.get("batch_output"):
-        yield "batch_input and batch_output are not supported"
+    yield from batches.unsupported(config)
     if config.get("sequence_batching"):
         yield "sequence_batching is not supported"
-    if config.get("model_transaction_policy", {}).get("decoupled"):
-        yield "a decoupled transaction policy is not supported: a network answers once"
-    if config.get("model_operations", {}).get("op_library_filename"):
-        yield "custom operators (model_operations) are not supported"
 
 
 def in_order(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
