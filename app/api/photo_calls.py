@@ -24,7 +24,7 @@ from app.api.request_parsing import UploadedPhoto, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
-from app.core.http import as_json, client_waits, render, request_id, since_start_ms
+from app.core.http import as_json, client_left, render, request_id, since_start_ms
 from app.core.metrics import Metrics
 from app.core.tracing import carried
 from app.server_timing import ServerTiming
@@ -69,7 +69,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     """What is on this request's photos, each put by `describe`."""
     photos, model = photos_and_model(request, services.settings)
     count_photos(current_app, len(photos))
-    deadline = Deadline(services.settings.request_deadline_s, client_waits())
+    deadline = Deadline(services.settings.request_deadline_s, client_left())
     asked_as, closely = request_id(), request.args.get("inside") == "1"
 
     def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
@@ -140,7 +140,7 @@ def form_answer(
     if data is None:
         data = uploads.photo(request, services.settings)
     model = request.args.get("model") or request.form.get("model", "")
-    deadline = Deadline(services.settings.request_deadline_s, client_waits())
+    deadline = Deadline(services.settings.request_deadline_s, client_left())
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
     timings = phases_ms(prediction.timings_ms)
     count(prediction, timings)

@@ -95,26 +95,26 @@ def request_id() -> str:
     return str(g.request_id)
 
 
-def client_waits() -> Callable[[], bool]:
-    """What tells, until this request is answered, whether its client is still connected.
+def client_left() -> Callable[[], bool]:
+    """What tells, until this request is answered, whether its client has disconnected.
 
     One that only says that it sends no more looks like one that left, and is given a moment.
     """
     connection = request.environ.get("gunicorn.socket")
     if connection is None:
-        return lambda: True
+        return lambda: False
     poll = select.poll()
     poll.register(connection, select.POLLRDHUP)
     left_at = float("inf")
 
-    def waits() -> bool:
+    def left() -> bool:
         nonlocal left_at
         now = time.monotonic()
         if poll.poll(0):
             left_at = min(left_at, now)
-        return now < left_at + _HALF_CLOSED_S
+        return now >= left_at + _HALF_CLOSED_S
 
-    return waits
+    return left
 
 
 def since_start_ms() -> float:

@@ -17,7 +17,7 @@ from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
-from app.core.http import client_waits, marked, render, request_id
+from app.core.http import client_left, marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import System
@@ -58,7 +58,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def compare_photo() -> Response:
         system = chosen().name
         data = photo(request, settings)
-        deadline = Deadline(settings.request_deadline_s, client_waits())
+        deadline = Deadline(settings.request_deadline_s, client_left())
         models = classifier.models(deadline, system)
         if not models:
             raise ModelNotReady(settings.models[system], [])

@@ -21,7 +21,7 @@ from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, CorrectionsFull
-from app.core.http import client_waits, marked
+from app.core.http import client_left, marked
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside
@@ -61,7 +61,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
         if sent[0].fault:
             raise sent[0].fault
-        deadline = Deadline(settings.request_deadline_s, client_waits())
+        deadline = Deadline(settings.request_deadline_s, client_left())
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
         keep(folder / system.name, label, pixels)
         return unstored(Kept(label=label))

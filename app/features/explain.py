@@ -27,7 +27,7 @@ from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
-from app.core.http import client_waits, marked, request_id
+from app.core.http import client_left, marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
@@ -83,7 +83,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")
         if photos[0].fault:
             raise photos[0].fault
-        deadline = Deadline(settings.explain_deadline_s, client_waits())
+        deadline = Deadline(settings.explain_deadline_s, client_left())
         served, ask = classifier.rows(deadline, request_id(), model)
         label = one_of("label", served.labels)
         image = classifier.pixels(served.system, photos[0].data, deadline)
