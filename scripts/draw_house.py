@@ -36,7 +36,7 @@ WORDS: Final = {
     "runtime": "what a served model needs",
     "served models": "model.py of each, and the backends",
     "serving": "gourmet up, and what runs",
-    "systems": "the registry, and their contracts",
+    "systems": "the registry, contracts, what is served",
     "system parts": "a system’s data, network, training, export",
     "tasks": "evaluate, gate and check, by task",
     "training": "the loop",
@@ -49,10 +49,11 @@ MIDDLES: Final = {
     "measure": 620,
     "tasks": 780,
     "deploying": 860,
-    "client": 560,
-    "pictures": 620,
-    "runtime": 780,
+    "client": 500,
+    "pictures": 900,
 }
+# The modules of a system that its served models import.
+SERVED: Final = ("contract", "serving", "sentences", "tokenizer")
 # Rooms that are not a layer of their own, and the layer whose floor they stand on.
 BESIDE: Final = {"system parts": "tuning", "systems": "reports", "app": "tasks", "served models": "tasks"}
 # Layers that are drawn as part of another.
@@ -93,7 +94,7 @@ def room_of(module: str) -> str:
     if package == "app" or not path:
         return "app" if package == "app" else "contracts"
     if path[0] == "systems":
-        return "systems" if len(path) < 3 or path[2] == "contract" else "system parts"
+        return "systems" if len(path) < 3 or path[2] in SERVED else "system parts"
     return WITHIN.get(path[0], path[0])
 
 
@@ -163,7 +164,7 @@ def svg() -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PAGE} {y - GAP + MARGIN:.0f}" '
         'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif">',
         "<title>The rooms of the code and what each imports</title>",
-        f'<rect width="{PAGE}" height="{y:.0f}" fill="#ffffff"/>',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
         '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker>',
     ]
@@ -195,9 +196,5 @@ def _port(box: Box, others: list[float], to: float) -> float:
     return box.x - WIDTH / 2 + WIDTH * (sorted(others).index(to) + 1) / (len(others) + 1)
 
 
-def main() -> None:
-    PICTURE.write_text(svg(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    PICTURE.write_text(svg(), encoding="utf-8")
