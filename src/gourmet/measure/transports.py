@@ -6,38 +6,31 @@ it measures; inputs in shared memory are written there once.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import aiohttp
 import numpy as np
 
 from gourmet.client.aio import AsyncGrpc
-from gourmet.client.errors import TritonError, TritonRefused
+from gourmet.client.errors import TritonError
 from gourmet.client.grpc import answer_of, infer_request
 from gourmet.client.http import JSON_LENGTH, body_of, path_of
-from gourmet.client.tensors import SharedTensor, events, joined, raw, read_answer
+from gourmet.client.tensors import SharedTensor, events, joined, read_answer
 from gourmet.client.transport import Call, Operation
-from gourmet.client.triton import Triton
 from gourmet.contracts import Array, TensorSpec
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
 from gourmet.measure.inputs import InputRows
-from gourmet.serving.connect import connect
-from gourmet.serving.waiting import wait_until
+from gourmet.measure.shared_inputs import REGION, Regions
 
 Answer = dict[str, Array]
 
 _TIMEOUT_S: Final = 60.0
-_REGION: Final = f"gourmet_bench_{os.getpid()}"
 _BOUNDARY: Final = b"----gourmet-bench"
 _ERROR: Final = b'data: {"error"'
 
@@ -77,9 +70,6 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-Regions = Mapping[tuple[str, int], tuple[int, int]]  # (input, row) -> offset and size
-
-
 class _Asked:
     """A server at `address` (host:port), and what is sent to it."""
 
@@ -99,7 +89,7 @@ class _Asked:
             return values
         places = [self._regions[given.name, row] for row in which]
         nbytes = sum(size for _, size in places)
-        return SharedTensor(_REGION, given.datatype, values.shape, nbytes, places[0][0])
+        return SharedTensor(REGION, given.datatype, values.shape, nbytes, places[0][0])
 
 
 class _Http(_Asked):
@@ -270,41 +260,6 @@ class StreamedGrpc(TritonGrpc):
 def _request(which: tuple[int, ...], call: Call) -> Request:
     parts, headers = body_of(call)
     return Request(which, b"".join(parts), headers)
-
-
-@contextlib.contextmanager
-def in_shared_memory(url: str, rows: InputRows, batch: int) -> Iterator[Regions]:
-    """The rows in a region that Triton reads; the first rows follow the last once more, for batches."""
-    order = [*range(len(rows)), *(at % len(rows) for at in range(batch - 1))]
-    places: dict[tuple[str, int], tuple[int, int]] = {}
-    held = bytearray()
-    for name, at in itertools.product((given.name for given in rows.inputs), order):
-        row = raw(rows.values[name][at])
-        places.setdefault((name, at), (len(held), len(row)))
-        held += row
-    # POSIX shared memory is a file here.
-    path = Path("/dev/shm") / _REGION
-    try:
-        path.write_bytes(held)
-        with connect(url) as triton:
-            triton.register(_REGION, {"key": f"/{_REGION}", "offset": 0, "byte_size": len(held)})
-            try:
-                yield places
-            finally:
-                wait_until(lambda: _unregistered(triton), 5, "Triton did not let go of the inputs")
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _unregistered(triton: Triton) -> bool:
-    """Whether Triton let go of the region, which it holds for a moment after its last answer."""
-    try:
-        triton.unregister(_REGION)
-    except TritonRefused as exc:
-        if "in use" not in exc.reason:
-            raise
-        return False
-    return True
 
 
 def requests(wire: Wire, rows: int, batch: int) -> list[Request]:
