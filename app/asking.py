@@ -1,21 +1,74 @@
-"""Triton as the app asks it: its errors are those of the app, and its calls are spans of a trace."""
+"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace, and each served
+model belongs to a system.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Generator, Iterator
+import re
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from typing import Final, Generic, TypeVar
 
 from app.core import tracing
-from app.core.errors import as_serving_errors
+from app.core.errors import (
+    InferenceFailed,
+    ModelNotReady,
+    RefusedByModel,
+    ServingError,
+    TritonBusy,
+    TritonTooSlow,
+    TritonUnavailable,
+    UnknownModel,
+)
 from gourmet.client.deadline import Deadline
+from gourmet.client.errors import (
+    InvalidRequest,
+    ModelBusy,
+    ModelUnavailable,
+    NoAnswerInTime,
+    TritonError,
+    TritonUnreachable,
+)
 from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, Reply, Transport
 from gourmet.client.triton import Answer, Triton, transports
-from gourmet.contracts import ModelInfo, Tensors
+from gourmet.contracts import ModelInfo, System, Tensors
+
+S = TypeVar("S", bound=System)
+# How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
+DESCRIPTION_AGE_S: Final = 5.0
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+@contextlib.contextmanager
+def as_serving_errors() -> Iterator[None]:
+    """Around a question to Triton: its errors become those of the app, in one place."""
+    try:
+        yield
+    except TritonError as exc:
+        raise _for_person(exc) from exc.__cause__ or exc
+
+
+def _for_person(exc: TritonError) -> ServingError:
+    match exc:
+        case TritonUnreachable():
+            return TritonUnavailable(f"no Triton answers at {exc.address}")
+        case NoAnswerInTime():
+            return TritonTooSlow(str(exc))
+        case ModelUnavailable():
+            return ModelNotReady(exc.model, exc.ready, loading=exc.state == "LOADING")
+        case ModelBusy():
+            return TritonBusy(str(exc))
+        case InvalidRequest():
+            return RefusedByModel(str(exc))
+        case _:
+            return InferenceFailed(str(exc))
 
 
 class TracedTransport:
@@ -62,3 +115,74 @@ class AppTriton(Triton):
     ) -> Generator[Tensors | None, None, None]:
         with as_serving_errors():
             yield from super().stream(model, inputs, deadline, request_id)
+
+
+class ServedModels(Generic[S]):
+    """Which model of `systems` is whose: its config names its system, or else the settings do.
+
+    The systems are all of one task; `configured` has the model that each system's setting names.
+    """
+
+    def __init__(
+        self,
+        triton: Triton,
+        systems: Mapping[str, S],
+        configured: Mapping[str, str],
+        fits: Callable[[S, ModelInfo], bool],
+    ) -> None:
+        self.systems = systems
+        self.configured = {name: configured[name] for name in systems}
+        self._triton = triton
+        self._fits = fits
+        self._described: dict[str, tuple[float, ModelInfo]] = {}
+
+    def find(
+        self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False
+    ) -> tuple[S, ModelInfo]:
+        """`model`, which has to be of `system` if that is given.
+
+        The one that is configured for a system may say nothing about itself; any other has to name its
+        system in its config. Raise UnknownModel, or InferenceFailed for a configured one that does not fit.
+        """
+        owners = [name for name, chosen in self.configured.items() if chosen == model]
+        if owner := next((name for name in owners if not system or name == system), ""):
+            info = self._describe(model, deadline, afresh=afresh)
+            found = self.systems.get(info.system, self.systems[owner])
+            if not self._fits(found, info):
+                takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
+                raise InferenceFailed(
+                    f"{model!r} takes {takes}, which is not what models of {found.name} take: set "
+                    f"{self.systems[owner].model_variable} to one that Triton serves"
+                )
+            return found, info
+        try:
+            # A name like `a/b` would ask another question of Triton.
+            candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
+        except ModelNotReady as exc:
+            if exc.loading:
+                raise
+            candidate = None
+        mine = candidate and self._owner(candidate, system)
+        if not candidate or not mine:
+            raise UnknownModel(model, [info.name for _, info in self.ready(deadline, system)])
+        return mine, candidate
+
+    def ready(self, deadline: Deadline, system: str = "") -> Iterator[tuple[S, ModelInfo]]:
+        """Those that Triton has ready, by their names; only those of `system` if that is given."""
+        for name in self._triton.ready_models(deadline):
+            with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
+                info = self._describe(name, deadline)
+                if mine := self._owner(info, system):
+                    yield mine, info
+
+    def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
+        """What `model` takes and gives, cached for a few seconds."""
+        at, info = self._described.get(model, (0.0, None))
+        if info is None or afresh or time.monotonic() - at >= DESCRIPTION_AGE_S:
+            info = self._triton.describe(model, deadline)
+            self._described[model] = (time.monotonic(), info)
+        return info
+
+    def _owner(self, info: ModelInfo, system: str) -> S | None:
+        found = self.systems.get(info.system)
+        return found if found and system in ("", found.name) and self._fits(found, info) else None

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from app.asking import ServedModels
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError
-from app.served_models import ServedModels
 from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton

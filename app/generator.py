@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.asking import ServedModels
 from app.core.errors import BadRequest, InferenceFailed
-from app.served_models import ServedModels
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
 from gourmet.contracts import (

@@ -6,9 +6,8 @@ client prefers; so are Flask's own 404, 405 and 500. The 429s and 503s say when 
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flask import Flask, Response, current_app, g
@@ -17,14 +16,6 @@ from werkzeug.exceptions import HTTPException
 from app.core.http import render, request_id
 from app.core.messages import TEXTS
 from app.core.settings import Settings
-from gourmet.client.errors import (
-    InvalidRequest,
-    ModelBusy,
-    ModelUnavailable,
-    NoAnswerInTime,
-    TritonError,
-    TritonUnreachable,
-)
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 RETRY_AFTER_S: Final = 2
@@ -162,31 +153,6 @@ class HeatMapsBusy(ServingError, status=429, code="heat_maps_busy", retry_after_
 
 class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
     """No answer before the deadline."""
-
-
-@contextlib.contextmanager
-def as_serving_errors() -> Iterator[None]:
-    """Around a question to Triton: its errors (gourmet.client.errors) become those above, in one place."""
-    try:
-        yield
-    except TritonError as exc:
-        raise _for_person(exc) from exc.__cause__ or exc
-
-
-def _for_person(exc: TritonError) -> ServingError:
-    match exc:
-        case TritonUnreachable():
-            return TritonUnavailable(f"no Triton answers at {exc.address}")
-        case NoAnswerInTime():
-            return TritonTooSlow(str(exc))
-        case ModelUnavailable():
-            return ModelNotReady(exc.model, exc.ready, loading=exc.state == "LOADING")
-        case ModelBusy():
-            return TritonBusy(str(exc))
-        case InvalidRequest():
-            return RefusedByModel(str(exc))
-        case _:
-            return InferenceFailed(str(exc))
 
 
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:

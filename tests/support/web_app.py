@@ -88,9 +88,14 @@ class WebApp:
 StartWeb = Callable[..., WebApp]
 
 
-def start_web(log: Path, port: int, triton_url: str, **settings: str) -> WebApp:
+PRODUCT_CONFIG = "python:app.admission.gunicorn_conf"
+
+
+def start_web(
+    log: Path, port: int, triton_url: str, *, config: str = PRODUCT_CONFIG, **settings: str
+) -> WebApp:
     command = [
-        *(sys.executable, "-m", "gunicorn", "--config", "python:app.admission.gunicorn_conf"),
+        *(sys.executable, "-m", "gunicorn", "--config", config),
         *("--bind", f"127.0.0.1:{port}", "app:create_app()"),
     ]
     few = {"WEB_CONCURRENCY": "2", "MAX_AT_WORK": "4"}
