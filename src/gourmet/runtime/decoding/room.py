@@ -41,6 +41,8 @@ class GenerationRoom:
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
         self._waiting: deque[Row] = deque()
+        self._loop_waits = True  # nothing is at work
+        self._joins_next = 0  # rows that the loop's own thread encodes
         self._ready: deque[tuple[Row, Floats]] = deque()
         self._searching: list[Row] = []
         self._closing = False
@@ -86,18 +88,21 @@ class GenerationRoom:
     def _encode(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._may_encode() > 0)
+                self._changed.wait_for(lambda: self._closing or (not self._loop_waits and self._may_encode()))
                 if self._closing:
                     return
-                rows = [self._waiting.popleft() for _ in range(self._may_encode())]
+                rows = self._to_encode()
             memories = self._memories([row for row in rows if not row.gave_up()])
             with self._changed:
                 self._ready += memories
                 self._changed.notify_all()
 
+    def _to_encode(self) -> list[Row]:
+        return [self._waiting.popleft() for _ in range(self._may_encode())]
+
     def _may_encode(self) -> int:
         ahead = self._max_rows if not self._continuous else _READY
-        room = max(self._loop.capacity, ahead) - len(self._ready)
+        room = max(self._loop.capacity - self._joins_next, ahead) - len(self._ready)
         return max(0, min(room, len(self._waiting)))
 
     def _memories(self, rows: Sequence[Row]) -> list[tuple[Row, Floats]]:
@@ -121,11 +126,19 @@ class GenerationRoom:
     def _decode(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._ready or not self._loop.is_idle)
+                self._loop_waits, self._joins_next = self._loop.is_idle, 0
+                self._changed.wait_for(
+                    lambda: self._closing or self._ready or self._waiting or not self._loop_waits
+                )
                 if self._closing:
                     return
-                if joining := self._joining():
+                joining = self._joining()
+                # Nobody's tokens wait while the loop is empty: it is handed over to no other thread.
+                rows = self._to_encode() if self._loop.is_idle and not joining else []
+                if joining or rows:
+                    self._loop_waits, self._joins_next = False, len(rows)
                     self._changed.notify_all()
+            joining += self._memories([row for row in rows if not row.gave_up()])
             capacity = self._loop.capacity
             try:
                 self._loop.add_requests([row for row, _ in joining], [memory for _, memory in joining])
