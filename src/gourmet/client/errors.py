@@ -25,7 +25,7 @@ from gourmet.errors import GourmetError
 
 # What Triton says of a request that waited in its queue until its deadline.
 _TIMED_OUT: Final = "timeout expired"
-_RESTRICTED: Final = "This API is restricted"
+_RESTRICTED: Final = " is restricted"
 
 
 class TritonError(GourmetError):

@@ -38,6 +38,8 @@ _STATUS: Final = {
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     grpc.StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+# The same status as of a model that is not ready; these are gRPC's own words, and others a server's.
+_NO_CONNECTION: Final = ("failed to connect", "Socket closed", "Connection reset", "recvmsg", "GOAWAY")
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
@@ -117,7 +119,7 @@ class GrpcTransport:
         code, reason = exc.code(), exc.details() or ""
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return NoAnswerInTime(deadline.seconds)
-        if code == grpc.StatusCode.UNAVAILABLE and exc.trailing_metadata() in (None, ()):
+        if code == grpc.StatusCode.UNAVAILABLE and reason.startswith(_NO_CONNECTION):
             return TritonUnreachable.at(self.address, reason)
         return refusal(self.address, _STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), reason)
 
