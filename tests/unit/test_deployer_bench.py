@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gourmet.measure import deployer, results, storage, sweep
+from gourmet.measure import scenario, storage, sweep
 from gourmet.measure.results import BatchSize, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.measure.scenario import ArmResult, Points
+from gourmet.measure.scenarios import deployer
 from gourmet.measure.task import MeasureOptions
+from gourmet.measure.without_server import Layout, LayoutResult
+from gourmet.result_store import ResultStore
 
 
 def plan(**more: object) -> deployer.Plan:
@@ -59,7 +64,8 @@ POINTS = [
 
 def test_each_format_has_its_batches_and_its_requests_by_engines_and_delays() -> None:
     arms = list(plan().arms())
-    assert len(arms) == 3 * (2 + 2 * 2 * 2)
+    assert len(arms) == 3 * (1 + 2 * 2)
+    assert {len(arm.loads) for arm in arms} == {2}
     engines = {arm.name: arm.change.engine for arm in arms if arm.change and arm.name.endswith("static")}
     assert engines == {
         "ts-script static": None,
@@ -68,9 +74,10 @@ def test_each_format_has_its_batches_and_its_requests_by_engines_and_delays() ->
     }
     assert {arm.model for arm in arms} == {"model_ts_script", "model_onnx"}
     assert plan(half=True).model("ts-trace") == "model_ts_trace_fp16"
-    static, dynamic = arms[1], arms[5]
-    assert (static.name, static.loads[0].batch, static.loads[0].level) == ("ts-script static", 8, 1)
-    assert (dynamic.name, dynamic.loads[0].batch) == ("ts-script dynamic, 1 engine, delay 0.5 ms", 1)
+    static, dynamic = arms[0], arms[2]
+    assert (static.name, static.loads[1].batch, static.loads[1].level) == ("ts-script static", 8, 1)
+    assert (dynamic.name, dynamic.loads[1].batch) == ("ts-script dynamic, 1 engine, delay 0.5 ms", 1)
+    assert dynamic.loads[1].level == 8
 
 
 def test_the_tables_are_the_example_s() -> None:
@@ -107,46 +114,52 @@ def test_dynamic_batching_is_held_against_batches_of_the_client(rate: float, see
     assert "in batches of 4.0" in found[-1].says
 
 
+def bare(*pictures_per_s: float) -> tuple[LayoutResult, ...]:
+    """By the size of a batch: 1 and 8."""
+    rates = zip((1, 8), pictures_per_s, strict=True)
+    return tuple(LayoutResult(Layout(1, 2), rate / size, 1.0, 1.0) for size, rate in rates)
+
+
 def test_what_triton_costs_is_told_of_both_engines_at_their_best() -> None:
     points = [*POINTS, point("onnx by OpenVINO static", 150, 7)]
-    without = {
-        ("onnx static", 1): [200.0, 200.0],
-        ("onnx by OpenVINO static", 1): [120.0],
-        ("onnx static", 8): [160.0],
-    }
-    (goal,) = deployer._goals(plan(), points, without)
+    without = [bare(100.0, 100.0), bare(200.0, 160.0), bare(120.0, 100.0)]
+    (goal,) = deployer._goals(plan(), Points(points, without))
     assert goal.per_turn == (0.75, 1.0)
     assert goal.what.startswith("onnx: through Triton ÷ without a server")
 
 
-def test_a_load_whose_requests_would_wait_long_is_not_measured() -> None:
-    arm = next(arm for arm in plan(levels=(1, 256)).arms() if arm.loads[0].level == 256)
-    assert deployer._wait_s([point(arm.name, 4.0, 250)], arm) == 64.0
-    assert deployer._wait_s([], arm) == 0.0
+def test_a_load_whose_requests_would_wait_long_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = next(arm for arm in plan(levels=(4, 256)).arms() if arm.loads[0].level == 4)
+    monkeypatch.setattr(sweep, "measure", lambda _w, load, *_: point(arm.name, 4.0, 250, level=load.level))
+    nobody: Any = None
+    found, refused = sweep.run(
+        nobody, arm.loads, nobody, MeasureOptions(), arm.name, longest_wait_s=arm.longest_wait_s
+    )
+    assert [each.load.level for each in found] == [4]
+    assert [str(each).endswith("a request would wait for 64 s") for each in refused] == [True]
 
 
-def test_a_benchmark_whose_points_are_all_there_needs_no_server(tmp_path: Path) -> None:
-    """Neither to measure nor to deploy anything again; its page, tables and CSV are made of the files."""
+def test_a_benchmark_whose_arms_are_all_there_needs_no_server(tmp_path: Path) -> None:
+    """Neither to measure nor to deploy anything again; its page, tables and CSV are of what is stored."""
     asked = plan(repository=tmp_path / "models", log=tmp_path / "logs", formats=("onnx",), engines=(1,))
-    effort = MeasureOptions()
+    options = MeasureOptions()
     model = asked.repository / asked.model("onnx")
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: 8')
     weights = {"weights": "none: initialised at random from seed 0"}
     about = {"deployer": "onnx", "network": {"config": "resnet50"}, "training": weights}
     (model / "1" / "manifest.json").write_text(json.dumps(about))
-    (asked.log / "points").mkdir(parents=True)
+    plan_of = scenario.plan_of(asked.scenario(None, options), options, asked.data, turns=1)
+    store = ResultStore(asked.results(options), plan_of, ArmResult)
     for arm in asked.arms():
-        load = arm.loads[0]
-        found = point(arm.name, 100, 10, level=load.level, batch=load.batch)
-        kept = sweep.bench(arm.name, "", "", [found])
-        path = asked.log / "points" / f"{deployer._key(asked, arm, effort)}.json"
-        path.write_text(results.as_json(kept))
-        path.with_suffix(".without-server.json").write_text("[100.0, 104.0]")
+        points = [point(arm.name, 100, 10, level=each.level, batch=each.batch) for each in arm.loads]
+        beside = bare(102.0, 102.0) if arm.name in asked.static else ()
+        store.put(ArmResult(tuple(points), (), beside, "4 rows of noise"), 0, arm.name)
 
-    done = deployer.run(asked, None, effort)
+    done = deployer.run(asked, None, options)
 
     assert len(done.points) == 2 * (2 + 2 * 2)
+    assert done.data == "4 rows of noise"
     assert [goal.met for goal in done.goals] == [True]
     assert not done.refused
     assert [found.seen for found in done.findings] == [True] * 4
@@ -159,5 +172,5 @@ def test_a_benchmark_whose_points_are_all_there_needs_no_server(tmp_path: Path) 
     assert "Every configuration, the fastest first" in page
     assert "p99 latency" in (folder / "bench.csv").read_text()
     # Another window is another measurement.
-    arm = next(asked.arms())
-    assert deployer._key(asked, arm, effort) != deployer._key(asked, arm, MeasureOptions(window_s=2.0))
+    other = MeasureOptions(window_s=2.0)
+    assert asked.results(other) != asked.results(options)

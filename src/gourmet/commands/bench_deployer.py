@@ -13,8 +13,8 @@ from gourmet.commands.options import serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND_FILE, FOUND_FOLDER
 from gourmet.errors import UsageError
-from gourmet.measure import deployer as deploying
 from gourmet.measure import results, validity
+from gourmet.measure.scenarios import deployer as deploying
 from gourmet.measure.task import Addresses, MeasureOptions
 
 

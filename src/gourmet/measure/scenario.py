@@ -56,6 +56,8 @@ class Arm:
 
     # The system whose answers the model computes a step a request.
     stepped: str = ""
+    # A load whose requests would wait longer, at the best rate so far, is not measured.
+    longest_wait_s: float | None = None
 
     @property
     def model(self) -> str:
@@ -127,9 +129,9 @@ class Scenario:
     # What figures are to reach; where models are compared, whether they answer alike, in a sentence.
     goals: Callable[[Points], list[Requirement]] = field(default=lambda _points: [])
     check: Callable[[Mapping[str, Workload]], str] = field(default=lambda _workloads: "")
-    # A server of its own, where the running one has not all models; what is measured without any, each turn.
+    # A server of its own, where the running one has not all models; what is measured without any, arm by arm.
     server: Callable[[], AbstractContextManager[Addresses]] | None = None
-    beside: Callable[[Mapping[str, Workload]], Sequence[LayoutResult]] | None = None
+    beside: Callable[[Arm, Mapping[str, Workload]], Sequence[LayoutResult]] | None = None
     needs_gpu: bool = False
     # The page of docs/ that has a part for it.
     page: str = "labs.md"
@@ -151,6 +153,8 @@ class ArmResult:
     points: tuple[Point, ...]
     refused: tuple[Rejection, ...]
     beside: tuple[LayoutResult, ...] = ()
+    rows: str = ""  # what was asked
+    checked: str = ""  # whether the models answer alike
 
 
 def run(
@@ -168,43 +172,11 @@ def run(
 
     Each arm's points are kept in the folder `resume`, and those that are there are not measured again.
     """
-    results: list[ArmResult] = []
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
-    plan = {
-        "scenario": scenario.name,
-        "turns": turns,
-        "arms": scenario.arms,
-        "data": data,
-        "options": options,
-    }
-    store = ResultStore(resume, plan, ArmResult)
-    with scenario.server() if scenario.server else nullcontext(target) as asked:
-        on_step(0.0, "asking every row alone")
-        workloads = {
-            arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
-            for arm in {arm.asks: arm for arm in scenario.arms}.values()
-        }
-        about = " ".join(filter(None, [scenario.about, scenario.check(workloads)]))
-        with restored(asked, scenario.models) as running:
-            for place, (turn, arm) in enumerate(steps):
-
-                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
-                    said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
-                    on_step((place + share) / len(steps), said)
-
-                if (result := store.get(turn, arm.name)) is None:
-                    beside: Sequence[LayoutResult] = ()
-                    if scenario.beside and arm is scenario.arms[0]:
-                        on_arm(0.0, "without a server")
-                        beside = scenario.beside(workloads)
-                    on_arm(0.0, f"loading {arm.name}")
-                    load_config(asked, arm.model, config_of(running[arm.model], arm))
-                    points, refused = sweep.run(
-                        workloads[arm.asks], arm.loads, asked, options, arm.name, on_arm
-                    )
-                    result = ArmResult(tuple(points), tuple(refused), tuple(beside))
-                    store.put(result, turn, arm.name)
-                results.append(result)
+    store = ResultStore(resume, plan_of(scenario, options, data, turns), ArmResult)
+    if any(store.get(turn, arm.name) is None for turn, arm in steps):
+        _measure(scenario, target, options, data, steps, store, on_step)
+    results = [result for turn, arm in steps if (result := store.get(turn, arm.name))]
     seen = Points(
         [point for result in results for point in result.points],
         [result.beside for result in results if result.beside],
@@ -212,13 +184,65 @@ def run(
     return sweep.bench(
         scenario.title,
         command,
-        "; ".join(dict.fromkeys(workload.rows.about for workload in workloads.values())),
+        "; ".join(dict.fromkeys(result.rows for result in results)),
         seen.merged,
         [refused for result in results for refused in result.refused],
-        about=about,
+        about=" ".join(dict.fromkeys(filter(None, [scenario.about, *(each.checked for each in results)]))),
         findings=tuple(scenario.read(seen)),
         goals=tuple(scenario.goals(seen)),
     )
+
+
+def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns: int) -> dict[str, Any]:
+    """What tells the stored results of this run from those of another."""
+    return {
+        "scenario": scenario.name,
+        "turns": turns,
+        "arms": scenario.arms,
+        "data": data,
+        "options": options,
+    }
+
+
+def _measure(
+    scenario: Scenario,
+    target: Addresses,
+    options: MeasureOptions,
+    data: DataSource,
+    steps: Sequence[tuple[int, Arm]],
+    store: ResultStore[ArmResult],
+    on_step: OnStep,
+) -> None:
+    """Measure the steps (a turn and an arm each) that the store does not have yet."""
+    turns = steps[-1][0] + 1
+    with scenario.server() if scenario.server else nullcontext(target) as asked:
+        on_step(0.0, "asking every row alone")
+        workloads = {
+            arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
+            for arm in {arm.asks: arm for arm in scenario.arms}.values()
+        }
+        checked = scenario.check(workloads)
+        with restored(asked, scenario.models) as running:
+            for place, (turn, arm) in enumerate(steps):
+
+                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
+                    said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
+                    on_step((place + share) / len(steps), said)
+
+                if store.get(turn, arm.name) is not None:
+                    continue
+                beside: Sequence[LayoutResult] = ()
+                if scenario.beside:
+                    on_arm(0.0, "without a server")
+                    beside = scenario.beside(arm, workloads)
+                on_arm(0.0, f"loading {arm.name}")
+                load_config(asked, arm.model, config_of(running[arm.model], arm))
+                workload = workloads[arm.asks]
+                points, refused = sweep.run(
+                    workload, arm.loads, asked, options, arm.name, on_arm, arm.longest_wait_s
+                )
+                result = ArmResult(tuple(points), tuple(refused), tuple(beside), workload.rows.about, checked)
+                store.put(result, turn, arm.name)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ def run(
     options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
+    longest_wait_s: float | None = None,
 ) -> tuple[list[Point], list[Rejection]]:
     """Measure one load after another; a point that cannot be believed is refused and named.
 
@@ -80,11 +81,20 @@ def run(
     for place, load in enumerate(wanted):
         name = f"{arm or load.model} {load}"
         on_step(place / len(wanted), name)
+        if longest_wait_s and (waits := wait_s(points, load)) > longest_wait_s:
+            refused.append(Rejection(name, f"not measured: a request would wait for {waits:.0f} s"))
+            continue
         try:
             points.append(measure(workload, load, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
             refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
     return points, refused
+
+
+def wait_s(points: Sequence[Point], load: LoadSpec) -> float:
+    """How long a request of `load` would take at the best rate of these points; 0 where there are none."""
+    rates = [point.rows_per_s.value for point in points]
+    return load.level * load.batch / max(rates) if rates else 0.0
 
 
 def measure(

@@ -83,11 +83,11 @@ def summarise(layout: Layout, moments: Sequence[Array]) -> LayoutResult:
     return LayoutResult(layout, took_ms.size / wall_s, float(took_ms.mean()), float(np.median(took_ms)))
 
 
-def runs_per_s(run: Run, options: MeasureOptions) -> list[float]:
-    """By window; each holds whole runs, and one at least."""
+def all_cpus(run: Run, options: MeasureOptions) -> LayoutResult:
+    """What an opened file does on all CPUs, for as long as a point is measured."""
     _warm_up(run)
     windows = [_run_until(run, time.perf_counter() + options.window_s)[0] for _ in range(options.windows)]
-    return [(moments.size - 1) / float(moments[-1] - moments[0]) for moments in windows]
+    return summarise(Layout(1, available_cpus()), windows)
 
 
 def opened(path: Path, engine: str, feeds: Tensors, threads: int | None = None) -> Run:

@@ -1,35 +1,31 @@
 """The automated benchmark of NVIDIA's deployer example: formats, static and dynamic batching, engine counts.
 
-Every point is kept in a file as soon as it is measured, so that a benchmark that was stopped goes on.
+Every arm is kept as soon as it is measured, so that a benchmark that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Final
 
-from gourmet.client.model_config import Config
-from gourmet.measure import charts, results, storage, sweep, without_server
+from gourmet.measure import charts, scenario, storage, without_server
 from gourmet.measure.comparison import Found, above, claim, times_the_throughput
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Requirement, Statement
-from gourmet.measure.scenario import Arm, config_of, load_config, restored
+from gourmet.measure.results import Bench, LoadSpec, Point, Requirement, Statement
+from gourmet.measure.scenario import Arm, Points, Scenario
+from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.tables import Table
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
+from gourmet.measure.without_server import LayoutResult
 from gourmet.reports.table import markdown
 from gourmet.repository.config_change import Change
-from gourmet.runtime.instances import parameter
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME, OPENVINO
-from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO
 
 FORMATS: Final = ("ts-script", "ts-trace", "onnx")
 # As in the example's tables; its throughput is of pictures, one a row.
@@ -46,12 +42,7 @@ _NOISE: Final = 0.95
 # What Triton has to leave of an engine's own throughput.
 _WORTH: Final = 0.93
 _STATIC: Final = "static"
-_BARE: Final = ".without-server.json"
 _BUDGETS_MS: Final = tuple(factor * 10**power for power in range(5) for factor in (1, 2, 5))
-
-
-# Pictures a second without a server, window by window, by an arm and the size of its batch.
-Rates = Mapping[tuple[str, int], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -89,20 +80,53 @@ class Plan:
             found |= by_engine.get(form, {form: (form, None)})
         return found
 
+    @property
+    def data(self) -> DataSource:
+        return DataSource(self.rows)
+
+    def results(self, options: MeasureOptions) -> Path:
+        """Where this run's results are stored; another plan has a folder of its own."""
+        about = repr((self._deployed, list(self.arms()), options, self.data))
+        return self.log / "points" / hashlib.sha256(about.encode()).hexdigest()[:10]
+
+    @property
+    def _deployed(self) -> str:
+        return " ".join(sha256(self.repository / model / "1" / MANIFEST) for model in self.models)
+
+    @property
+    def static(self) -> dict[str, str]:
+        """The arms without batching by name, and the format of each."""
+        return {f"{way} {_STATIC}": form for way, (form, _) in self.ways.items()}
+
     def arms(self) -> Iterator[Arm]:
-        """A load each."""
         for way, (form, engine) in self.ways.items():
             model = self.model(form)
-            for batch in self.batches:
-                change = Change(instances=1, dynamic_batching=False, engine=engine)
-                yield Arm(f"{way} {_STATIC}", change, (LoadSpec(model, batch=batch, protocol="grpc"),))
+            change = Change(instances=1, dynamic_batching=False, engine=engine)
+            loads = tuple(LoadSpec(model, batch=batch, protocol="grpc") for batch in self.batches)
+            yield Arm(f"{way} {_STATIC}", change, loads, longest_wait_s=_LONGEST_WAIT_S)
+            loads = tuple(LoadSpec(model, level, protocol="grpc") for level in self.levels)
             for engines in self.engines:
                 for delay in self.delays_us:
                     change = Change(instances=engines, dynamic_batching=True, delay_us=delay, engine=engine)
                     name = f"{way} dynamic, {engines} engine{'s' if engines > 1 else ''}"
                     name += f", delay {delay / 1000:g} ms" if delay else ""
-                    for level in self.levels:
-                        yield Arm(name, change, (LoadSpec(model, level, protocol="grpc"),))
+                    yield Arm(name, change, loads, longest_wait_s=_LONGEST_WAIT_S)
+
+    def scenario(self, target: Addresses | None, options: MeasureOptions) -> Scenario:
+        """The scenario of what was deployed; without a `target`, on a server of its own."""
+        precision = "half" if self.half else "single"
+        weights = self.checkpoint.name if self.checkpoint else "at random"
+        return Scenario(
+            f"deployer of {self._deployed}",
+            f"{self.architecture}, {precision} precision",
+            f"{self.architecture} with weights {weights}, over gRPC. Static batching: one request at a "
+            "time, of so many pictures. Dynamic batching: so many requests at a time of one picture each.",
+            tuple(self.arms()),
+            notes=lambda points: list(_findings(self, points.merged)),
+            goals=lambda points: list(_goals(self, points)),
+            server=lambda: _loaded(self, target) if target else own_server([self.repository], self.models),
+            beside=lambda arm, workloads: _bare(self, arm, workloads, options),
+        )
 
 
 def run(
@@ -117,46 +141,15 @@ def run(
     for place, form in enumerate(plan.formats):
         on_step(0.1 * place / len(plan.formats), f"deploying {form}")
         _deploy(plan, form)
-    arms = list(plan.arms())
-    files = [plan.log / "points" / f"{_key(plan, arm, options)}.json" for arm in arms]
-    points: list[Point] = []
-    refused: list[Rejection] = []
-    bare: dict[tuple[str, int], list[float]] = {}
-    with _served(plan, target, needed=not all(path.exists() for path in files)) as served:
-        for place, (arm, path) in enumerate(zip(arms, files, strict=True)):
-            (load,) = arm.loads
-            share = 0.1 + 0.9 * place / len(arms)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if arm.name.endswith(_STATIC):
-                on_step(share, f"{arm.name} {load}, without a server")
-                without = path.with_suffix(_BARE)
-                if served and not without.exists():
-                    without.write_text(json.dumps(served.bare(arm, options)))
-                bare[arm.name, load.batch] = json.loads(without.read_text())
-            on_step(share, f"{arm.name} {load}")
-            if path.exists():
-                points += results.read(path).points
-            elif (waits := _wait_s(points, arm)) > _LONGEST_WAIT_S:
-                name = f"{arm.name} {load}"
-                refused.append(Rejection(name, f"not measured: a request would wait for {waits:.0f} s"))
-            elif served:
-                found, not_these = served.measure(arm, options)
-                points, refused = [*points, *found], [*refused, *not_these]
-                if found:
-                    kept = sweep.bench(arm.name, command, "", found)
-                    path.write_text(results.as_json(kept), encoding="utf-8")
-    precision = "half" if plan.half else "single"
-    weights = plan.checkpoint.name if plan.checkpoint else "at random"
-    return sweep.bench(
-        f"{plan.architecture}, {precision} precision",
-        command,
-        f"{plan.rows} rows of noise",
-        points,
-        refused,
-        about=f"{plan.architecture} with weights {weights}, over gRPC. Static batching: one request at a "
-        "time, of so many pictures. Dynamic batching: so many requests at a time of one picture each.",
-        findings=tuple(_findings(plan, points)),
-        goals=tuple(_goals(plan, points, bare)),
+    chosen = plan.scenario(target, options)
+    return scenario.run(
+        chosen,
+        target or Addresses(""),
+        options,
+        plan.data,
+        command=command,
+        resume=plan.results(options),
+        on_step=lambda share, words: on_step(0.1 + 0.9 * share, words),
     )
 
 
@@ -250,16 +243,15 @@ def _findings(plan: Plan, points: Sequence[Point]) -> Iterator[Statement]:
                 )
 
 
-def _goals(plan: Plan, points: Sequence[Point], bare: Rates) -> Iterator[Requirement]:
+def _goals(plan: Plan, points: Points) -> Iterator[Requirement]:
     """What Triton costs each format, by the size of a batch: both sides at their best, of two engines too."""
+    alone = dict(zip(plan.static, points.beside, strict=False))
     for form in plan.formats:
-        arms = {f"{way} {_STATIC}" for way, (of, _) in plan.ways.items() if of == form}
-        ratios = []
-        for size in plan.batches:
-            static = [_rate(point) for point in points if point.arm in arms and point.load.batch == size]
-            if static:
-                alone = max(fmean(rates) for (arm, of), rates in bare.items() if arm in arms and of == size)
-                ratios.append(max(static) / alone)
+        arms, ratios = [name for name, of in plan.static.items() if of == form], []
+        for place, size in enumerate(plan.batches):
+            if served := [p for p in points.merged if p.arm in arms and p.load.batch == size]:
+                bare = max(size * alone[arm][place].runs_per_s for arm in arms)
+                ratios.append(max(map(_rate, served)) / bare)
         if ratios:
             words = f"{form}: through Triton ÷ without a server, by the size of the batch"
             yield Requirement(words, tuple(ratios), _WORTH)
@@ -272,22 +264,6 @@ def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
         f"batches of {dynamic.executed_rows:.1f}, {dynamic.split_ms.network:.1f} ms a request outside Triton"
     )
     return lambda: (above(gained, _NOISE), figures)
-
-
-def _wait_s(points: Sequence[Point], arm: Arm) -> float:
-    """How long a request of the arm would take at the best rate that it had so far."""
-    (load,) = arm.loads
-    rates = [_rate(point) for point in points if point.arm == arm.name]
-    return load.level * load.batch / max(rates) if rates else 0.0
-
-
-def _key(plan: Plan, arm: Arm, options: MeasureOptions) -> str:
-    """The name of a point's file, which is another one where anything about it is."""
-    (load,) = arm.loads
-    manifest = plan.repository / load.model / "1" / MANIFEST
-    parts = (arm, options, plan.rows, sha256(manifest))
-    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
-    return f"{arm.name} {load} {digest}".replace(" ", "-").replace(",", "").replace("=", "")
 
 
 def _deploy(plan: Plan, form: str) -> None:
@@ -303,68 +279,25 @@ def _deploy(plan: Plan, form: str) -> None:
         deploy(ready.deployment, form, plan.repository, 1)
 
 
-class _Served:
-    """The models on a server, whose configs are changed arm by arm."""
-
-    def __init__(self, plan: Plan, asked: Addresses, running: dict[str, Config]) -> None:
-        self._plan, self._asked, self._running = plan, asked, running
-        self._workloads: dict[str, Workload] = {}
-        self._loaded: dict[str, Config] = {}
-
-    def measure(self, arm: Arm, options: MeasureOptions) -> tuple[list[Point], list[Rejection]]:
-        config = config_of(self._running[arm.model], arm)
-        if self._loaded.get(arm.model) != config:
-            load_config(self._asked, arm.model, config)
-            self._loaded[arm.model] = config
-        return sweep.run(self._workload(arm.model), arm.loads, self._asked, options, arm.name)
-
-    def bare(self, arm: Arm, options: MeasureOptions) -> list[float]:
-        """Pictures a second by window, without the server, which has nothing to do meanwhile."""
-        from gourmet.tasks.classification.deployer.formats import FORMATS
-
-        workload, batch = self._workload(arm.model), arm.loads[0].batch
-        which = [row % len(workload.rows) for row in range(batch)]
+def _bare(
+    plan: Plan, arm: Arm, workloads: Mapping[str, Workload], options: MeasureOptions
+) -> list[LayoutResult]:
+    """Each size of a static batch, without the server, which has nothing to do meanwhile."""
+    if arm.name not in plan.static:
+        return []
+    workload, engine = workloads[arm.model], arm.change.engine if arm.change else None
+    (path,) = (plan.repository / arm.model / "1").glob("model.*")
+    found = []
+    for size in plan.batches:
+        which = [row % len(workload.rows) for row in range(size)]
         feeds = {given.name: workload.rows.tensor(given, which) for given in workload.rows.inputs}
-        config = config_of(self._running[arm.model], arm)
-        file = next(form.file for form in FORMATS.values() if form.backend == config["backend"])
-        path = self._plan.repository / arm.model / "1" / file
-        run = without_server.opened(path, parameter(config, ENGINE_PARAMETER), feeds)
-        outputs = workload.answers.expected[0]
+        run = without_server.opened(path, engine or "", feeds)
         for place, row in enumerate(which):
-            answer = dict(zip(outputs, (values[place] for values in run()), strict=True))
+            values = [each[place] for each in run()]
+            answer = dict(zip(workload.answers.expected[0], values, strict=True))
             workload.answers.check_row(row, answer, "without a server")
-        return [batch * rate for rate in without_server.runs_per_s(run, options)]
-
-    def _workload(self, model: str) -> Workload:
-        if model not in self._workloads:
-            self._workloads[model] = sweep.prepare(model, self._asked, DataSource(self._plan.rows))
-        return self._workloads[model]
-
-
-@contextmanager
-def _served(plan: Plan, target: Addresses | None, *, needed: bool) -> Iterator[_Served | None]:
-    """The models on a server; none is started unless it is `needed`."""
-    if not needed:
-        yield None
-        return
-    with (
-        _server(plan) if target is None else _loaded(plan, target) as asked,
-        restored(asked, plan.models) as running,
-    ):
-        yield _Served(plan, asked, running)
-
-
-@contextmanager
-def _server(plan: Plan) -> Iterator[Addresses]:
-    http, grpc, metrics = free_ports(3)
-    options = TritonOptions((plan.repository,), http_port=http, grpc_port=grpc, metrics_port=metrics)
-    server = TritonServer(options, lambda _line: None)
-    try:
-        server.start(plan.models)
-        server.wait_until_live()
-        yield Addresses(options.http_url, options.grpc_url)
-    finally:
-        server.close()
+        found.append(without_server.all_cpus(run, options))
+    return found
 
 
 @contextmanager
