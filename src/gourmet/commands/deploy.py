@@ -15,17 +15,24 @@ from gourmet.systems import registry
 
 @click.command()
 @click.argument("system", type=click.Choice(registry.names()))
-@click.option("--format", "form", default="all", show_default=True, help="Which of the system's models.")
+@click.option(
+    "--format",
+    "form",
+    default="all",
+    show_default=True,
+    help="Deploy this format, or all.",
+)
 @to_option
 @trained_options
 @click.option(
     "--checkpoint",
     metavar="FOLDER-OR-NAME",
-    help="Weights in the form that others publish them in, in a folder or by their public name.",
+    help="Deploy weights as others publish them, from a folder or by their public name.",
 )
-@click.option("--version", "number", type=POSITIVE, help="Replace this one.  [default: a new one]")
+@click.option("--version", "number", type=POSITIVE, help="Replace this version.  [default: a new one]")
 @url_option(
-    "Triton to switch over without a pause.  [default: the running stack, if it serves --to]", required=False
+    "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
+    required=False,
 )
 def deploy(
     system: str,

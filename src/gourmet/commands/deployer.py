@@ -1,4 +1,4 @@
-"""`gourmet deployer`: a network of anybody's in the format that Triton serves, with NVIDIA's flags."""
+"""`gourmet deployer`: any network in a format that Triton serves, with NVIDIA's flags."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.signals import handled
 
 _FORMATS: Final = {
-    "ts_script": "TorchScript, by torch.jit.script.",
-    "ts_trace": "TorchScript, by torch.jit.trace.",
-    "onnx": "ONNX, by torch.onnx.export.",
-    "trt": "A TensorRT engine.",
+    "ts_script": "Write TorchScript by torch.jit.script.",
+    "ts_trace": "Write TorchScript by torch.jit.trace.",
+    "onnx": "Write ONNX by torch.onnx.export.",
+    "trt": "Write a TensorRT engine.",
 }
 
 
 _WORKSPACE: Final = 512 << 20
-# Triton looks every 15 seconds, unless it is told otherwise.
+# Triton polls every 15 seconds by default.
 _POLLED_WITHIN_S: Final = 60.0
 
 
@@ -47,41 +47,52 @@ def _formats(command: Any) -> Any:
 @click.command(cls=_BothSides)
 @_formats
 @click.option("--triton-no-cuda", is_flag=True, help="Export on the CPU and serve there, GPU or not.")
-@click.option("--triton-model-name", "model", default="model", help="The model's folder, and its name.")
-@click.option("--triton-model-version", "version", type=POSITIVE, default=1, help="Replaced if it is there.")
+@click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
+@click.option(
+    "--triton-model-version",
+    "version",
+    type=POSITIVE,
+    default=1,
+    help="Write or replace this version.",
+)
 @click.option(
     "--triton-server-url",
     "url",
-    help="A Triton, HTTP or gRPC, to load the model and ask it once.  "
+    help="Load the model into this Triton (HTTP or gRPC) and ask it once.  "
     "[default: the running stack, if it serves --save-dir]",
 )
-@click.option("--triton-max-batch-size", "max_batch_size", type=click.IntRange(0), default=8)
+@click.option(
+    "--triton-max-batch-size", "max_batch_size", type=click.IntRange(0), default=8, help="Largest batch."
+)
 @click.option(
     "--triton-dyn-batching-delay",
     "delay_ms",
     type=float,
     default=0.0,
-    help="Milliseconds that a request may wait for others; 0 and -1 are static batching.",
+    help="Milliseconds to wait for more requests; 0 and -1 are static batching.",
 )
-@click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Instances.")
-@click.option("--save-dir", type=FOLDER, default="./triton_models", help="Model repository.")
-@click.option(
-    "--max_workspace_size", type=POSITIVE, default=_WORKSPACE, help="Of TensorRT's builder, in bytes."
-)
+@click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Number of instances.")
+@click.option("--save-dir", type=FOLDER, default="./triton_models", help="Write into this model repository.")
+@click.option("--max_workspace_size", type=POSITIVE, default=_WORKSPACE, help="Bytes for TensorRT's builder.")
 @click.option("--trt-fp16", is_flag=True, help="Have TensorRT compute in half precision.")
 @click.option(
-    "--capture-cuda-graph", type=click.IntRange(0, 1), default=1, help="Have a TensorRT engine use one."
+    "--capture-cuda-graph",
+    type=click.IntRange(0, 1),
+    default=1,
+    help="Have a TensorRT engine use a CUDA graph.",
 )
-@click.option("--labels", help="What the outputs mean, in their order: a,b,c, or a file with one a line.")
+@click.option("--labels", help="Names of the outputs in order: a,b,c, or a file, one a line.")
 @click.option(
     "--config",
     required=True,
     help="resnet50, resnext101-32x4d, se-resnext101-32x4d, resnet50-v1, torchvision:NAME or timm:NAME.",
 )
-@click.option("--checkpoint", type=FILE, help="Weights.  [default: at random from --seed]")
-@click.option("--batch_size", type=POSITIVE, default=16, help="Rows that it is traced and compared with.")
-@click.option("--fp16", "half", is_flag=True, help="Half precision, weights and tensors.")
-@click.option("--seed", default=0, help="Of weights at random, and of what is compared.")
+@click.option(
+    "--checkpoint", type=FILE, help="Read weights from this file.  [default: at random from --seed]"
+)
+@click.option("--batch_size", type=POSITIVE, default=16, help="Compare answers to this many rows.")
+@click.option("--fp16", "half", is_flag=True, help="Write weights and tensors in half precision.")
+@click.option("--seed", default=0, help="Seed of random weights and of the rows that are compared.")
 def deployer(
     model: str,
     version: int,
@@ -176,7 +187,7 @@ def _chosen(formats: dict[str, bool]) -> str:
 
 @contextmanager
 def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
-    """Whatever ends it early ends it in order, and is told in a sentence."""
+    """Undo what was done when the command is ended early, and explain a disk that cannot be written."""
     try:
         with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
             yield
@@ -191,7 +202,7 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
 
 
 def _as_before(url: str, model: str, was_there: bool) -> None:
-    """Have the server forget what it was given, and serve what it did."""
+    """Have the server drop the model it was given, and serve what it did before."""
     from gourmet.serving.connect import connect_either
 
     with suppress(GourmetError), connect_either(url) as server:

@@ -29,7 +29,7 @@ to_option = click.option(
     type=PATH,
     default=repository.DEFAULT,
     show_default="triton/models",
-    help="Model repository.",
+    help="Use this model repository.",
 )
 
 
@@ -42,7 +42,7 @@ def trained_options(command: Command) -> Command:
             show_default=False,
             help="Network of weights that others trained, like torchvision:resnet18.",
         ),
-        click.option("--data", type=PATH, help="Labelled examples.  [default: those of training]"),
+        click.option("--data", type=PATH, help="Use these labelled examples.  [default: those of training]"),
         click.option(
             "--weights", type=PATH, help="Trained weights.  [default: runs/SYSTEM/last.safetensors]"
         ),

@@ -15,9 +15,12 @@ from gourmet.repository import read_config
 @click.command()
 @click.argument("model")
 @to_option
-@url_option("Triton to switch over, too.  [default: the running stack, if it serves --to]", required=False)
+@url_option(
+    "Switch this Triton over, too.  [default: the running stack, if it serves --to]",
+    required=False,
+)
 def rollback(model: str, models: Path, url: str | None) -> None:
-    """Withdraw the latest version of MODEL, with its temperature and threshold."""
+    """Withdraw the latest version of MODEL, and put the config of the version before back."""
     read_config(models / model)
     latest, before = withdraw(models / model)
     if url := url or serving_url(models):
