@@ -27,7 +27,7 @@ from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
 from gourmet.tasks.classification.deployer import check, checkpoints, networks
 from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made, model_config
-from gourmet.tasks.classification.deployer.formats import FORMATS
+from gourmet.tasks.classification.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
 SMALL = "torchvision:squeezenet1_1"

@@ -31,7 +31,8 @@ from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
-from gourmet.tasks.classification.export import Onnx, Source, open_onnx
+from gourmet.tasks.classification.export import Onnx, Source
+from gourmet.tasks.classification.formats import open_onnx
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData
 from gourmet.training.files import save_tensors

@@ -23,7 +23,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import registry
-from gourmet.tasks.classification.export import open_onnx
+from gourmet.tasks.classification.formats import open_onnx
 from gourmet.tasks.system_parts import SystemParts
 
 New = Callable[..., Result]

@@ -27,7 +27,8 @@ from gourmet.errors import UsageError
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.export import OPSET, Source, export_onnx, open_onnx
+from gourmet.tasks.classification.export import Source
+from gourmet.tasks.classification.formats import OPSET, export_onnx, open_onnx
 from gourmet.tasks.classification.gate import Pixels
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,8 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-import onnxruntime
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
@@ -25,14 +22,19 @@ from gourmet.pictures.decode import PictureError
 from gourmet.repository.model_config import LABELS_FILE, ModelConfig, Tensor
 from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
 from gourmet.tasks.classification import gate
-from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
+from gourmet.tasks.classification.formats import (
+    eager,
+    open_onnx,
+    open_torchscript,
+    write_onnx,
+    write_traced,
+)
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, Load
 from gourmet.training.task import Tick
 
-OPSET: Final = 17
 _CALIBRATED_ON: Final = 512
 _MADE_UP: Final = 64
 _FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown and text protobuf, not HTML
@@ -42,9 +44,6 @@ _FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown 
     undefined=StrictUndefined,
 )
 _FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
-# Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
-no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
-Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -94,18 +93,9 @@ class Onnx:
 
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
         example = source.example(2 if self.batched else 1)
-        # The exporter refuses a name such as a number, which the file can have.
-        name = self.output if not self.output.isdigit() else "output"
-        export_onnx(source.network, example, path, self.input, name, batched=self.batched)
-        model = onnx.load(path)
-        if name != self.output:
-            for node in model.graph.node:
-                node.output[:] = [self.output if output == name else output for output in node.output]
-            model.graph.output[0].name = self.output
-            onnx.save(model, path)
-        onnx.checker.check_model(model, full_check=True)
+        facts = write_onnx(source.network, example, path, self.input, self.output, batched=self.batched)
         shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
-        return {"form": "ONNX", "opset": OPSET, "input": f"float32 [{shape}]"}
+        return {**facts, "input": f"float32 [{shape}]"}
 
 
 @dataclass(frozen=True)
@@ -122,80 +112,9 @@ class TorchScript:
         return Target(self.model, "model.pt", partial(self._write, source), verify)
 
     def _write(self, source: Source, path: Path) -> dict[str, Any]:
-        """Freezing and fusing are the server's: what they make cannot be saved."""
         example = source.example(2)
-        with torch.no_grad(), no_advice():
-            traced = torch.jit.trace(source.network, example)  # type: ignore[no-untyped-call]
-        traced.save(str(path))
-        return {
-            "form": "TorchScript, traced",
-            "input": f"float32 [N, {', '.join(map(str, example.shape[1:]))}]",
-        }
-
-
-def export_onnx(
-    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
-) -> None:
-    """Write `network` with one input `name` and one `output`, for any batch or for the example's alone.
-
-    A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
-    """
-    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
-    with no_advice():
-        torch.onnx.export(
-            network,
-            (example,),
-            str(path),
-            dynamo=False,
-            input_names=[name],
-            output_names=[output],
-            dynamic_axes={name: {0: "batch"}, output: {0: "batch"}} if batched else None,
-            opset_version=OPSET,
-        )
-
-
-def as_it_is(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Nothing to normalise: what is asked is the network's own input."""
-    return values
-
-
-def eager(network: nn.Module, normalise: Normalise = as_it_is) -> Answers:
-    """A network asked with pixels."""
-
-    def answers(pixels: Pixels) -> Scores:
-        with torch.inference_mode():
-            return network(torch.from_numpy(normalise(pixels))).numpy()  # type: ignore[no-any-return]
-
-    return answers
-
-
-def open_torchscript(path: Path, normalise: Normalise = as_it_is) -> Answers:
-    """`path` opened as it is served: frozen, and fused for this machine."""
-    with no_advice():
-        network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
-        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)), normalise)
-
-
-def open_onnx(
-    path: Path,
-    name: str,
-    output: str,
-    normalise: Normalise = as_it_is,
-    *,
-    batched: bool = True,
-) -> Answers:
-    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input.
-
-    A model that is not `batched` is asked about one picture at a time.
-    """
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-    def answers(pixels: Pixels) -> Scores:
-        given = normalise(pixels)
-        rows = [given] if batched else np.split(given, len(given))
-        return np.concatenate([session.run([output], {name: each})[0] for each in rows])
-
-    return answers
+        shape = ", ".join(map(str, example.shape[1:]))
+        return {**write_traced(source.network, example, path), "input": f"float32 [N, {shape}]"}
 
 
 def filled_in(name: str, **given: Any) -> str:

@@ -25,8 +25,7 @@ from gourmet.runtime.manifest import MANIFEST, PARAMETER, REQUIRED, sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer import checkpoints, networks, tensorrt_engine
-from gourmet.tasks.classification.deployer.formats import FORMATS, INPUT, OUTPUT, Format
-from gourmet.tasks.classification.export import eager
+from gourmet.tasks.classification.formats import FORMATS, INPUT, OUTPUT, Format, eager
 from gourmet.tasks.classification.gate import Answers
 from gourmet.training.task import Tick
 

@@ -19,8 +19,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.files import written_aside
-from gourmet.tasks.classification.deployer.formats import INPUT, OUTPUT, Format
-from gourmet.tasks.classification.export import OPSET, export_onnx
+from gourmet.tasks.classification.formats import INPUT, OPSET, OUTPUT, Format, export_onnx
 from gourmet.tasks.classification.gate import Answers
 
 # How long each kernel took on this GPU: the next engine is built in a fraction of the time.

@@ -1,0 +1,161 @@
+"""The formats that a network is written in, and each opened again as the server will."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import torch
+from torch import nn
+
+from gourmet.errors import GourmetError
+from gourmet.tasks.classification.accuracy import Scores
+from gourmet.tasks.classification.gate import Answers, Pixels
+
+OPSET: Final = 17
+# As in NVIDIA's example, whose clients ask by these names.
+INPUT: Final = "input__0"
+OUTPUT: Final = "output__0"
+# Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
+no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
+Normalise = Callable[[Pixels], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """What Triton calls it, how it is written, and how it is opened."""
+
+    backend: str
+    platform: str
+    file: str
+    write: Callable[[nn.Module, torch.Tensor, Path], dict[str, Any]]
+    open: Callable[[Path], Answers]
+    # Of formats whose file is for GPUs of one compute capability: which file is for which.
+    by_capability: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_onnx(
+    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
+) -> dict[str, Any]:
+    """Write and check an ONNX file; returns what the manifest says of its form."""
+    # The exporter refuses a name such as a number, which the file can have.
+    exported = output if not output.isdigit() else "output"
+    export_onnx(network, example, path, name, exported, batched=batched)
+    model = onnx.load(path)
+    if exported != output:
+        for node in model.graph.node:
+            node.output[:] = [output if each == exported else each for each in node.output]
+        model.graph.output[0].name = output
+        onnx.save(model, path)
+    onnx.checker.check_model(model, full_check=True)
+    return {"form": "ONNX", "opset": OPSET}
+
+
+def write_traced(network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
+    """Freezing and fusing are the server's: what they make cannot be saved."""
+    with torch.no_grad(), no_advice():
+        traced = torch.jit.trace(network, example)  # type: ignore[no-untyped-call]
+    return _save(traced, path, "traced")
+
+
+def write_scripted(network: nn.Module, example: torch.Tensor, path: Path) -> dict[str, Any]:
+    try:
+        with no_advice():
+            scripted = torch.jit.script(network)
+    except Exception as exc:  # the compiler's own, and whatever a network's code raises under it
+        said = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+        raise GourmetError(f"torch.jit.script cannot compile this network ({said}): use --ts-trace") from exc
+    return _save(scripted, path, "scripted")
+
+
+def _save(module: Any, path: Path, how: str) -> dict[str, Any]:
+    # Through a file of Python's: where the disk is full, torch's own writer ends with nothing but a position.
+    with no_advice(), path.open("wb") as file:
+        torch.jit.save(module, file)
+    return {"form": f"TorchScript, {how}"}
+
+
+def export_onnx(
+    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
+) -> None:
+    """Write `network` with one input `name` and one `output`, for any batch or for the example's alone.
+
+    A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
+    """
+    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
+    with no_advice():
+        torch.onnx.export(
+            network,
+            (example,),
+            str(path),
+            dynamo=False,
+            input_names=[name],
+            output_names=[output],
+            dynamic_axes={name: {0: "batch"}, output: {0: "batch"}} if batched else None,
+            opset_version=OPSET,
+        )
+
+
+def as_it_is(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Nothing to normalise: what is asked is the network's own input."""
+    return values
+
+
+def eager(network: nn.Module, normalise: Normalise = as_it_is) -> Answers:
+    """A network asked with pixels."""
+
+    def answers(pixels: Pixels) -> Scores:
+        with torch.inference_mode():
+            return network(torch.from_numpy(normalise(pixels))).numpy()  # type: ignore[no-any-return]
+
+    return answers
+
+
+def open_torchscript(path: Path, normalise: Normalise = as_it_is) -> Answers:
+    """`path` opened as it is served: frozen, and fused for this machine."""
+    with no_advice():
+        network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
+        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)), normalise)
+
+
+def open_onnx(
+    path: Path,
+    name: str,
+    output: str,
+    normalise: Normalise = as_it_is,
+    *,
+    batched: bool = True,
+) -> Answers:
+    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input.
+
+    A model that is not `batched` is asked about one picture at a time.
+    """
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def answers(pixels: Pixels) -> Scores:
+        given = normalise(pixels)
+        rows = [given] if batched else np.split(given, len(given))
+        return np.concatenate([session.run([output], {name: each})[0] for each in rows])
+
+    return answers
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "ts-script": Format("pytorch", "pytorch_libtorch", "model.pt", write_scripted, open_torchscript),
+    "ts-trace": Format("pytorch", "pytorch_libtorch", "model.pt", write_traced, open_torchscript),
+    "onnx": Format(
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "model.onnx",
+        partial(write_onnx, name=INPUT, output=OUTPUT),
+        partial(open_onnx, name=INPUT, output=OUTPUT),
+    ),
+}
