@@ -64,7 +64,7 @@ def client(
     with connect_either(url) as triton:
         check = prepare(triton, asked, say)
         try:
-            report = run_check(check, check.info, TimedServer(triton, 1, LOADS_WITHIN_S), bar)
+            report = run_check(check, model, TimedServer(triton, 1, LOADS_WITHIN_S), bar)
         except KeyboardInterrupt:
             raise Stopped("stopped before the first answer") from None
     give(report, json_to, page)

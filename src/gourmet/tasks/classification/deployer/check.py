@@ -19,9 +19,8 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError, square_pixels
 from gourmet.reports import page
 from gourmet.reports.table import columns
-from gourmet.repository import DEFAULT
 from gourmet.tasks.asking import TimedServer
-from gourmet.tasks.checking import CheckOptions, Replies
+from gourmet.tasks.checking import Replies
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer.deployment import (
     Rows,
@@ -141,36 +140,27 @@ class RowBatch:
 
 
 @dataclass(frozen=True)
-class RowAnswers:
-    """The scores of each row of a request."""
-
-    scores: list[list[float]]
-
-
-@dataclass(frozen=True)
 class NetworkCheck:
     """A served network, the rows that it is asked about and, where it is known, the network itself."""
 
     info: ModelInfo
-    client: ClientOptions
-    options: CheckOptions
+    options: ClientOptions
     protocol: str
     of: Examples
     network: Network | None
     say: Callable[[str], None]
     examples: str = "rows"
-    kind: type[RowAnswers] = RowAnswers
 
     def __len__(self) -> int:
         return len(self.of.names)
 
     def questions(self) -> Iterator[RowBatch]:
-        kind, size = _TYPES["FP16" if self.client.half else "FP32"], self.client.batch_size
+        kind, size = _TYPES["FP16" if self.options.half else "FP32"], self.options.batch_size
         for first in range(0, len(self), size):
             names = self.of.names[first : first + size]
             yield RowBatch(names, first, self.of.read(first, first + len(names)).astype(kind))
 
-    def ask(self, batch: RowBatch, server: TimedServer) -> RowAnswers:
+    def ask(self, batch: RowBatch, server: TimedServer) -> Scores:
         model = self.info.name
         outputs = server.infer(model, {self.info.inputs[0].name: batch.rows}).outputs
         answer: Scores = outputs[self.info.outputs[0].name]
@@ -181,20 +171,19 @@ class NetworkCheck:
             )
         classes = ", ".join(map(str, answer.argmax(axis=1)[:_SHOWN]))
         self.say(f"rows {batch.first} to {batch.first + len(answer) - 1}: classes {classes}")
-        return RowAnswers(answer.tolist())
+        return answer.astype(np.float32)
 
-    def score(self, replies: Replies[RowAnswers], stage: Stage) -> NetworkReport:
+    def score(self, replies: Replies[Scores], stage: Stage) -> NetworkReport:
         if replies.failures:
             raise GourmetError("\n       ".join(map(str, replies.failures)))
         if not replies.answers:
             raise KeyboardInterrupt
-        scores = np.concatenate([np.array(each.scores, np.float32) for each in replies.answers])
         right: Scores | None = None
         if self.network:
             asked = islice(self.questions(), len(replies.answers))
             with stage("asking the network") as tick:
                 right = np.concatenate(list(self._right(self.network, asked, tick)))
-        return _report(self, scores, right, replies.stopped)
+        return _report(self, np.concatenate(replies.answers), right, replies.stopped)
 
     def _right(self, network: Network, batches: Iterable[RowBatch], tick: Tick) -> Iterator[Scores]:
         reference = as_reference(network.module)
@@ -211,8 +200,7 @@ def prepare(
     side = _side(info, options)
     network = network_of(options.config, options.reference, options.seed)[0] if options.reference else None
     examples = _examples(info, options, side, network)
-    asked = CheckOptions(options.model, options.data, DEFAULT, batch=options.batch_size)
-    return NetworkCheck(info, options, asked, triton.protocol, examples, network, say)
+    return NetworkCheck(info, options, triton.protocol, examples, network, say)
 
 
 def _side(info: ModelInfo, options: ClientOptions) -> int:
@@ -287,7 +275,7 @@ def _of_pictures(info: ModelInfo, folder: Path, side: int, network: Network | No
 
 
 def _report(check: NetworkCheck, scores: Scores, right: Scores | None, stopped: bool) -> NetworkReport:
-    options, examples, chosen = check.client, check.of, scores.argmax(axis=1)
+    options, examples, chosen = check.options, check.of, scores.argmax(axis=1)
     classes = examples.classes
     top1 = None if classes is None else float((chosen == classes[: len(chosen)]).mean())
     agreement = largest = allowed = None
