@@ -212,7 +212,7 @@ class _ClosedLoop:
 class HttpClient:
     """HTTP/1.1 with a server on this machine over one connection, kept open as long as the server does.
 
-    `http.client` took 0.2 ms of a core that the servers need for a request, this takes a quarter of it.
+    A photo takes 0.05 ms of a core that the servers need, and 0.16 ms by `http.client`.
     """
 
     def __init__(self, port: int, headers: Mapping[str, str]) -> None:

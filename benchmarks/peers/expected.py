@@ -27,9 +27,6 @@ SERVERS: Final = Path(__file__).resolve().parent / "servers"
 # than this are of other pixels or another model.
 TOLERANCE: Final = 2e-3
 
-# What contract.encode calls the input that an ONNX file wants.
-DATATYPES: Final = {"tensor(uint8)": "UINT8", "tensor(float)": "FP32"}
-
 Decode = Callable[[bytes], Pixels]
 
 
@@ -117,45 +114,49 @@ def differences(expected: Expected) -> list[str]:
 
 
 def _rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) -> Floats:
-    """The probabilities [photos, labels]; raise unless photos can be told apart by them.
+    """The probabilities [photos, labels]; raise unless their answers tell the photos apart.
 
-    In eight bits the engines round so differently that each must be held against itself.
+    In eight bits the engines round so differently that each must be compared with itself.
     """
-    session = open_session(model)
-    given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
-    run: Any = session.run
-    if engine == openvino_network.OPENVINO:
-        run = openvino_network.OpenVinoNetwork(model.path, 1, batched=True).run
-    answers = []
-    for photo in photos:
-        pixels = decode(photo)
-        row = pixels if DATATYPES[given.type] == "UINT8" else contract.SYSTEM.normalise(pixels)
-        outputs = run(names, {given.name: row[np.newaxis]})
-        answers.append(contract.SYSTEM.read(dict(zip(names, outputs, strict=True)), model.temperature)[0])
-    expected = np.array(answers)
+    answer = answering(model, engine)
+    expected = np.array([answer(decode(photo)) for photo in photos])
     apart = np.abs(expected[:, np.newaxis] - expected[np.newaxis]).max(axis=2)
     if len(photos) > 1 and np.partition(apart, 1, axis=1)[:, 1].min() <= 2 * TOLERANCE:
         raise WrongAnswers(f"two photos have the same answer of {model.name}: rows could be mixed up unseen")
     return expected
 
 
-def open_session(model: Model, threads: int = 0) -> ort.InferenceSession:
-    """The model alone, on so many threads (0: ONNX Runtime's choice)."""
+def answering(
+    model: Model, engine: str = openvino_network.ONNX_RUNTIME, threads: int = 0
+) -> Callable[[Pixels], Floats]:
+    """The model alone, from pixels to probabilities, on so many threads (0: ONNX Runtime's choice)."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what goes wrong is raised
-    return ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
+    run: Any = session.run
+    if engine == openvino_network.OPENVINO:
+        run = openvino_network.OpenVinoNetwork(model.path, 1, batched=True).run
+
+    def answer(pixels: Pixels) -> Floats:
+        row = pixels if given.type == "tensor(uint8)" else contract.SYSTEM.normalise(pixels)
+        outputs = dict(zip(names, run(names, {given.name: row[np.newaxis]}), strict=True))
+        found: Floats = contract.SYSTEM.read(outputs, model.temperature)[0]
+        return found
+
+    return answer
 
 
 def complaint(body: bytes, expected: Floats) -> str | None:
-    """What is wrong with an answer, or None: its label, and every probability that it tells."""
+    """What is wrong with an answer, or None: its label, and every probability that it states."""
     try:
         answer: Any = json.loads(body)
-        told = [(answer["label"], answer["probability"])]
-        told += [(entry["label"], entry["probability"]) for entry in answer["top"]]
+        stated = [(answer["label"], answer["probability"])]
+        stated += [(entry["label"], entry["probability"]) for entry in answer["top"]]
         off = [
             f"{label} {probability:.4f} instead of {expected[contract.SYSTEM.labels.index(label)]:.4f}"
-            for label, probability in told
+            for label, probability in stated
             if not abs(probability - expected[contract.SYSTEM.labels.index(label)]) <= TOLERANCE
         ]
         best = expected[contract.SYSTEM.labels.index(answer["label"])]

@@ -19,7 +19,7 @@ from gourmet.pictures.classifier import Floats
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.food11 import contract
 from harness.load import Asker, BenchLoad, BenchWindow, CpuUsed, closed_loop
-from peers.expected import DATATYPES, TOLERANCE, Model, open_session
+from peers.expected import TOLERANCE, Model, answering
 
 _STARTS_WITHIN_S: Final = 120.0
 
@@ -74,15 +74,12 @@ _asker: list[Asker] = []
 
 def _open(model: Model, photos: Sequence[bytes], right: Floats, threads: int, together: Any) -> None:
     """In a process of its own, which begins when all others can."""
-    session = open_session(model, threads)
-    given, outputs = session.get_inputs()[0], [output.name for output in session.get_outputs()]
-    datatype = DATATYPES[given.type]
+    answer = answering(model, threads=threads)
 
     def ask(number: int) -> int:
         photo = number % len(photos)
-        answers = session.run(None, {given.name: contract.SYSTEM.encode(photos[photo], datatype)})
-        row = contract.SYSTEM.read(dict(zip(outputs, answers, strict=True)), model.temperature)[0]
-        if not float(np.abs(row - right[photo]).max()) <= TOLERANCE:
+        probabilities = answer(contract.SYSTEM.pixels(photos[photo]))
+        if not float(np.abs(probabilities - right[photo]).max()) <= TOLERANCE:
             raise WrongAnswers(f"{model.name} answers photo {photo} differently on {threads} threads")
         return 1
 

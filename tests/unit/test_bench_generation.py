@@ -57,16 +57,16 @@ def comparison(found: list[BenchWindow]) -> SentenceComparison:
 
 
 def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
-    told = {goal.what: goal for goal in page.goals(comparison(some_windows()))}
-    assert told["loop in process ÷ loop in the client, c=1"].per_turn == (6.0, 6.0)
-    assert told["loop in process ÷ loop in the client, c=1"].met is True
-    assert told["loop in process ÷ loop in BLS, c=8"].met is True
-    assert told["loop in process ÷ in Python, no server, best threads, c=8"].per_turn[0] == pytest.approx(
+    stated = {goal.what: goal for goal in page.goals(comparison(some_windows()))}
+    assert stated["loop in process ÷ loop in the client, c=1"].per_turn == (6.0, 6.0)
+    assert stated["loop in process ÷ loop in the client, c=1"].met is True
+    assert stated["loop in process ÷ loop in BLS, c=8"].met is True
+    assert stated["loop in process ÷ in Python, no server, best threads, c=8"].per_turn[0] == pytest.approx(
         130 / 150
     )
-    assert told["loop in process ÷ CTranslate2 behind FastAPI, float32, best layout, c=8"].met is True
-    assert told["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=8"].met is False
-    assert told["first piece, less the encoder, in steps of a decoder"].per_turn == (2.0, 2.0)
+    assert stated["loop in process ÷ CTranslate2 behind FastAPI, float32, best layout, c=8"].met is True
+    assert stated["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=8"].met is False
+    assert stated["first piece, less the encoder, in steps of a decoder"].per_turn == (2.0, 2.0)
 
 
 def test_what_stands_beside_long_ones_is_judged_by_its_percentile() -> None:

@@ -26,8 +26,8 @@ ROW = np.array([0.5, 0.3, 0.1, 0.1] + [0.0] * 7, np.float32)
 
 
 def answer(**changes: Any) -> bytes:
-    told = {"label": "Bread", "probability": 0.5, "top": [{"label": "Dairy product", "probability": 0.3}]}
-    return json.dumps({**told, **changes}).encode()
+    stated = {"label": "Bread", "probability": 0.5, "top": [{"label": "Dairy product", "probability": 0.3}]}
+    return json.dumps({**stated, **changes}).encode()
 
 
 def test_a_right_answer_has_nothing_to_complain_about() -> None:
