@@ -81,15 +81,15 @@ def test_a_higher_threshold_answers_less() -> None:
     coverage = [point.coverage for point in curve]
     assert coverage[0] == 1.0
     assert coverage == sorted(coverage, reverse=True)
-    chosen = choose_threshold(curve, wanted=0.9)
+    chosen = choose_threshold(curve, accuracy_goal=0.9)
     assert chosen.accuracy >= 0.9
     below = [point for point in curve if point.threshold < chosen.threshold]
     assert all(point.accuracy < 0.9 for point in below)
 
 
-def test_a_network_that_never_reaches_the_wanted_accuracy_gets_its_best_threshold() -> None:
+def test_a_network_that_never_reaches_the_accuracy_goal_gets_its_best_threshold() -> None:
     curve = coverage_curve(softmax(np.zeros((10, 4))), np.arange(10) % 4)
-    assert choose_threshold(curve, wanted=0.9).accuracy == max(point.accuracy for point in curve)
+    assert choose_threshold(curve, accuracy_goal=0.9).accuracy == max(point.accuracy for point in curve)
 
 
 def answered(temperature: float) -> Answered:
@@ -99,7 +99,7 @@ def answered(temperature: float) -> Answered:
 
 def test_temperature_and_threshold_come_from_the_validation_part_and_apply_to_all() -> None:
     parts = {"validation": answered(2.0), "test": answered(0.5)}
-    found = evaluate(parts, LABELS, wanted={"validation": 0.75}, views={"a and b": ["a", "b"]})
+    found = evaluate(parts, LABELS, accuracy_goals={"validation": 0.75}, views={"a and b": ["a", "b"]})
     assert found.calibration.temperature == pytest.approx(2.0, rel=0.25)
     numbers = found.as_dict()
     assert numbers["test"]["photos"] == 400
@@ -120,7 +120,7 @@ def test_the_worst_mistakes_are_the_surest_and_all_mistakes() -> None:
 
 
 def test_the_report_holds_everything_itself() -> None:
-    found = evaluate({"validation": answered(1.0)}, LABELS, wanted={"validation": 0.75}, views={})
+    found = evaluate({"validation": answered(1.0)}, LABELS, accuracy_goals={"validation": 0.75}, views={})
     report = evaluation_page("blobs <1>", found)
     assert "blobs &lt;1&gt;" in report
     assert "data:image;base64," in report
@@ -131,7 +131,7 @@ def test_the_report_holds_everything_itself() -> None:
 def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:
     part = Answered(SCORES[[0, 5]], np.array([0, 2]), ["0.jpg", "1.jpg"], lambda row: b"picture")
     report = evaluation_page(
-        "two", evaluate({"validation": part}, LABELS, wanted={"validation": 0.75}, views={})
+        "two", evaluate({"validation": part}, LABELS, accuracy_goals={"validation": 0.75}, views={})
     )
     matrix = report.partition("Who is taken for whom</title>")[2].partition("</svg>")[0]
     assert re.findall("text-anchor='end'.*>(.)</text>", matrix) == ["a", "c"]

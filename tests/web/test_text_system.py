@@ -67,7 +67,7 @@ def test_doctor_asks_a_model_that_answers_in_pieces_for_all_of_them(up: Up) -> N
 
 def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
     script = (ROOT / "scripts" / "containers" / "ask_models.py").read_text()
-    here = re.sub(r'TRITON = ".*"', f'TRITON = "http://127.0.0.1:{up.http}"', script)
+    here = re.sub(r'ADDRESS = ".*"', f'ADDRESS = "127.0.0.1:{up.http}"', script)
     healthy = run(sys.executable, "-c", here)
     assert (healthy.returncode, healthy.stderr) == (0, "")
     assert run(sys.executable, "-c", here, ECHO_MODEL_NAME="echo_stream").returncode == 0

@@ -1,4 +1,4 @@
-"""What is wanted of the digits network."""
+"""How the digits network is evaluated."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from gourmet.systems.digits.network import load
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
 from gourmet.tasks.system_parts import Evaluation
 
-EVALUATION: Final[Evaluation] = ClassifierEvaluation(SYSTEM, DATA, load, wanted={"validation": 0.995})
+EVALUATION: Final[Evaluation] = ClassifierEvaluation(SYSTEM, DATA, load, accuracy_goals={"validation": 0.995})

@@ -1,4 +1,4 @@
-"""What is wanted of the food network."""
+"""How the food network is evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVALUATION: Final[Evaluation] = ClassifierEvaluation(
     SYSTEM,
     DATA,
     load,
-    wanted={"validation": 0.85, "sharp": 0.9},
+    accuracy_goals={"validation": 0.85, "sharp": 0.9},
     # The sharp photos have no soup, and show a bread and cheeses that the training photos do not.
     views={
         "the eight classes that the sharp photos share with the training photos": [

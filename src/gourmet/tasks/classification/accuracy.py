@@ -163,7 +163,7 @@ def coverage_curve(probabilities: Scores, classes: Classes) -> list[Operating]:
     return [point for point in points if point.coverage]
 
 
-def choose_threshold(curve: list[Operating], wanted: float) -> Operating:
-    """The lowest threshold at which `wanted` of the given answers are right, or the most accurate one."""
-    enough = [point for point in curve if point.accuracy >= wanted]
+def choose_threshold(curve: list[Operating], accuracy_goal: float) -> Operating:
+    """The lowest threshold whose given answers reach the goal, or the most accurate threshold."""
+    enough = [point for point in curve if point.accuracy >= accuracy_goal]
     return enough[0] if enough else max(curve, key=lambda point: point.accuracy)

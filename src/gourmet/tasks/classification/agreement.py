@@ -55,7 +55,7 @@ class PictureAnswers:
     """What was answered to each picture. Rows without an answer are nan."""
 
     probabilities: Scores
-    relevance: Scores  # [pictures]; nan also where the model does not tell
+    relevance: Scores  # [pictures]; nan also where the model does not give it
     versions: frozenset[str] = frozenset()
 
     @classmethod

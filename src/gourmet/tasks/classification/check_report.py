@@ -89,7 +89,7 @@ class PictureReport:
 
     @cached_property
     def declined(self) -> dict[str, float]:
-        """Shares of the answered pictures; empty where the model does not tell what is relevant."""
+        """Shares of the answered pictures; empty where the model does not say what is relevant."""
         relevance = self.answers.relevance[self.answers.there]
         if not len(relevance) or np.isnan(relevance).any():
             return {}
@@ -130,11 +130,11 @@ class PictureReport:
 
     def faults(self) -> list[str]:
         """Why the check fails, a sentence each; empty if it passes."""
-        least, found = self.options.min_top1, self.problems()
-        if least is not None and self.quality is None:
-            found.append(f"--min-top1 {least} cannot be judged: there are no labels, or no answers")
-        elif least is not None and self.quality and (top1 := self.quality.accuracy.top1) < least:
-            found.append(f"top-1 is {top1:.4f}, below the {least} that --min-top1 asks for")
+        goal, found = self.options.min_top1, self.problems()
+        if goal is not None and self.quality is None:
+            found.append(f"--min-top1 {goal} cannot be judged: there are no labels, or no answers")
+        elif goal is not None and self.quality and (top1 := self.quality.accuracy.top1) < goal:
+            found.append(f"top-1 is {top1:.4f}, below the {goal} that --min-top1 asks for")
         return found
 
     def progress(self) -> str:
@@ -200,8 +200,8 @@ class PictureReport:
 
     def summary(self) -> str:
         stopped = "what follows is about the answers that had come by then" if self.stopped else ""
-        told = [("STOPPED", stopped), ("note", self.pictures.note), *self.facts()]
-        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in told if value)]
+        named = [("STOPPED", stopped), ("note", self.pictures.note), *self.facts()]
+        lines = [self.headline(), *(f"{name:<12}{value}" for name, value in named if value)]
         if self.quality:
             heading = ("class", "pictures", "recall", "precision")
             lines += ["", columns([heading, *self.quality.accuracy.rows()])]

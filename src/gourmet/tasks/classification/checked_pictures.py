@@ -1,4 +1,4 @@
-"""The pictures to ask about: a system's labelled data, or a folder of pictures that nobody has labelled."""
+"""The pictures to ask about: a system's labelled data, or a folder of pictures without labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CheckedPictures:
     source: Path
     part: str  # empty where the data have no parts
     names: Sequence[str]
-    classes: npt.NDArray[np.int64] | None  # none where nobody has labelled them
+    classes: npt.NDArray[np.int64] | None  # None without labels
     read: Callable[[Sequence[int]], Iterator[bytes]]  # those of some rows
     note: str = ""  # what a reader of the numbers must know about them
 

@@ -55,7 +55,7 @@ class Answered:
     classes: Classes  # as many as there are labels: none of them
     names: Sequence[str]
     picture: Callable[[int], bytes]  # its own bytes, for the report
-    relevance: Scores | None = None  # [pictures], from networks that tell it
+    relevance: Scores | None = None  # [pictures], from networks that give it
 
     def some(self, rows: npt.NDArray[np.signedinteger[Any]]) -> Answered:
         return Answered(
@@ -122,7 +122,7 @@ class EvaluatedClassifier:
     """A temperature and thresholds, chosen on pictures held out of training, and every part measured."""
 
     calibration: Calibration
-    wanted: Mapping[str, float]  # by part: the share of the sure answers that should be right
+    accuracy_goals: Mapping[str, float]  # by part: the share of the sure answers that should be right
     parts: dict[str, Measured]
     others: dict[str, Declined]
     labels: Sequence[str]
@@ -164,8 +164,8 @@ class ClassifierEvaluation:
     load: Load
     # The share of the sure answers that should be right, by the part that is chosen on: all of the validation
     # part, and half of any other.
-    wanted: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.75})
-    # Classes over which balanced accuracy is told apart from the whole.
+    accuracy_goals: Mapping[str, float] = field(default_factory=lambda: {"validation": 0.75})
+    # Classes over which balanced accuracy is also measured on their own.
     views: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def evaluate(
@@ -186,7 +186,7 @@ class ClassifierEvaluation:
         if self.system.subject:
             with stage("made up") as tick:
                 answered["made up"] = self.made_up(network, device, tick)
-        return evaluate(answered, self.system.labels, self.wanted, self.views)
+        return evaluate(answered, self.system.labels, self.accuracy_goals, self.views)
 
     def answers(
         self, network: nn.Module, data: Path, part: str, *, limit: int | None, device: str, tick: Tick
@@ -236,35 +236,36 @@ def ask(
 def evaluate(
     parts: Mapping[str, Answered],
     labels: Sequence[str],
-    wanted: Mapping[str, float],
+    accuracy_goals: Mapping[str, float],
     views: Mapping[str, Sequence[str]],
 ) -> EvaluatedClassifier:
     """Choose temperature and thresholds, then measure all parts with them.
 
-    The threshold is the lowest at which each of the parts that `wanted` names has its share of the answers
-    given right. The validation part is there for that; of others, half, and the other half is measured apart.
+    The threshold is the lowest at which each part that `accuracy_goals` names reaches its share of right
+    answers, of those that are given. The validation part is there for that; of others, half is used, and the
+    other half measured on its own.
     """
     labelled = {name: part for name, part in parts.items() if part.classes[0] < len(labels)}
     chosen_on = {}
-    for name in wanted:
+    for name in accuracy_goals:
         if name == "validation":
             chosen_on[name] = labelled[name]
         elif name in labelled:
             chosen_on[name], labelled[f"{name}, the half not chosen on"] = labelled[name].halves()
     temperature = fit_temperature(*((part.logits, part.classes) for part in chosen_on.values()))
-    told = parts["validation"].relevance
-    subject = 0.0 if told is None else min(0.5, float(np.quantile(told, _REFUSED)))
+    shown = parts["validation"].relevance
+    subject = 0.0 if shown is None else min(0.5, float(np.quantile(shown, _REFUSED)))
     calibration = Calibration(temperature, 0.0, round(subject, 4))
     threshold = max(
         choose_threshold(
-            coverage_curve(part.probabilities(calibration), part.classes), wanted[name]
+            coverage_curve(part.probabilities(calibration), part.classes), accuracy_goals[name]
         ).threshold
         for name, part in chosen_on.items()
     )
     calibration = replace(calibration, threshold=threshold)
     measured = {name: measure(part, labels, calibration, views) for name, part in labelled.items()}
     others = {name: declined(part, calibration) for name, part in parts.items() if name not in labelled}
-    return EvaluatedClassifier(calibration, wanted, measured, others, labels)
+    return EvaluatedClassifier(calibration, accuracy_goals, measured, others, labels)
 
 
 def measure(
