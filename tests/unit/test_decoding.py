@@ -16,12 +16,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Likeliest
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.rows import Row, TooManyRows
 from gourmet.runtime.decoding.slots import Slots
+from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.int8 import rounded
 from gourmet.systems.translator.network import build
@@ -345,3 +347,22 @@ def test_eight_bits_are_near_the_network_and_smaller(network: torch.nn.Module, t
         for right, near in zip(wanted, found, strict=True):
             if right.dtype == np.float32:
                 assert np.abs(right - near).max() < 0.2 * np.abs(right).max()
+
+
+def test_a_package_that_another_model_has_is_found_by_what_is_in_it(packed: Path, tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        (tmp_path / "whole" / number).mkdir(parents=True)
+    package.write(tmp_path / "whole" / "1" / package.FILE, {"a": b"of another version"})
+    packed.rename(tmp_path / "whole" / "2" / package.FILE)
+    version = tmp_path / "stream" / "7"
+    version.mkdir(parents=True)
+    wanted = sha256(tmp_path / "whole" / "2" / package.FILE)
+    package.write_reference(version / package.REFERENCE, "whole", wanted)
+    assert package.open_version(version, {}) == {"a": b"1", "b": b"2"}
+    # A file that is not the one it was made with is not taken, whatever its name.
+    package.write(tmp_path / "whole" / "2" / package.FILE, {"a": b"other"})
+    with pytest.raises(GourmetError, match=r"keep both models in one repository, or deploy whole"):
+        package.open_version(version, {})
+    (version / package.REFERENCE).write_text("{}")
+    with pytest.raises(GourmetError, match="cannot be read"):
+        package.open_version(version, {})
