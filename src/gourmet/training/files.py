@@ -64,6 +64,8 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError) as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(f"{path} cannot be read as a file of weights: {reason}") from exc
+    if not all(name.isprintable() for name in found):
+        raise GourmetError(f"{path} has names of tensors with control characters in them: save it again")
     return {name.removeprefix("module."): tensor for name, tensor in found.items()}, about
 
 
