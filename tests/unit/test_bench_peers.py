@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import sysconfig
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +97,6 @@ def test_the_report_goes_into_its_part_of_the_page_and_leaves_the_rest(tmp_path:
     assert row["photos_per_s"] == pytest.approx([100, 101, 100])
     assert (row["arm"], row["photos"], row["concurrency"], row["answers"]) == ("limit-fp32", "small", 0, 301)
     assert (tmp_path / page.PICTURE).read_text().startswith("<svg ")
-
-
-def test_what_others_disturbed_is_shown_and_not_judged() -> None:
-    found = results()
-    busy = [replace(each, foreign_cores=0.5) for each in found.outcome.windows]
-    said = page.as_markdown(replace(found, outcome=Outcome(busy, {})))
-    assert "| at least 0.85× | not judged: disturbed |" in said
-    assert " met |" not in said
 
 
 def test_plain_decoding_shows_small_photos_as_ours_does_to_the_last_bit() -> None:
