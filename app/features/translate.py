@@ -125,8 +125,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             model = generator.find("", deadline, SYSTEM.name)
             (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
-            told = for_visitor(exc)
-            return shown(text=text, problem=str(told)), told.status
+            shown_error = for_visitor(exc)
+            return shown(text=text, problem=str(shown_error)), shown_error.status
         return shown(text=text, answer=answer.text), 200
 
     @services.api.post("/translate", endpoint="translate")
@@ -143,7 +143,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """These Russian texts in English.
 
         Send up to 32 as `texts`, or one as `text`. One with `stream` is answered by server-sent events:
-        `piece` events as its words come, and at the end `done` with the whole, or `error`. Who closes the
+        `piece` events as its words come, and at the end `done` with the whole, or `error`. Closing the
         connection ends the work on it. A text that does not look Russian is translated all the same, with a
         `warning`.
         """
@@ -162,16 +162,16 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         answers, timings = text_calls.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
-        told = [_told(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        translations = [_translation(text, answer) for text, answer in zip(texts, answers, strict=True)]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
         return unstored(
-            Translations(translations=told, model=name, timings_ms=timings, request_id=request_id())
+            Translations(translations=translations, model=name, timings_ms=timings, request_id=request_id())
         )
 
     app.register_blueprint(routes)
     return [NavigationEntry("translate.page", t("nav.translate"), readiness)]
 
 
-def _told(text: str, answer: GeneratedText) -> Translation:
+def _translation(text: str, answer: GeneratedText) -> Translation:
     warning = None if looks_russian(text) else t("translate.hardly_russian")
     return Translation(**asdict(answer), warning=warning)

@@ -85,7 +85,7 @@ class AnswerJob:
         self.rows: Final = [part for part in parts if isinstance(part, Row)]
         for row in self.rows:
             row.deadline, row.is_cancelled, row.on_tokens = deadline, is_cancelled, self._advanced
-        self._at = 0  # the part that is being told
+        self._at = 0  # the part that is being sent
         self._said = 0  # characters of it
         self.finished = False
         self.error: Exception | None = None
@@ -112,7 +112,7 @@ class AnswerJob:
             self.advance(row)
 
     def advance(self, row: Row | None = None) -> None:
-        """Tell what is ready since the last time, which is everything where an answer has no rows."""
+        """Pass on what is ready since the last time, which is everything where an answer has no rows."""
         with self._lock:
             if self.finished:
                 return
@@ -128,7 +128,7 @@ class AnswerJob:
                 self._on_piece(self, GeneratedText(piece, self.tokens, self.score))
 
     def _ready(self) -> str:
-        """What can be told since the last time: whole words, in the order of the parts."""
+        """What is ready since the last time: whole words, in the order of the parts."""
         found = ""
         while self._at < len(self._parts):
             part = self._parts[self._at]

@@ -160,7 +160,7 @@ class GenerationRoom:
                 row.tokens, row.score = search(self._engine, row, start=self._start, end=self._end)
                 if not row.finished:
                     row.finish("stop")
-        except Exception as exc:  # it is the answer to whoever waits
+        except Exception as exc:  # it is the answer of this row
             row.finish("failed", exc)
         finally:
             with self._changed:

@@ -1,4 +1,4 @@
-"""What everybody who touches the translator agrees on: Russian in, English out.
+"""What all parts of the translator agree on: Russian in, English out.
 
 `translator` answers whole, `translator_stream` piece by piece, `translator_bls` as the first does; their
 inputs and outputs have the same names.
@@ -60,7 +60,7 @@ def problem(text: str) -> str:
     if not text.replace("\0", " ").strip():
         return "the text is empty: send a Russian sentence"
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        return "the text has half a character in it (a surrogate alone), which is no text: send whole ones"
+        return "the text has half a character in it (a lone surrogate), which is not valid: send whole ones"
     return ""
 
 

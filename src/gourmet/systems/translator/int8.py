@@ -6,7 +6,9 @@ every ONNX Runtime has; weights have one for each column, and embeddings one for
 
 Two things make the words those of the network. The weights that training keeps are `rounded` to what eight
 bits hold exactly. And what goes through the products is taken twice, as its eight coarse and its eight fine
-bits, side by side in one product: with the coarse alone one sentence in ten ends up with another word.
+bits, side by side in one product: with the coarse alone one sentence in ten ends up with another word. ONNX
+Runtime's `MatMulNBits` keeps rows apart too and is faster, but takes the coarse bits only: 475 of 500
+sentences kept their words, where these keep 499.
 """
 
 from __future__ import annotations
@@ -168,14 +170,14 @@ def _constants(graph: Any) -> Iterator[tuple[str, Weights]]:
 
 def _drop_unused(graph: Any) -> None:
     """What only the plain weights were for."""
-    wanted = {each.name for each in graph.output}
+    used = {each.name for each in graph.output}
     kept = []
     for node in reversed(graph.node):
-        if wanted & set(node.output):
-            wanted |= set(node.input)
+        if used & set(node.output):
+            used |= set(node.input)
             kept.append(node)
     del graph.node[:]
     graph.node.extend(reversed(kept))
-    left = [each for each in graph.initializer if each.name in wanted]
+    left = [each for each in graph.initializer if each.name in used]
     del graph.initializer[:]
     graph.initializer.extend(left)
