@@ -25,7 +25,7 @@ from gourmet.pictures.decode import square_pixels
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
-from gourmet.tasks.classification.deployer import check, checkpoints, networks
+from gourmet.tasks.classification.deployer import checkpoints, networks, rows
 from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made, model_config
 from gourmet.tasks.classification.formats import FORMATS
 
@@ -426,7 +426,7 @@ def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) 
         None,
         networks.Network("other", torch.nn.Identity(), 64, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)),
     ):
-        asked = check._of_pictures(info, tmp_path, 64, network)
+        asked = rows._of_pictures(info, tmp_path, 64, network)
         assert list(asked.names) == ["ant/1.jpg", "bee/1.jpg"]
         assert asked.classes is not None
         assert list(asked.classes) == [0, 1]

@@ -13,7 +13,7 @@ from gourmet.commands.options import serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOLDER, FOUND_FILE, FOUND_FOLDER
 from gourmet.errors import UsageError
-from gourmet.measure import results, validity
+from gourmet.measure import deployer_report, results, validity
 from gourmet.measure.scenarios import deployer as deploying
 from gourmet.measure.task import Addresses, MeasureOptions
 
@@ -85,18 +85,18 @@ def deployer(
         )
     if not result.points:
         raise validity.Untrusted("; ".join(map(str, result.refused)))
-    deploying.save(result, save or log)
+    deployer_report.save(result, save or log)
     if write:
         page = write / f"deployer-{plan['architecture'].replace(':', '-')}.md"
-        deploying.write_markdown(result, page)
+        deployer_report.write_markdown(result, page)
         click.echo(f"wrote {page}", err=True)
     if as_json:
         click.echo(results.as_json(result), nl=False)
     else:
-        for title, found in deploying.tables(result.points):
+        for title, found in deployer_report.tables(result.points):
             click.echo(title)
             table(*found)
-        table(*deploying.choices(result.points))
+        table(*deployer_report.choices(result.points))
         click.echo(f"saved in {save or log}: open {save or log}/index.html")
     for refused in result.refused:
         click.echo(str(refused), err=True)

@@ -53,7 +53,8 @@ def client(
     from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
     from gourmet.tasks.asking import TimedServer
     from gourmet.tasks.checking import run_check
-    from gourmet.tasks.classification.deployer.check import ClientOptions, prepare
+    from gourmet.tasks.classification.deployer.check import prepare
+    from gourmet.tasks.classification.deployer.rows import ClientOptions
 
     asked, page = ClientOptions(model, **options), page_path(out, model)
 

@@ -12,37 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.measure import charts, scenario, storage, without_server
+from gourmet.measure import scenario, without_server
 from gourmet.measure.comparison import Found, above, claim, times_the_throughput
+from gourmet.measure.deployer_report import STATIC, rate
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Bench, LoadSpec, Point, Requirement, Statement
 from gourmet.measure.scenario import Arm, Points, Scenario
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.sweep import OnStep
-from gourmet.measure.tables import Table
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
-from gourmet.reports.table import markdown
 from gourmet.repository.config_change import Change
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO
 
 FORMATS: Final = ("ts-script", "ts-trace", "onnx")
-# As in the example's tables; its throughput is of pictures, one a row.
-_HEADINGS: Final = (
-    "Throughput (img/s)",
-    "Avg. Latency (ms)",
-    "90% Latency (ms)",
-    "95% Latency (ms)",
-    "99% Latency (ms)",
-)
 # A request that would wait longer tells nothing but that it waits.
 _LONGEST_WAIT_S: Final = 30.0
 _NOISE: Final = 0.95
 # What Triton has to leave of an engine's own throughput.
 _WORTH: Final = 0.93
-_STATIC: Final = "static"
-_BUDGETS_MS: Final = tuple(factor * 10**power for power in range(5) for factor in (1, 2, 5))
 
 
 @dataclass(frozen=True)
@@ -96,14 +85,14 @@ class Plan:
     @property
     def static(self) -> dict[str, str]:
         """The arms without batching by name, and the format of each."""
-        return {f"{way} {_STATIC}": form for way, (form, _) in self.ways.items()}
+        return {f"{way} {STATIC}": form for way, (form, _) in self.ways.items()}
 
     def arms(self) -> Iterator[Arm]:
         for way, (form, engine) in self.ways.items():
             model = self.model(form)
             change = Change(instances=1, dynamic_batching=False, engine=engine)
             loads = tuple(LoadSpec(model, batch=batch, protocol="grpc") for batch in self.batches)
-            yield Arm(f"{way} {_STATIC}", change, loads, longest_wait_s=_LONGEST_WAIT_S)
+            yield Arm(f"{way} {STATIC}", change, loads, longest_wait_s=_LONGEST_WAIT_S)
             loads = tuple(LoadSpec(model, level, protocol="grpc") for level in self.levels)
             for engines in self.engines:
                 for delay in self.delays_us:
@@ -153,91 +142,14 @@ def run(
     )
 
 
-def save(bench: Bench, folder: Path) -> Path:
-    """Its page, its CSV and its JSON, and the example's tables as Markdown."""
-    storage.save(bench, folder, draw)
-    write_markdown(bench, folder / "tables.md")
-    return folder
-
-
-def write_markdown(bench: Bench, path: Path) -> None:
-    """The page `path`, and its picture beside it."""
-    picture = path.with_suffix(".svg")
-    picture.write_text(charts.latency_against_throughput(bench.points))
-    text = storage.render(
-        "measure/deployer.txt",
-        bench=bench,
-        chosen=choices(bench.points),
-        examples=tables(bench.points),
-        picture=picture.name,
-        markdown=markdown,
-    )
-    path.write_text(text, encoding="utf-8")
-
-
-def draw(bench: Bench) -> str:
-    return storage.render(
-        "measure/deployer.html",
-        bench=bench,
-        ranked=ranking(bench.points),
-        chosen=choices(bench.points),
-        examples=tables(bench.points),
-        **vars(bench),
-    )
-
-
-def tables(points: Sequence[Point]) -> list[tuple[str, Table]]:
-    """A table like the example's for each arm."""
-    found: list[tuple[str, Table]] = []
-    for arm in dict.fromkeys(point.arm for point in points):
-        mine = [point for point in points if point.arm == arm]
-        first = "Batch size" if arm.endswith(_STATIC) else "Concurrent requests"
-        found.append((arm, ((first, *_HEADINGS), [(_load(point), *_cells(point)) for point in mine])))
-    return found
-
-
-def ranking(points: Sequence[Point]) -> Table:
-    """Every arm at its best, the fastest first."""
-    best = [
-        max((point for point in points if point.arm == arm), key=_rate)
-        for arm in dict.fromkeys(point.arm for point in points)
-    ]
-    rows = [(point.name, *_cells(point)) for point in sorted(best, key=_rate, reverse=True)]
-    return ("configuration, at its best load", *_HEADINGS), rows
-
-
-def choices(points: Sequence[Point]) -> Table:
-    """For a latency that 95 of 100 requests are to keep: the most pictures a second, and how."""
-    rows: list[tuple[str, ...]] = []
-    for budget in _BUDGETS_MS:
-        within = [point for point in points if point.latency_ms.p95 <= budget]
-        if within and (not rows or rows[-1][1] != max(within, key=_rate).name):
-            best = max(within, key=_rate)
-            rows.append((f"{budget} ms", best.name, f"{_rate(best):.1f}", f"{best.latency_ms.p95:.2f}"))
-    return ("95 % of requests within", "take", "img/s", "95% Latency (ms)"), rows
-
-
-def _rate(point: Point) -> float:
-    return point.rows_per_s.value
-
-
-def _load(point: Point) -> str:
-    return f"{point.load.batch if point.arm.endswith(_STATIC) else point.load.level:g}"
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    took = point.latency_ms
-    return (f"{_rate(point):.1f}", *(f"{ms:.2f}" for ms in (took.mean, took.p90, took.p95, took.p99)))
-
-
 def _findings(plan: Plan, points: Sequence[Point]) -> Iterator[Statement]:
     """Whether Triton's batches are as good as a client's of the same size."""
     for way in plan.ways:
-        static = {p.load.batch: p for p in points if p.arm == f"{way} {_STATIC}"}
+        static = {p.load.batch: p for p in points if p.arm == f"{way} {STATIC}"}
         for size in sorted(static.keys() & set(plan.levels)):
             dynamic = [p for p in points if p.arm.startswith(f"{way} dynamic") and int(p.load.level) == size]
             if dynamic:
-                look = _as_good(max(dynamic, key=_rate), static[size])
+                look = _as_good(max(dynamic, key=rate), static[size])
                 yield claim(
                     f"{way}: {size} requests of one picture are as fast as one request of {size}", look
                 )
@@ -251,7 +163,7 @@ def _goals(plan: Plan, points: Points) -> Iterator[Requirement]:
         for place, size in enumerate(plan.batches):
             if served := [p for p in points.merged if p.arm in arms and p.load.batch == size]:
                 bare = max(size * alone[arm][place].runs_per_s for arm in arms)
-                ratios.append(max(map(_rate, served)) / bare)
+                ratios.append(max(map(rate, served)) / bare)
         if ratios:
             words = f"{form}: through Triton ÷ without a server, by the size of the batch"
             yield Requirement(words, tuple(ratios), _WORTH)
@@ -260,7 +172,7 @@ def _goals(plan: Plan, points: Points) -> Iterator[Requirement]:
 def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
     gained = times_the_throughput(dynamic, static)
     figures = (
-        f"{_rate(dynamic):.1f} against {_rate(static):.1f} img/s, {gained:.2f} times, with {dynamic.arm} in "
+        f"{rate(dynamic):.1f} against {rate(static):.1f} img/s, {gained:.2f} times, with {dynamic.arm} in "
         f"batches of {dynamic.executed_rows:.1f}, {dynamic.split_ms.network:.1f} ms a request outside Triton"
     )
     return lambda: (above(gained, _NOISE), figures)
