@@ -18,12 +18,15 @@ from gourmet.systems import registry
 @click.argument("system", type=click.Choice(registry.names()))
 @click.argument("folder", type=FOUND)
 @to_option
-@click.option("--out", type=PATH, help="Folder of the run.  [default: runs/SYSTEM-more]")
-@click.option("--epochs", type=POSITIVE, default=8, help="How often each picture is shown.")
+@click.option("--out", type=PATH, help="Keep the run in this folder.  [default: runs/SYSTEM-more]")
+@click.option("--epochs", type=POSITIVE, default=8, help="Show each picture so many times.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), default=0.002, help="Highest learning rate."
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.002,
+    help="Raise the learning rate to this at most.",
 )
-@click.option("--seed", type=int, default=0, help="Same seed, same run.")
+@click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
 def learn_more(
     system: str, folder: Path, models: Path, out: Path | None, epochs: int, rate: float, seed: int
 ) -> None:

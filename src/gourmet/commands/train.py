@@ -23,12 +23,14 @@ _MLFLOW: Final = "mlflow_run"
 @click.option(
     "--data",
     type=PATH,
-    help="What to learn from: a folder or file. [default: what the system brings along, if anything]",
+    help="Learn from this folder or file. [default: what the system brings along, if anything]",
 )
-@click.option("--out", type=PATH, help="Folder of the run. [default: runs/SYSTEM]")
-@click.option("--epochs", type=POSITIVE, help="How long. [default: the system's recipe]")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
-@click.option("--seed", type=int, default=0, help="Same seed, same run.")
+@click.option("--out", type=PATH, help="Keep the run in this folder. [default: runs/SYSTEM]")
+@click.option("--epochs", type=POSITIVE, help="Train for so many epochs. [default: the system's recipe]")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Raise the learning rate to this at most."
+)
+@click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
 @click.option("--limit", type=POSITIVE, help="Learn from this many examples only.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out, with its recipe.")
 @click.option(
@@ -36,7 +38,7 @@ _MLFLOW: Final = "mlflow_run"
     type=click.FloatRange(min=0),
     default=60,
     metavar="S",
-    help="What a kill may cost; Ctrl-C costs nothing.",
+    help="Save a checkpoint every S seconds, which is what a kill may cost; Ctrl-C costs nothing.",
 )
 @click.option(
     "--init",
@@ -45,10 +47,10 @@ _MLFLOW: Final = "mlflow_run"
 )
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option(
-    "--mlflow", "tell_mlflow", is_flag=True, help="Tell MLflow too, in runs/mlruns of this machine."
+    "--mlflow", "tell_mlflow", is_flag=True, help="Log to MLflow too, in runs/mlruns of this machine."
 )
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-@click.option("--threads", type=POSITIVE, help="CPU threads. [default: torch's own choice]")
+@click.option("--threads", type=POSITIVE, help="Use so many CPU threads. [default: torch's own choice]")
 def train(
     system: str,
     overrides: tuple[str, ...],
