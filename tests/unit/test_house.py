@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,25 @@ def test_nothing_else_has_a_system_s_name_in_it(system: str) -> None:
             if isinstance(node, ast.Constant) and node.value in names and node not in shown
         ]
     assert not wrong
+
+
+def test_no_class_has_the_name_of_another() -> None:
+    files = [path for folder in ("app", "src", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    defined = defaultdict[str, list[str]](list)
+    for path in files:
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
+            defined[name].append(str(path.relative_to(ROOT)))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
+def test_no_module_has_more_than_300_lines() -> None:
+    folders = ("app", "src", "triton", "benchmarks", "scripts")
+    lines = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {name: count for name, count in lines.items() if count > 300} == {}
 
 
 def test_the_picture_of_the_house_is_current() -> None:
