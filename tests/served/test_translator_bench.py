@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from generation import in_python, served
-from generation.served import BLS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED, Sentences
-from generation.windows import Key
+from generation import served, without_triton
+from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
 from gourmet.cli import main
 from gourmet.measure import results
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.task import MeasureOptions
 from gourmet.systems.translator.contract import SYSTEM
+from harness.load import BenchWindow
+from harness.run import Contender
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 QUICK = ["--rows", "4", "--window", "0.3", "--windows", "2", "--warm-up", "0.1", "--steady", "95"]
-EFFORT = MeasureOptions(window_s=0.8, windows=1, warm_up_s=0.2)
+OPTIONS = MeasureOptions(window_s=0.8, windows=1, warm_up_s=0.2)
 
 
 def scenario(folder: Path, kept: Path) -> results.Bench:
@@ -45,48 +49,61 @@ def test_the_loop_is_measured_wherever_it_is_and_goes_on_where_it_was_stopped(tm
     assert len(same) >= len(first.points) - 2
 
 
-@pytest.fixture(scope="module")
-def sentences(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
-    folder = tmp_path_factory.mktemp("sentences")
-    usual = [text.decode() for text in SYSTEM.examples(6, seed=1)]
-    long = ", ".join(text.rstrip(".?!").lower() for text in usual) + "."
-    for name, texts in (("usual", usual), ("mixed", [*usual[:3], long, *usual[3:], long.capitalize()])):
-        (folder / name).mkdir()
+@dataclass
+class ExampleSentences:
+    """The system's own examples, for arms that need no checkpoint; `said` is what each arm answers alone."""
+
+    folder: Path
+    texts: Sequence[str]
+    options: MeasureOptions = OPTIONS
+    said: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        long = ", ".join(text.rstrip(".?!").lower() for text in self.texts) + "."
+        self.usual = self._written("usual", self.texts)
+        self.mixed = self._written("mixed", [*self.texts[:3], long, *self.texts[3:], long.capitalize()])
+
+    def _written(self, name: str, texts: Sequence[str]) -> DataSource:
+        (self.folder / name).mkdir()
         for number, text in enumerate(texts):
-            (folder / name / f"{number}.txt").write_text(text, encoding="utf-8")
-    return Sentences(folder / "usual", folder / "mixed")
+            (self.folder / name / f"{number}.txt").write_text(text, encoding="utf-8")
+        return DataSource(len(texts), folder=self.folder / name)
+
+    def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
+        self.said[arm] = said
+        return {}
 
 
-def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: Sentences) -> None:
-    with served.serving(sentences, EFFORT) as bench:
-        said = {arm.name: bench.answers(arm) for arm in served.ARMS}
-        looped, scripted, inside, streamed = (
-            bench.window(arm, Key(0, arm.name, 2)) for arm in (LOOP, BLS, IN_PROCESS, STREAMED)
-        )
-        joining, waiting = (bench.mixed(off, Key(0, arm, 6)) for arm, off in (JOINING, NOT_JOINING))
-    assert said[IN_PROCESS.name] == said[STREAMED.name]
-    assert len(set(said[IN_PROCESS.name])) > 3
-    assert looped.figures["requests"] > 3
-    assert looped.figures["bytes"] > 1000 * inside.figures["bytes"]
-    assert scripted.figures["requests inside"] > 3
-    assert inside.figures["requests inside"] == 0
-    assert 0 < streamed.figures["first piece ms"] < streamed.p99_ms
-    assert joining.answers
-    assert waiting.answers
+@pytest.fixture
+def sentences(tmp_path: Path) -> ExampleSentences:
+    return ExampleSentences(tmp_path, [text.decode() for text in SYSTEM.examples(6, seed=1)])
 
 
-def test_the_loop_in_python_says_what_the_served_one_says() -> None:
-    here = in_python.InPython(served.INSIDE, 1)
-    try:
-        texts = [text.decode() for text in SYSTEM.examples(4, seed=2)]
-        right = [here.answer(text) for text in texts]
+def windows(contender: Contender) -> dict[tuple[str, int], BenchWindow]:
+    with contender.start() as measure:
+        return {(load.arm, load.level): measure(load) for load in contender.loads}
 
-        def once(number: int) -> int:
-            in_python.checked([here.answer(texts[number % 4])], [right[number % 4]], "here")
-            return 1
 
-        found = in_python.window(Key(0, "here", 2), EFFORT, once, 2, here.parts_ms(texts[0]))
-    finally:
-        here.close()
-    assert found.answers > 3
-    assert found.figures["step ms"] < found.figures["encoder ms"] * 10
+def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: ExampleSentences) -> None:
+    found = windows(served.contender(sentences))  # type: ignore[arg-type]
+    assert sentences.said[IN_PROCESS] == sentences.said[STREAMED] == sentences.said[BLS]
+    assert len(set(sentences.said[IN_PROCESS])) > 3
+    looped, scripted, inside = (found[arm, 1].figures for arm in (LOOP, BLS, IN_PROCESS))
+    assert looped["requests"] > 3
+    assert looped["bytes"] > 1000 * inside["bytes"]
+    assert scripted["requests inside"] > 3
+    assert inside["requests inside"] == 0
+    streamed = found[STREAMED, 1]
+    assert 0 < streamed.figures[FIRST_PIECE_MS] < streamed.percentiles_ms[2]
+    for arm in (JOINING, NOT_JOINING):
+        assert found[arm, served.MIXED_LEVEL].latencies_ms
+
+
+def test_the_loop_in_python_says_the_same_alone_and_among_others(sentences: ExampleSentences) -> None:
+    """A window whose answers are not those that were given alone is refused."""
+    contender = without_triton.in_python(sentences, 1)  # type: ignore[arg-type]
+    found = windows(contender)
+    assert len(set(sentences.said[contender.words])) > 3
+    for window in found.values():
+        assert len(window.latencies_ms) > 3
+        assert window.figures[without_triton.STEP_MS] < window.figures[without_triton.ENCODER_MS] * 10

@@ -44,15 +44,13 @@ class TritonPythonModel:
 
     def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
         inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
-        more = {
-            "deadline": time.monotonic() + (request.timeout() / 1e6 or LONGEST_S),
-            "is_cancelled": now_and_then(request.is_cancelled),
-        }
+        deadline = time.monotonic() + (request.timeout() / 1e6 or LONGEST_S)
+        is_cancelled = now_and_then(request.is_cancelled)
         vocabulary = self._network.vocabulary
         loop = Loop(self._network.engine, start=vocabulary.start, end=vocabulary.end, max_rows=_ROWS)
         try:
             jobs = [
-                AnswerJob(parts, self._network, lambda *_: None, **more)
+                AnswerJob(parts, self._network, lambda *_: None, deadline=deadline, is_cancelled=is_cancelled)
                 for parts in self._network.requested(inputs)
             ]
             loop.complete([row for job in jobs for row in job.rows])
