@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.admission.shares import Shares, client_of
+from app.admission.shares import Lines, Shares, client_of
 
 _MAX_HEAD_BYTES: Final = 32_768
 _CHECK_S: Final = 0.25
@@ -34,6 +34,8 @@ _LINGER_S: Final = 2.0
 # The thread that answered waits for the connection's next request: the way through another thread costs as
 # much as a small request (docs/performance.md).
 _SOON_MS: Final = 20
+# So many requests at most, so that connections that wait for a thread get one.
+_IN_A_ROW: Final = 50
 # For each connection that it has a worker waits, so that another accepts the next: of six at once one worker
 # took all in four of ten tries, and a fifth fewer photos were answered. With some, chance is fair enough.
 _LET_OTHERS_ACCEPT_S: Final = 0.000_2
@@ -54,7 +56,7 @@ class ClientConnection:
     client: str
     number: int
     deadline: float = 0.0
-    needs_thread: bool = False
+    is_in_line: bool = False
     ended: Future[bool] = field(default_factory=Future)
 
     def head(self) -> bytes:
@@ -92,8 +94,9 @@ class ConnectionPool(Executor):
         self._worker = worker
         self._pool = ThreadPoolExecutor(worker.cfg.threads)
         self._shares = Shares(worker.cfg.threads)
-        # Those without a thread, by their descriptor, oldest first.
+        # Those without a thread, by their descriptor, oldest first; and those of them whose request is there.
         self._waiting: dict[int, ClientConnection] = {}
+        self._lines = Lines[ClientConnection]()
         self._lock = threading.RLock()
         self._arrivals = select.epoll()
         threading.Thread(target=self._watch, name="connections", daemon=True).start()
@@ -142,11 +145,15 @@ class ConnectionPool(Executor):
 
     def _stop_waiting(self, connection: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
         del self._waiting[connection.number]
+        if connection.is_in_line:
+            connection.is_in_line = not self._lines.remove(connection.client, connection)
         with contextlib.suppress(OSError):  # it was closed
             self._arrivals.unregister(connection.number)
         step(connection)
 
     def _next_step(self, connection: ClientConnection) -> Callable[[ClientConnection], None] | None:
+        if connection.is_in_line:
+            return None
         now = time.monotonic()
         if not self._worker.alive:
             connection.deadline = min(connection.deadline, now + _STOPPING_S)
@@ -155,8 +162,11 @@ class ConnectionPool(Executor):
         except OSError:
             return self._end
         if is_complete(head):
-            connection.needs_thread = not self._shares.allows(connection.client)
-            return None if connection.needs_thread else self._start
+            if self._shares.allows(connection.client):
+                return self._start
+            connection.is_in_line = True
+            self._lines.add(connection.client, connection)
+            return None
         if len(head) > _MAX_HEAD_BYTES:
             return partial(self._end, answer=_TOO_LONG)
         return partial(self._end, answer=_TOO_SLOW if head else b"") if now >= connection.deadline else None
@@ -178,27 +188,36 @@ class ConnectionPool(Executor):
     def _answer(self, connection: ClientConnection, is_here: bool) -> None:
         keeps = True
         try:
-            while keeps and (is_here or self._comes_soon(connection)):
+            for _ in range(_IN_A_ROW):
+                if not (is_here or self._comes_soon(connection)):
+                    break
                 is_here = keeps = False
                 keeps = connection.handle(connection.accepted) is True
+                if not keeps:
+                    break
             if not keeps:
                 _linger(connection.accepted.sock)
         finally:
             with self._lock:
                 self._shares.give_back(connection.client)
-                for number in [each.number for each in self._waiting.values() if each.needs_thread]:
-                    self._look(number)
+                # Only as many as get a thread: a look at each would cost more the more of them wait.
+                while found := self._lines.next(self._shares.allows):
+                    found[1].is_in_line = False
+                    self._stop_waiting(found[1], self._start)
             (self._expect_request if keeps else self._end)(connection)
 
     def _has_enough_threads(self) -> bool:
         return bool(self._shares.free * 2 > self._worker.cfg.threads)
 
     def _comes_soon(self, connection: ClientConnection) -> bool:
-        """Whether the next request is here in a moment."""
-        if not self._worker.alive or not self._has_enough_threads():
+        """Whether the next request is here, or in a moment where there are threads enough."""
+        if not self._worker.alive:
             return False
+        wait_ms = _SOON_MS if self._has_enough_threads() else 0
         with contextlib.suppress(OSError):
-            return connection.sees(select.POLLIN, _SOON_MS) and is_complete(connection.head())
+            return is_complete(connection.head()) or (
+                connection.sees(select.POLLIN, wait_ms) and is_complete(connection.head())
+            )
         return False
 
     def _end(self, connection: ClientConnection, answer: bytes = b"") -> None:

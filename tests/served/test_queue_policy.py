@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from app.api.photo_calls import THREADS
+from app.api.services import PHOTO_THREADS
 from app.asking import AppTriton
 from app.core.errors import ServingError, TritonBusy, TritonTooSlow
 from app.core.settings import Settings
@@ -129,7 +129,7 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
 
 
 def test_more_may_wait_than_the_app_has_under_way() -> None:
-    eight_workers = 8 * (Settings().max_at_work + THREADS)
+    eight_workers = 8 * (Settings().max_at_work + PHOTO_THREADS)
     assert policy_of("food_classifier").max_queue_size > eight_workers
 
 

@@ -28,4 +28,7 @@ def test_an_installed_triton_is_found_as_ever(tmp_path: Path) -> None:
 
 
 def test_what_else_lies_there_is_found_as_ever() -> None:
-    assert said("import gourmet, scripts.house; print(scripts.house.__name__)", ROOT) == "scripts.house\n"
+    assert (
+        said("import gourmet, scripts.draw_house; print(scripts.draw_house.__name__)", ROOT)
+        == "scripts.draw_house\n"
+    )
