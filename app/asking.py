@@ -32,7 +32,7 @@ from gourmet.client.errors import (
     TritonError,
     TritonUnreachable,
 )
-from gourmet.client.keys import memory_key
+from gourmet.client.keys import KeyedTransport, memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.tensors import Inputs
@@ -93,7 +93,8 @@ class AppTriton(Triton):
     def __init__(self, addresses: str, connect_timeout_s: float = 2.0) -> None:
         keys = memory_key(os.environ)
         super().__init__(
-            TracedTransport(SharedMemory(each, keys)) for each in transports(addresses, connect_timeout_s)
+            TracedTransport(SharedMemory(KeyedTransport(each, keys)))
+            for each in transports(addresses, connect_timeout_s)
         )
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:

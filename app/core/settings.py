@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from gourmet.errors import GourmetError
 from gourmet.systems.registry import load_all
@@ -41,11 +42,12 @@ class Rate:
     seconds: int
 
 
-def _address(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not is_port:
-        raise ValueError("is not an address")
+def _addresses(value: str) -> str:
+    for address in map(str.strip, value.split(",")):
+        host, _, port = address.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+        if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not is_port:
+            raise PydanticCustomError("address", "is not an address", {"refused": address})
     return value
 
 
@@ -68,7 +70,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     A description is what to give where a value was refused.
     """
 
-    triton_url: Annotated[str, AfterValidator(_address)] = Field(
+    triton_url: Annotated[str, AfterValidator(_addresses)] = Field(
         "localhost:8000",
         description="Triton's HTTP address as host:port, such as localhost:8000, without http://",
     )
@@ -164,7 +166,8 @@ def _refused(exc: ValidationError) -> SettingsError:
     first = exc.errors()[0]
     name = str(first["loc"][0])
     # A key stays out of the message, which ends in a log.
-    value = f"{first['input']!r}" if name != "api_keys" else "one that is too short or has odd characters"
+    refused = first.get("ctx", {}).get("refused", first["input"])
+    value = f"{refused!r}" if name != "api_keys" else "one that is too short or has odd characters"
     wanted = Settings.model_fields[name].description
     return SettingsError(
         f"{VARIABLES[name]} is {value}: " + (f"give {wanted}" if wanted else first["msg"].lower())

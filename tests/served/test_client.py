@@ -161,7 +161,7 @@ def test_a_large_input_lies_in_memory_that_both_see(triton: Triton, server: Runn
     (name,) = inputs(triton)
     rows = rows.repeat(1 + 20_000 // rows.nbytes, axis=0)
     place = f"{triton.protocol}://{triton.address}"
-    with Triton([SharedMemory(each, {}) for each in transports(place)]) as sharing:
+    with Triton([SharedMemory(each) for each in transports(place)]) as sharing:
         config = triton_config() | {"max_batch_size": len(rows)}
         triton.load(MODEL, config)
         try:

@@ -21,7 +21,8 @@ from support.triton import some_models, triton_server
 from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
-from gourmet.client.triton import Triton
+from gourmet.client.keys import KeyedTransport
+from gourmet.client.triton import Triton, transports
 from gourmet.commands.config import config
 from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import PerfLoad, profile
@@ -96,7 +97,8 @@ def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
     place = f"grpc://{locked.options.grpc_url}"
-    with Triton.at(place) as stranger, Triton.at(place, keys=KEYS.headers()) as friend:
+    keyed = Triton([KeyedTransport(each, KEYS.headers()) for each in transports(place)])
+    with Triton.at(place) as stranger, keyed as friend:
         for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
             with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
                 locked_call(stranger)

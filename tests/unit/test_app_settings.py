@@ -46,7 +46,9 @@ def test_every_variable_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535"])
+@pytest.mark.parametrize(
+    "url", ["triton:8000", "127.0.0.1:1", "[::1]:8000", "a.b-c.example:65535", "a:8000,b:8000"]
+)
 def test_addresses_of_host_and_port_are_taken(url: str) -> None:
     assert Settings.from_env({"TRITON_SERVER_URL": url}).triton_url == url
 
@@ -83,3 +85,12 @@ def test_a_bad_value_is_refused_by_variable_and_value(variable: str, value: str)
         Settings.from_env({variable: value})
     assert variable in str(caught.value)
     assert value in str(caught.value) or f"{float(value):g}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "bad"), [("a:8000,b", "b"), ("grpc://a:8001,b:8000", "grpc://a:8001"), ("a:8000,", "")]
+)
+def test_of_several_addresses_the_bad_one_is_named(addresses: str, bad: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({"TRITON_SERVER_URL": addresses})
+    assert str(caught.value).startswith(f"TRITON_SERVER_URL is {bad!r}: give Triton's HTTP address")

@@ -11,6 +11,7 @@ import pytest
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused
+from gourmet.client.keys import KeyedTransport
 from gourmet.client.shared_memory import FOLDER, LEAST_BYTES, SharedInput, SharedMemory
 from gourmet.client.tensors import SharedTensor
 from gourmet.client.transport import Call, Reply
@@ -92,7 +93,7 @@ def infer(memory: SharedMemory, values: Any = LARGE, **more: Any) -> None:
 
 def test_memory_is_used_again_and_registered_with_the_key_of_that_call() -> None:
     server = Server(shares=True)
-    memory = SharedMemory(server, {"key": "secret"})
+    memory = SharedMemory(KeyedTransport(server, {"key": "secret"}))
     infer(memory)
     assert [call.keys for call in server.calls] == [{"key": "secret"}, {}]
     infer(memory)
@@ -102,7 +103,7 @@ def test_memory_is_used_again_and_registered_with_the_key_of_that_call() -> None
 
 def test_a_server_that_does_not_share_it_is_asked_once_and_sent_bytes() -> None:
     server = Server(shares=False)
-    memory = SharedMemory(server, {})
+    memory = SharedMemory(server)
     infer(memory)
     infer(memory)
     assert server.asked() == ["register", "infer", "infer"]
@@ -110,7 +111,7 @@ def test_a_server_that_does_not_share_it_is_asked_once_and_sent_bytes() -> None:
 
 def test_after_a_restart_that_forgot_the_memory_bytes_are_sent_and_then_it_is_registered_again() -> None:
     server = Server(shares=True)
-    memory = SharedMemory(server, {})
+    memory = SharedMemory(server)
     infer(memory)
     server.regions.clear()
     infer(memory)
@@ -121,7 +122,7 @@ def test_after_a_restart_that_forgot_the_memory_bytes_are_sent_and_then_it_is_re
 
 def test_small_inputs_several_inputs_and_what_lies_there_already_are_sent_as_they_are() -> None:
     server = Server(shares=True)
-    memory = SharedMemory(server, {})
+    memory = SharedMemory(server)
     infer(memory, LARGE[:-1])
     infer(memory, LARGE, y=LARGE)
     list(memory.send(Call("load", "m"), Deadline(5)))
@@ -131,7 +132,7 @@ def test_small_inputs_several_inputs_and_what_lies_there_already_are_sent_as_the
 def test_each_address_has_its_own() -> None:
     yes, no = Server(shares=True), Server(shares=False)
     for server in (yes, no):
-        infer(SharedMemory(server, {}))
+        infer(SharedMemory(server))
     assert yes.asked() == ["register", "infer shared"]
     assert no.asked() == ["register", "infer"]
 
@@ -139,7 +140,7 @@ def test_each_address_has_its_own() -> None:
 def test_texts_have_room_for_larger_ones() -> None:
     server = Server(shares=True)
     photo = np.array([[b"x" * (LEAST_BYTES + 10)]], np.object_)
-    memory = SharedMemory(server, {})
+    memory = SharedMemory(server)
     infer(memory, photo)
     assert LEAST_BYTES < server.calls[0].fields["byte_size"] <= 4 * LEAST_BYTES
     infer(memory, np.array([[b"x" * (LEAST_BYTES + 5000)]], np.object_))

@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from gourmet.client.deadline import Deadline
+from gourmet.client.http import HttpTransport
+from gourmet.client.transport import Call, Reply
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
@@ -19,6 +23,7 @@ from gourmet.measure.perf_analyzer import PerfLoad, arguments
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for
+from gourmet.serving.connect import connect
 
 KEYS = Keys("a" * 16, "m" * 16)
 
@@ -60,6 +65,26 @@ def test_a_kept_key_is_found_by_its_user_s_programs_while_triton_runs(folder: Pa
             assert headers_for("localhost:9000")["gourmet-admin-key"] == "b" * 16
     assert headers_for("localhost:8000") == {}
     assert not folder.exists()
+
+
+def test_each_address_is_sent_the_keys_that_are_known_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, str, Mapping[str, str]]] = []
+
+    def send(self: HttpTransport, call: Call, deadline: Deadline) -> Iterator[Reply]:
+        sent.append((self.address, call.operation, call.keys))
+        yield Reply({})
+
+    monkeypatch.setattr(HttpTransport, "send", send)
+    with kept_keys(KEYS, 8000, 8001), connect("localhost:8000, http://triton:9000") as triton:
+        triton.load("digits")
+        triton.check_live()
+    assert sent == [
+        ("localhost:8000", "load", KEYS.headers()),
+        ("triton:9000", "load", {}),
+        ("localhost:8000", "live", {}),
+    ]
 
 
 def test_keys_of_the_environment_go_before_those_of_files(monkeypatch: pytest.MonkeyPatch) -> None:

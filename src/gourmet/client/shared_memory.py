@@ -40,11 +40,10 @@ class SharedMemory:
     Each address has one of these, since one server may share memory and another not.
     """
 
-    def __init__(self, below: Transport, keys: Mapping[str, str]) -> None:
+    def __init__(self, below: Transport) -> None:
         self.protocol: Literal["http", "grpc"] = below.protocol
         self.address = below.address
         self._below = below
-        self._keys = keys
         self._is_shared = os.access(FOLDER, os.W_OK)
         # The one that was used last is used next; a request in flight has its own.
         self._idle: list[SharedInput] = []
@@ -91,7 +90,7 @@ class SharedMemory:
                 return found
 
         def register(name: str, fields: Mapping[str, Any]) -> None:
-            list(self._below.send(Call("register", name, fields, keys=self._keys), deadline))
+            list(self._below.send(Call("register", name, fields), deadline))
 
         try:
             # Photos are of all sizes: with room for larger ones, Triton is told of it once.

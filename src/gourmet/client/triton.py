@@ -47,17 +47,14 @@ class Triton:
     unloading go to all. What is spread over them, and by what rule, is for a Transport of its own to say.
     """
 
-    def __init__(
-        self, transports: Iterable[Transport], timeout_s: float = 30.0, keys: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, transports: Iterable[Transport], timeout_s: float = 30.0) -> None:
         self._transports = tuple(transports)
         self._timeout_s = timeout_s
-        self._keys = keys or {}
 
     @classmethod
-    def at(cls, addresses: str, timeout_s: float = 30.0, keys: Mapping[str, str] | None = None) -> Triton:
-        """The servers at `addresses`, which are sent all inputs; `keys` are headers for what is locked."""
-        return cls(transports(addresses), timeout_s, keys)
+    def at(cls, addresses: str, timeout_s: float = 30.0) -> Triton:
+        """The servers at `addresses`, which are sent all inputs and no keys."""
+        return cls(transports(addresses), timeout_s)
 
     def __enter__(self) -> Triton:
         return self
@@ -143,7 +140,7 @@ class Triton:
 
     def versions(self, deadline: Deadline | None = None) -> list[dict[str, str]]:
         """Those rows."""
-        entries = self._ask(Call("index", keys=self._keys), deadline).fields or []
+        entries = self._ask(Call("index"), deadline).fields or []
         return self._parsed(lambda: [{"name": entry["name"], **entry} for entry in entries])
 
     def infer(
@@ -195,13 +192,13 @@ class Triton:
 
     def register(self, region: str, fields: Mapping[str, Any]) -> None:
         """Have it see memory of this machine, as transport.py's SharedTensor names it."""
-        self._ask(Call("register", region, fields, keys=self._keys))
+        self._ask(Call("register", region, fields))
 
     def unregister(self, region: str) -> None:
-        self._ask(Call("unregister", region, keys=self._keys))
+        self._ask(Call("unregister", region))
 
     def _control_all(self, operation: Operation, model: str, fields: Mapping[str, Any]) -> bool:
-        call, polls = Call(operation, model, fields, keys=self._keys), False
+        call, polls = Call(operation, model, fields), False
         for each in self._transports:
             try:
                 list(each.send(call, Deadline(self._timeout_s)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from gourmet.client.errors import NotTriton
-from gourmet.client.triton import Triton
+from gourmet.client.keys import KeyedTransport
+from gourmet.client.triton import Triton, transports
 from gourmet.serving import api_keys
 from gourmet.systems import registry
 
@@ -14,8 +15,10 @@ LOADS_WITHIN_S: Final = 180.0
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
-    """The Triton at `url` (host:port); nothing is asked yet."""
-    return Triton.at(url, timeout_s, keys=api_keys.headers_for(url.rpartition("://")[2]))
+    """The Triton at `url` (host:port), or at several with commas between; nothing is asked yet."""
+    return Triton(
+        [KeyedTransport(each, api_keys.headers_for(each.address)) for each in transports(url)], timeout_s
+    )
 
 
 def connect_either(url: str) -> Triton:
