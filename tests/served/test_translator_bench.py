@@ -42,8 +42,8 @@ def test_the_loop_is_measured_wherever_it_is_and_goes_on_where_it_was_stopped(tm
     assert "answers were checked first" in first.about
     looped = [point for point in first.points if point.arm == "loop in the client"]
     assert all(point.split_ms.server > 0 for point in looped)
-    kept = sorted((tmp_path / "kept").glob("*.json"))
-    kept[-2].unlink()  # the last but the plan
+    kept = tmp_path / "kept" / "results.jsonl"
+    kept.write_bytes(b"".join(kept.read_bytes().splitlines(keepends=True)[:-1]))
     again = scenario(tmp_path / "again", tmp_path / "kept")
     same = [a for a, b in zip(first.points, again.points, strict=False) if a == b]
     assert len(same) >= len(first.points) - 2

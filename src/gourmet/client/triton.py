@@ -191,7 +191,7 @@ class Triton:
         self._control_all("unload", model, {})
 
     def register(self, region: str, fields: Mapping[str, Any]) -> None:
-        """Have it see memory of this machine, as transport.py's SharedTensor names it."""
+        """Have it see memory of this machine, as tensors.py's SharedTensor names it."""
         self._ask(Call("register", region, fields))
 
     def unregister(self, region: str) -> None:
