@@ -96,7 +96,8 @@ def test_a_run_killed_between_two_checkpoints_and_resumed_ends_with_the_same_wei
     fit(Blobs(), RECIPE, tmp_path / "whole")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; import time\n"
+        # Sums are rounded by how many threads share them, and another test may have set that here.
+        f"from pathlib import Path; import time, torch; torch.set_num_threads({torch.get_num_threads()})\n"
         "from test_training_engine import Blobs, RECIPE, fit\n"
         "tick = lambda share, words: time.sleep(0.05)\n"
         "fit(Blobs(), RECIPE, Path(sys.argv[2]), checkpoint_every_s=0.0, tick=tick)\n"
