@@ -32,12 +32,12 @@ from gourmet.client.errors import (
     TritonError,
     TritonUnreachable,
 )
-from gourmet.client.keys import KeyedTransport, memory_key
+from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, Reply, Transport
-from gourmet.client.triton import Answer, Triton, transports
+from gourmet.client.triton import Answer, KeyedTransport, Triton, transports
 from gourmet.contracts import ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)

@@ -21,8 +21,7 @@ from support.triton import some_models, triton_server
 from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
-from gourmet.client.keys import KeyedTransport
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.commands.config import config
 from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import PerfLoad, profile

@@ -11,10 +11,10 @@ import pytest
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused
-from gourmet.client.keys import KeyedTransport
 from gourmet.client.shared_memory import FOLDER, LEAST_BYTES, SharedInput, SharedMemory
 from gourmet.client.tensors import SharedTensor
 from gourmet.client.transport import Call, Reply
+from gourmet.client.triton import KeyedTransport
 
 LARGE = np.zeros(LEAST_BYTES, np.uint8)
 

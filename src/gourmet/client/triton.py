@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
 from gourmet.client.deadline import Deadline
@@ -29,6 +29,8 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
 # Triton counts a request shortly after it answered.
 _COUNTED_WITHIN_S: Final = 3.0
+# What changes a server may be locked, and then needs a key.
+_LOCKED: Final[frozenset[Operation]] = frozenset({"index", "load", "unload", "register", "unregister"})
 _POLLS: Final = "polling is enabled"
 
 
@@ -265,3 +267,19 @@ def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> 
         else:
             found.append(HttpTransport(place, connect_timeout_s))
     return found
+
+
+class KeyedTransport:
+    """Sends the keys of one server with what is locked there, and with nothing else."""
+
+    def __init__(self, below: Transport, keys: Mapping[str, str]) -> None:
+        self.protocol: Literal["http", "grpc"] = below.protocol
+        self.address = below.address
+        self._below = below
+        self._keys = keys
+        self.close = below.close
+
+    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        if call.operation in _LOCKED:
+            call = replace(call, keys=self._keys)
+        yield from self._below.send(call, deadline)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gourmet.client.errors import NotTriton
-from gourmet.client.keys import KeyedTransport
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.serving import api_keys
 from gourmet.systems import registry
 
