@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -64,14 +65,10 @@ def overloaded(web: Any, known: list[Photo]) -> Account:
 
 
 def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[Photo]) -> None:
-    """How soon is seen in one of three turns: other tests share the two cores."""
-    times_s = []
-    for _ in range(3):
-        account = overloaded(web, known)
-        times_s.append((account.quantile_s(REFUSED, 0.95), account.quantile_s(ANSWERED, 0.5)))
-        if times_s[-1][0] < times_s[-1][1]:
-            return
-    pytest.fail(f"refused (p95) and answered (median) after {times_s} s")
+    """How soon is the median of three turns: other tests share the two cores."""
+    accounts = [overloaded(web, known) for _ in range(3)]
+    refused_s = median(account.quantile_s(REFUSED, 0.95) for account in accounts)
+    assert refused_s < median(account.quantile_s(ANSWERED, 0.5) for account in accounts)
 
 
 def post_head(length: int, path: str = "/predict") -> bytes:
