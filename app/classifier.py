@@ -21,9 +21,9 @@ from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, Serving
 from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel, Classification, ModelInfo
+from gourmet.contracts import BadAnswer, BadModel, ModelInfo
 from gourmet.pictures import decoders
-from gourmet.pictures.classifier import Floats
+from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels, from_base64, is_harmless
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
@@ -42,7 +42,7 @@ class Prediction:
     `relevance` is how likely it shows what the system is about at all, where the model tells that.
     """
 
-    system: Classification
+    system: PictureClassifier
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
     model: str
@@ -88,14 +88,14 @@ class Prediction:
 class ServedModel:
     """A model that is ready, with the system that it belongs to and what its config says."""
 
-    system: Classification
+    system: PictureClassifier
     info: ModelInfo
     labels: tuple[str, ...]
     threshold: float
     subject_threshold: float = 0.0
 
     @classmethod
-    def of(cls, system: Classification, info: ModelInfo) -> ServedModel:
+    def of(cls, system: PictureClassifier, info: ModelInfo) -> ServedModel:
         try:
             return cls(system, info, system.labels_of(info), info.threshold, info.subject_threshold)
         except BadModel as exc:
@@ -121,7 +121,7 @@ class Classifier:
     def __init__(
         self,
         triton: Triton,
-        systems: Mapping[str, Classification],
+        systems: Mapping[str, PictureClassifier],
         configured: Mapping[str, str],
         apart_at_once: int | None = None,
     ) -> None:
@@ -187,7 +187,7 @@ class Classifier:
 
         return served, ask
 
-    def pixels(self, system: Classification, photo: bytes, deadline: Deadline) -> Pixels:
+    def pixels(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> Pixels:
         """Raise PictureError, or DecodersBusy."""
         with self._decoding(deadline):
             return system.pixels(photo)
@@ -207,7 +207,7 @@ class Classifier:
         phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
         return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
 
-    def _refuse_if_bad(self, system: Classification, photo: bytes, deadline: Deadline) -> None:
+    def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Raise PictureError, unless that cannot be known in time."""
         try:
             with self._decoding(deadline):

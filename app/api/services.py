@@ -20,7 +20,8 @@ from app.core.settings import Settings
 from app.generator import Generator
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
-from gourmet.contracts import Classification, Generation, System
+from gourmet.contracts import Generation, System
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class Services:
 
     settings: Settings
     systems: Mapping[str, System]  # all there are; the first is what the app is about
-    pictures: Mapping[str, Classification]
+    pictures: Mapping[str, PictureClassifier]
     own_pages: Sequence[str]  # the systems that have a feature of their own
     classifier: Classifier
     generator: Generator
@@ -123,7 +124,7 @@ class Services:
         every = load_all()
         systems = {name: every[name] for name in (*own_pages, *every)}
         triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
-        pictures = {name: each for name, each in systems.items() if isinstance(each, Classification)}
+        pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
         classifier = classifier or Classifier(triton, pictures, settings.models, settings.apart_at_once)
         texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
         generator = Generator(triton, texts, settings.models)

@@ -12,14 +12,14 @@ from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import t
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import Classification
+from gourmet.pictures.classifier import PictureClassifier
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = Blueprint("pictures", __name__), services.settings, services.classifier
     systems = {name: each for name, each in services.pictures.items() if name not in services.own_pages}
 
-    def labels(system: Classification) -> tuple[str, ...]:
+    def labels(system: PictureClassifier) -> tuple[str, ...]:
         """Those of the configured model itself, while it is ready."""
         model = settings.models[system.name]
         try:

@@ -13,7 +13,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
@@ -155,50 +154,6 @@ class System(Protocol):
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
         """One sentence on the answer to the sample; raise BadAnswer, saying what is wrong with it."""
-
-
-@runtime_checkable
-class Classification(System, Protocol):
-    """A system whose models give a picture one label out of a list."""
-
-    def examples(self, count: int, seed: int, size: tuple[int, int] = (400, 300)) -> Sequence[bytes]:
-        """Pictures of this width and height, where the system can choose."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Those of the system's own models; `labels_of` knows those of any."""
-
-    @property
-    def datatypes(self) -> tuple[str, ...]:
-        """What the only input of a model may be: BYTES, UINT8, FP32."""
-
-    @property
-    def subject(self) -> str:
-        """What all its pictures show, such as food; empty where its models do not tell those that do not."""
-
-    def identify(self, data: bytes) -> Any:
-        """Look at the header of a picture; raise PictureError if it cannot be used."""
-
-    def pixels(self, data: bytes) -> npt.NDArray[np.uint8]:
-        """A picture as the pixels that models of this system look at; raise PictureError."""
-
-    def arrange(self, image: npt.NDArray[np.uint8], datatype: str) -> Array:
-        """Decoded pixels as a one-row tensor of `datatype`."""
-
-    def encode(self, data: bytes, datatype: str) -> Array:
-        """The bytes of a picture as a one-row tensor of `datatype`; raise PictureError."""
-
-    def labels_of(self, model: ModelInfo) -> tuple[str, ...]:
-        """The labels in the model's config, or else the system's; raise BadModel where they do not fit."""
-
-    def probabilities(self, outputs: Tensors, model: ModelInfo) -> npt.NDArray[np.float32]:
-        """[rows, labels] of what `model` answered; raise BadAnswer where that is not there."""
-
-    def relevance(self, outputs: Tensors, model: ModelInfo) -> npt.NDArray[np.float32] | None:
-        """[rows]: how likely each picture shows the subject; None where `model` does not tell."""
-
-    def takes(self, model: ModelInfo) -> bool:
-        """Whether `model` has the one input that models of this system have."""
 
 
 @dataclass(frozen=True)

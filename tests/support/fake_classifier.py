@@ -11,8 +11,8 @@ import numpy as np
 from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import Classification, ModelInfo, TensorSpec
-from gourmet.pictures.classifier import Floats
+from gourmet.contracts import ModelInfo, TensorSpec
+from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
@@ -22,7 +22,7 @@ predicted = functools.partial(Prediction, FOOD, FOOD.labels)
 
 
 def served(
-    name: str, version: str, input: TensorSpec, threshold: float, system: Classification = FOOD
+    name: str, version: str, input: TensorSpec, threshold: float, system: PictureClassifier = FOOD
 ) -> ServedModel:
     """A model that is ready."""
     info = ModelInfo(name, (input,), (), {"system": system.name}, version)

@@ -11,10 +11,10 @@ from IPython.display import HTML
 from IPython.display import Image as Picture
 from PIL import Image
 
-from gourmet.contracts import Classification
 from gourmet.lab.server import Executions
 from gourmet.measure.charts import PHASES, split_bar
 from gourmet.measure.perf_analyzer import Measurement
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.reports.chart import Bar, Drawing, bars, columns, stacked
 
 Runs = Mapping[Any, Measurement]
@@ -22,7 +22,7 @@ Runs = Mapping[Any, Measurement]
 _WIDTH_PX: Final = 900
 
 
-def photos(pictures: Sequence[bytes], system: Classification) -> Picture:
+def photos(pictures: Sequence[bytes], system: PictureClassifier) -> Picture:
     """Pictures as they are sent, above what the network of their system sees of them."""
     width = 2 * _WIDTH_PX // len(pictures)
     height = width * 3 // 4

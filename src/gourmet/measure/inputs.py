@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 
 from gourmet.client.tensors import dtype_of, raw
-from gourmet.contracts import Array, Classification, Generation, ModelInfo, System, TensorSpec
+from gourmet.contracts import Array, Generation, ModelInfo, System, TensorSpec
 from gourmet.errors import UsageError
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems import registry
 
 # The files of a folder of examples, by what these are.
@@ -94,7 +95,7 @@ def examples_of(system: System, source: DataSource) -> tuple[Sequence[bytes], st
     count, seed, size = source.count, source.seed, source.size
     if source.folder is not None:
         return _files(source.folder, system, count)
-    if isinstance(system, Classification):
+    if isinstance(system, PictureClassifier):
         about = f"{count} drawn pictures of {system.title.lower()}, {size[0]}×{size[1]}, seed {seed}"
         return system.examples(count, seed, size), about
     return system.examples(count, seed), f"{count} examples of {system.title}, seed {seed}"

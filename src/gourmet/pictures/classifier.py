@@ -41,7 +41,7 @@ def relevance(logits: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PictureClassifier:
-    """A system that gives a picture one label; fulfils `gourmet.contracts.Classification`."""
+    """A system whose models give a picture one label; fulfils `gourmet.contracts.System`."""
 
     name: str
     title: str

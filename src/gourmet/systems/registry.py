@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gourmet.contracts import Classification, Generation, System
+from gourmet.contracts import Generation, System
 from gourmet.errors import GourmetError, UnknownSystem
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems import described, folders
 
 Piece = TypeVar("Piece")
@@ -72,9 +73,9 @@ def load_all() -> dict[str, System]:
     return {name: load(name) for name in names()}
 
 
-def classification(system: str) -> Classification:
+def classification(system: str) -> PictureClassifier:
     """A system that must be a classifier of pictures."""
-    return piece(system, "contract", "SYSTEM", Classification)  # type: ignore[type-abstract]
+    return piece(system, "contract", "SYSTEM", PictureClassifier)
 
 
 def generation(system: str) -> Generation:

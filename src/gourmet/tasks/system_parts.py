@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from gourmet.contracts import Classification, Generation, System
+from gourmet.contracts import Generation, System
 from gourmet.deploying.target import Export
 from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.training.task import Tick, Training
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ class SystemParts:
         return self.find(self.system, "contract", "SYSTEM", System)  # type: ignore[type-abstract]
 
     @property
-    def classifier(self) -> Classification:
-        return self.find(self.system, "contract", "SYSTEM", Classification)  # type: ignore[type-abstract]
+    def classifier(self) -> PictureClassifier:
+        return self.find(self.system, "contract", "SYSTEM", PictureClassifier)
 
     @property
     def generator(self) -> Generation:

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.contracts import Classification, ModelInfo
-from gourmet.pictures.classifier import softmax
+from gourmet.contracts import ModelInfo
+from gourmet.pictures.classifier import PictureClassifier, softmax
 from gourmet.runtime import malloc
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.tasks.checking import CheckOptions
@@ -33,7 +33,7 @@ class ServedClassifier:
 
     url: str
     info: ModelInfo
-    contract: Classification
+    contract: PictureClassifier
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gourmet.contracts import Classification
 from gourmet.pictures import made_up
-from gourmet.pictures.classifier import relevance, softmax
+from gourmet.pictures.classifier import PictureClassifier, relevance, softmax
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.tasks import evaluation_file
@@ -159,7 +158,7 @@ class EvaluatedClassifier:
 class ClassifierEvaluation:
     """How a classifier is evaluated; fulfils `gourmet.tasks.system_parts.Evaluation`."""
 
-    system: Classification
+    system: PictureClassifier
     data: Data
     load: Load
     # The share of the sure answers that should be right, by the part that is chosen on: all of the validation
@@ -213,7 +212,7 @@ class ClassifierEvaluation:
 
 def ask(
     network: nn.Module,
-    system: Classification,
+    system: PictureClassifier,
     pictures: Iterator[bytes],
     total: int,
     tick: Tick,
