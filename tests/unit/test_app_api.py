@@ -60,40 +60,6 @@ def code(reply: Any) -> tuple[int, str]:
     return reply.status_code, reply.get_json()["error"]["code"]
 
 
-def test_the_models_that_are_ready_are_listed_with_what_they_take() -> None:
-    reply = client(models={"food11": "another"}).get("/api/v1/models")
-    assert reply.text.endswith("}\n")  # so that two answers in a terminal are two lines
-    assert reply.get_json() == {
-        "default": "another",
-        "models": [
-            {
-                "name": "food_classifier",
-                "version": "3",
-                "system": "food11",
-                "labels": list(contract.SYSTEM.labels),
-                "input": {"name": "INPUT_IMAGE", "datatype": "BYTES", "shape": [-1, 1]},
-                "threshold": 0.4,
-                "bytes_kind": "photo",
-            },
-            {
-                "name": "food_classifier_int8",
-                "version": "1",
-                "system": "food11",
-                "labels": list(contract.SYSTEM.labels),
-                "input": {"name": "image", "datatype": "UINT8", "shape": [-1, 224, 224, 3]},
-                "threshold": 0.5,
-                "bytes_kind": "pixels",
-            },
-        ],
-    }
-
-
-def test_without_a_triton_the_list_is_the_usual_error() -> None:
-    reply = client(errors.TritonUnavailable("away")).get("/api/v1/models")
-    assert code(reply) == (503, "triton_unavailable")
-    assert reply.headers["Retry-After"]
-
-
 def as_form(browser: FlaskClient) -> Any:
     return send(browser, PHOTO)
 
@@ -160,35 +126,6 @@ def test_a_text_that_is_no_base64_fails_alone_too() -> None:
     assert results[2]["error"]["code"] == "empty"
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "error"),
-    [(b"text", 400, "not_a_picture"), (b"<svg/>", 415, "unsupported_format"), (b"", 400, "empty")],
-)
-def test_a_single_bad_photo_has_the_status_of_its_error(data: bytes, status: int, error: str) -> None:
-    reply = send(client(), data)
-    assert reply.status_code == status
-    assert [result["error"]["code"] for result in reply.get_json()["results"]] == [error]
-
-
-@pytest.mark.parametrize("photos", [1, 3])
-@pytest.mark.parametrize(
-    ("fault", "status"),
-    [
-        (errors.TritonUnavailable("x"), 503),
-        (errors.TritonTooSlow("x"), 504),
-        (errors.InferenceFailed("x"), 502),
-        (RuntimeError("a secret"), 500),
-    ],
-    ids=lambda value: str(value),
-)
-def test_a_server_that_answers_none_is_told_by_the_status(fault: Exception, status: int, photos: int) -> None:
-    reply = send(client(fault), *[PHOTO] * photos)
-    assert reply.status_code == status
-    assert len(reply.get_json()["results"]) == photos
-    assert ("Retry-After" in reply.headers) == (status == 503)
-    assert "secret" not in reply.text
-
-
 def test_bad_photos_among_those_that_the_server_failed_leave_the_200() -> None:
     reply = send(client(errors.TritonUnavailable("x")), PHOTO, b"text")
     assert reply.status_code == 200
@@ -217,13 +154,6 @@ def test_bad_photos_among_those_that_the_server_failed_leave_the_200() -> None:
 def test_a_call_that_is_none_is_refused_as_a_whole(options: Any, status: int, error: str) -> None:
     reply = client().post(CLASSIFY, **options)
     assert code(reply) == (status, error)
-
-
-def test_more_photos_than_allowed_are_refused_as_a_whole() -> None:
-    reply = send(client(max_photos=2), *[PHOTO] * 3)
-    assert code(reply) == (413, "too_many_photos")
-    assert "at most 2" in reply.get_json()["error"]["message"]
-    assert code(send(client(max_photos=2), *[b"x"] * 60)) == (413, "upload_too_large")
 
 
 @pytest.mark.parametrize("value", [b'"a"', b"1", b"{}"])
@@ -277,18 +207,6 @@ def test_a_model_may_be_chosen_from_those_that_are_ready(way: Any) -> None:
     reply = way(client(), "nobody")
     assert code(reply) == (404, "unknown_model")
     assert "food_classifier, food_classifier_int8" in reply.get_json()["error"]["message"]
-
-
-@pytest.mark.parametrize("way", ["query", "field"])
-def test_predict_takes_a_model_too(way: str) -> None:
-    def predict(name: str) -> Any:
-        fields = {"model": name} if way == "field" else {}
-        query = f"?model={name}" if way == "query" else ""
-        data = {"file": (io.BytesIO(PHOTO), "x.jpg"), **fields}
-        return client().post("/predict" + query, data=data, headers={"Accept": "application/json"})
-
-    assert predict("food_classifier_int8").get_json()["model"]["name"] == "food_classifier_int8"
-    assert code(predict("nobody")) == (404, "unknown_model")
 
 
 class Slow(FakeClassifier):

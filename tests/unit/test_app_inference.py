@@ -235,49 +235,6 @@ def test_what_a_model_takes_is_asked_once_and_its_connection_is_kept(listen: Lis
     assert listener.open_connections == 1
 
 
-def test_a_kept_connection_found_closed_is_renewed_without_an_error(listen: Listen) -> None:
-    listener = listen(GOOD)
-    triton = AppTriton(listener.url)
-    classifier = classifier_of(triton)
-    classifier.classify(contract.SYSTEM.sample(), Deadline(5))
-    listener.hang_up()
-    assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).label == "Vegetable/Fruit"
-
-
-def test_a_request_that_ends_the_server_is_sent_at_most_twice(listen: Listen) -> None:
-    listener = listen(dict(GOOD))
-    classifier = classifier_of(AppTriton(listener.url))
-    classifier.classify(contract.SYSTEM.sample(), Deadline(5))
-    listener.asked.clear()
-    listener.script["/infer"] = b""  # closes the connection instead of answering
-    with pytest.raises(TritonUnavailable):
-        classifier.classify(contract.SYSTEM.sample(), Deadline(5))
-    assert [path for path in listener.asked if path.endswith("/infer")] == ["/v2/models/m/infer"] * 2
-
-
-def test_a_server_that_never_answers_is_left_at_the_deadline_and_can_be_asked_again(listen: Listen) -> None:
-    listener = listen(dict(GOOD))
-    classifier = classifier_of(AppTriton(listener.url))
-    classifier.classify(contract.SYSTEM.sample(), Deadline(5))
-    listener.script["/infer"] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
-    started = time.monotonic()
-    with pytest.raises(TritonTooSlow, match=r"0\.5 s"):
-        classifier.classify(contract.SYSTEM.sample(), Deadline(0.5))
-    assert 0.4 < time.monotonic() - started < 1.5
-    listener.script["/infer"] = GOOD["/infer"]
-    assert classifier.classify(contract.SYSTEM.sample(), Deadline(5)).label == "Vegetable/Fruit"
-
-
-def test_nobody_at_the_address_is_said_with_the_address() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"127.0.0.1:{unused.getsockname()[1]}"
-    with pytest.raises(TritonUnavailable, match=url) as caught:
-        classify(url)
-    assert "Errno" not in str(caught.value)
-    assert isinstance(caught.value.__cause__, OSError)
-
-
 def test_a_name_that_does_not_resolve_is_unavailable() -> None:
     with pytest.raises((TritonUnavailable, TritonTooSlow)):
         classify("no-such-host.invalid:8000")

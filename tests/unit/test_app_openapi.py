@@ -101,7 +101,7 @@ CALLS: list[tuple[Any, str, str, dict[str, Any], int, type[Schema]]] = [
     (AWAY, "post", CLASSIFY, form(PHOTO, PHOTO), 503, Results),
     (errors.TritonTooSlow("x"), "post", CLASSIFY, form(PHOTO), 504, Results),
     (errors.InferenceFailed("x"), "post", CLASSIFY, form(PHOTO), 502, Results),
-    (RuntimeError("x"), "post", CLASSIFY, form(PHOTO), 500, Results),
+    (RuntimeError("a secret"), "post", CLASSIFY, form(PHOTO), 500, Results),
     (EGG, "post", "/predict", form(PHOTO) | JSON, 200, Predicted),
     (EGG, "post", "/predict", form(b"text") | JSON, 400, Error),
     (AWAY, "post", "/predict", form(PHOTO) | JSON, 503, Error),
@@ -118,6 +118,8 @@ def test_answers_are_as_the_document_says(
     made = browser.get("/api/v1/openapi.json").get_json()
     reply = browser.open(address, method=method, **_fresh(options))
     assert reply.status_code == status
+    assert ("Retry-After" in reply.headers) == (status == 503)
+    assert "secret" not in reply.text
     responses = made["paths"][address.partition("?")[0]][method]["responses"]
     schema = responses[str(status)]["content"]["application/json"]["schema"]
     jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(reply.get_json())

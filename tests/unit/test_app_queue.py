@@ -22,24 +22,6 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_turns_are_taken_in_the_order_of_arrival() -> None:
-    line, order = AdmissionQueue(1, 8, 20), []
-    line.acquire(ME)
-
-    def wait(name: int) -> None:
-        line.acquire(ME)
-        order.append(name)
-        line.release(ME)
-
-    with ThreadPoolExecutor(5) as pool:
-        for name in range(5):
-            pool.submit(wait, name)
-            eventually(lambda name=name: len(line._waiting) == name + 1)
-        line.release(ME)
-    assert order == list(range(5))
-    assert line.acquire(ME) == 0
-
-
 def test_who_comes_once_waits_for_one_turn_of_who_came_often() -> None:
     line, order = AdmissionQueue(1, 12, 20), []
     line.acquire(ME)

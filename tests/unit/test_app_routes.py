@@ -43,17 +43,11 @@ def post(browser: FlaskClient, data: bytes | None = None, **headers: str) -> Tes
     return browser.post("/predict", data={"file": (io.BytesIO(photo), "photo.jpg")}, headers=headers)
 
 
-def test_importing_the_app_loads_neither_torch_nor_the_triton_client() -> None:
-    heavy = ("torch", "tritonclient", "gevent", "flask")
-    code = f"import app, sys; print([name for name in {heavy} if name in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
-
-
 def test_a_whole_app_does_without_torch() -> None:
-    code = "import sys; from app import create_app; create_app(); print('torch' in sys.modules)"
+    heavy = "{'torch', 'tritonclient', 'gevent'}"
+    code = f"import sys; from app import create_app; create_app(); print({heavy} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "False"
+    assert shown.stdout.strip() == "set()"
 
 
 def test_the_page_is_a_form_that_works_without_a_script_and_names_the_model() -> None:
@@ -76,23 +70,6 @@ def test_the_page_has_no_inline_scripts_or_styles_which_its_policy_forbids() -> 
         for address in re.findall(r'(?:src|href)="([^"#]+)', reply.text):
             with browser.get(address) as linked:
                 assert linked.status_code == 200, address
-
-
-def test_a_photo_is_answered_as_json() -> None:
-    reply = post(client(), **JSON)
-    assert reply.status_code == 200
-    answer = reply.get_json()
-    assert answer["label"] == "Egg"
-    assert answer["probability"] == 0.8
-    assert answer["sure"] is True
-    assert [entry["label"] for entry in answer["top"]] == [
-        *("Egg", "Meat", "Fried food", "Dessert", "Dairy product")
-    ]
-    assert answer["model"] == {"name": "food_classifier", "version": "3"}
-    assert answer["timings_ms"].keys() == {"receive", "decode", "triton", "total"}
-    assert answer["timings_ms"]["triton"] == 20.25
-    assert answer["request_id"] == reply.headers["X-Request-ID"]
-    assert "triton;dur=20.2" in reply.headers["Server-Timing"]
 
 
 @pytest.mark.parametrize(
@@ -173,12 +150,6 @@ def test_every_fault_has_its_status_code_and_words_in_both_forms(
     assert f'data-code="{code}"' in page.text
     assert page.headers.get("Retry-After") == retry
     assert "secret" not in reply.text + page.text
-
-
-def test_an_error_names_the_models_that_are_served() -> None:
-    reply = post(client(errors.ModelNotReady("m", ["a", "b"])), **JSON)
-    assert "'m'" in reply.get_json()["error"]["message"]
-    assert "a, b" in reply.get_json()["error"]["message"]
 
 
 def test_what_a_message_holds_is_shown_as_text_and_not_as_html() -> None:

@@ -43,6 +43,12 @@ def test_a_request_that_makes_no_sense_is_refused_without_asking_anybody(
     assert "Value error" not in reply.json["error"]["message"]
 
 
+@pytest.mark.parametrize("body", [b"{", b'{"text": "\xff"}', b"[]", b'"text"', b""])
+def test_what_is_not_json_or_not_utf_8_is_refused(browser: FlaskClient, body: bytes) -> None:
+    reply = browser.post(TRANSLATE, data=body, content_type="application/json")
+    assert (reply.status_code, reply.json["error"]["code"]) == (400, "bad_request")
+
+
 def test_the_document_says_how_many_and_gives_examples(browser: FlaskClient) -> None:
     document = browser.get("/api/v1/openapi.json").json
     shape = document["components"]["schemas"]["TranslateRequest"]["properties"]

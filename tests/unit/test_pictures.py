@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import struct
 import subprocess
@@ -13,8 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from gourmet.pictures import decode, header
@@ -196,10 +193,6 @@ def test_a_nonsensical_orientation_is_ignored(orientation: int) -> None:
 )
 def test_unreadable_metadata_does_not_spoil_a_photo(exif: bytes) -> None:
     assert difference(squared(encoded(scene(), "JPEG", exif=exif)), REFERENCE) < 3
-
-
-def test_an_enormous_colour_profile_does_not_spoil_a_photo() -> None:
-    assert difference(squared(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 3_000_000)), REFERENCE) < 3
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 1), (223, 225)])
@@ -432,23 +425,6 @@ def test_large_pictures_on_many_threads_stay_within_the_memory_of_one(data: byte
 def test_the_guards_let_a_large_profile_and_a_long_comment_pass() -> None:
     assert decode.identify(encoded(scene(), "JPEG", icc_profile=b"\xaa" * 5_000_000)).format == "JPEG"
     assert decode.identify(encoded(Image.new("L", (64, 64)), "GIF", comment=b"c" * 60_000)).format == "GIF"
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning:PIL")
-@settings(max_examples=150, deadline=None)
-@given(
-    kind=st.sampled_from(decode.FORMATS),
-    cuts=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=8)), min_size=1, max_size=6),
-)
-def test_whatever_is_changed_in_a_file_it_gives_pixels_or_one_kind_of_error(
-    kind: str, cuts: list[tuple[float, bytes]]
-) -> None:
-    data = SMALL[kind]
-    for place, patch in cuts:
-        at = int(place * len(data))
-        data = data[:at] + patch + data[at + len(patch) :]
-    with contextlib.suppress(decode.PictureError):
-        assert squared(data).shape == (SIZE, SIZE, 3)
 
 
 SMALL = {kind: encoded(scene(48, 40), kind) for kind in decode.FORMATS}

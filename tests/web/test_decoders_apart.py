@@ -64,36 +64,33 @@ def eventually(holds: Callable[[], bool], seconds: float) -> bool:
     return holds()
 
 
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("fault", ["never returns", "sleeps"])
+@pytest.mark.parametrize(
+    ("path", "fault", "at_once"), [("/digits", "never returns", 1), ("/predict", "sleeps", 10)]
+)
 def test_a_decoder_that_never_returns_costs_its_own_request_alone(
-    planted_web: WebApp, path: str, fault: str
+    planted_web: WebApp, path: str, fault: str, at_once: int
 ) -> None:
+    """Of more than there are places some are refused as busy, and photos are answered all the same."""
     sample = ROUTES[path].sample()
 
     def ask(data: bytes) -> Any:
         body, content = form(data)
         return planted_web.request("POST", path, body, Accept="application/json", **content)
 
-    with ThreadPoolExecutor() as pool:
-        stuck = pool.submit(ask, gif(fault))
+    with ThreadPoolExecutor(12) as pool:
+        stuck = [pool.submit(ask, gif(fault)) for _ in range(at_once)]
         time.sleep(0.5)
         honest = [ask(sample) for _ in range(10)]
-        assert not stuck.done()
-        answer = stuck.result()
+        assert not all(each.done() for each in stuck)
+        answers = [each.result() for each in stuck]
     assert [each.status for each in honest] == [200] * 10
     # None waits for the decoder; what that costs them is in tests/hard's row.
     assert max(each.seconds for each in honest) < decoders.WALL_S / 4
-    assert answer.status == 504
-    assert answer.json["error"]["code"] == "too_slow"
-    assert answer.seconds < decoders.WALL_S + 1.5
+    codes = {(answer.status, answer.json["error"]["code"]) for answer in answers}
+    assert (504, "too_slow") in codes
+    assert {code for _, code in codes} <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
+    assert max(answer.seconds for answer in answers) < decoders.WALL_S + 1.5
     assert ask(gif("honest")).status in (200, 400)  # a digit of one colour is blank
-
-
-def test_a_crashed_decoder_is_replaced(planted_web: WebApp) -> None:
-    for _ in range(3):
-        assert planted_web.predict(gif("crashes")).json["error"]["code"] == "broken_picture"
-        assert planted_web.predict(gif("honest")).status == 200
 
 
 def test_the_client_that_leaves_early_does_not_leave_the_computation_running(planted_web: WebApp) -> None:
@@ -104,17 +101,6 @@ def test_the_client_that_leaves_early_does_not_leave_the_computation_running(pla
     there = len(decoding(planted_web.process.pid))  # with those that are idle
     connection.close()
     assert eventually(lambda: len(decoding(planted_web.process.pid)) == there - 1, 3)
-
-
-def test_more_of_them_than_there_are_places_are_refused_and_photos_answered(planted_web: WebApp) -> None:
-    with ThreadPoolExecutor(12) as pool:
-        stuck = [pool.submit(planted_web.predict, gif("sleeps")) for _ in range(10)]
-        time.sleep(1)
-        honest = [planted_web.predict(FOOD.sample()) for _ in range(5)]
-        answers = [each.result() for each in stuck]
-    codes = [answer.json["error"]["code"] for answer in answers]
-    assert [each.status for each in honest] == [200] * 5
-    assert set(codes) <= {"too_slow", "triton_busy", "triton_too_slow", "overloaded"}
 
 
 def test_a_request_that_is_cancelled_in_triton_ends_it_too(planted_triton: RunningTriton) -> None:

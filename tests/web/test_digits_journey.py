@@ -109,14 +109,3 @@ def test_without_a_script_a_picture_is_sent_by_a_form(visit: Callable[..., Page]
     page.set_input_files("#file", {"name": "blank.png", "mimeType": "image/png", "buffer": blank})
     page.click("text=Classify")
     expect(page.locator(".problem")).to_contain_text("of one colour")
-
-
-def test_the_api_refuses_what_is_blank_and_reads_several(python_web: Any) -> None:
-    reply = python_web.request("POST", "/api/v1/digits", drawn_digits.png(1, ink=0), Content_Type="image/png")
-    assert (reply.status, reply.json["results"][0]["error"]["code"]) == (400, "blank")
-    read = [
-        python_web.request("POST", "/api/v1/digits", drawn_digits.png(digit), Content_Type="image/png").json
-        for digit in (0, 9)
-    ]
-    assert [answer["results"][0]["label"] for answer in read] == ["0", "9"]
-    assert sum(read[0]["results"][0]["probabilities"]) == pytest.approx(1, abs=1e-4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -85,18 +84,3 @@ def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again
         proxy.delay_s = 0.0
         assert web.predict(sample).status == 200
         web.stop()
-
-
-def test_a_worker_that_dies_is_replaced(start: Callable[..., Any], triton: Any, sample: bytes) -> None:
-    web = start(triton.http_url, FOOD11_MODEL_NAME=MODEL)
-    workers = {child.pid for child in psutil.Process(web.process.pid).children()}
-    dies = min(workers)
-    os.kill(dies, signal.SIGKILL)
-
-    def replaced() -> bool:
-        now = {child.pid for child in psutil.Process(web.process.pid).children()}
-        return dies not in now and len(now) == len(workers)
-
-    wait_until(replaced, 60, "no other worker was started")
-    assert {web.predict(sample).status for _ in range(4)} == {200}
-    web.stop()

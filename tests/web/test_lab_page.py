@@ -47,19 +47,6 @@ def test_photos_are_counted_with_their_milliseconds_and_batches(
     assert sum(each["executions"] for each in now["batches"]) == now["executions"]
 
 
-def test_many_lookers_cost_triton_two_questions_a_second_and_a_process(
-    python_web: Any, in_parallel: Callable[..., list[Any]]
-) -> None:
-    began = time.time()
-
-    def look(_: int) -> float:
-        return float(python_web.request("GET", "/lab/figures").json["at"])
-
-    asked = set(in_parallel(look, list(range(100))))
-    seconds = time.time() - began
-    assert len(asked) <= 2 * (2 * seconds + 2)
-
-
 def test_without_a_script_there_is_the_table(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/lab", java_script_enabled=False)
     expect(page.locator("nav [aria-current]")).to_have_text("Lab")
