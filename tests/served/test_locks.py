@@ -24,7 +24,7 @@ from gourmet.client.errors import ApiRestricted
 from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.commands.config import config
 from gourmet.errors import GourmetError
-from gourmet.measure.perf_analyzer import PerfLoad, profile
+from gourmet.measure.perf_analyzer import profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.connect import ask_sample, connect
@@ -158,8 +158,7 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
     load = LoadSpec("digits", protocol=protocol, shared_memory=True)
-    run = PerfLoad(load, url, window_ms=400, stability_percent=999)
-    assert profile(run).measured.rows_per_s > 0
+    assert profile(load, url, 0.4, 9.99).measured.rows_per_s > 0
 
 
 def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:

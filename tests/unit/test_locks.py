@@ -19,8 +19,7 @@ from gourmet.client.transport import Call, Reply
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
-from gourmet.measure.perf_analyzer import PerfLoad, arguments
-from gourmet.measure.results import LoadSpec
+from gourmet.measure.perf_analyzer import keys
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for
 from gourmet.serving.connect import connect
@@ -149,9 +148,8 @@ def test_hiding_from_a_process_that_is_gone_is_no_error() -> None:
 
 def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
     with kept_keys(KEYS, 8000, 8001):
-        shared = arguments(PerfLoad(LoadSpec("m", protocol="grpc", shared_memory=True), "localhost:8001"))
-        assert f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}" in shared
-        assert "-H" not in arguments(PerfLoad(LoadSpec("m"), "localhost:8000"))
+        grpc = ("-H", f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}")
+        assert set(grpc) <= set(keys("localhost:8001", "grpc"))
         own = ["-m", "m", "--shared-memory", "system"]
         assert f"gourmet-memory-key:{KEYS.memory}" in _keys_for(own)
         assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))

@@ -10,8 +10,6 @@ import pytest
 
 from gourmet.errors import GourmetError
 from gourmet.measure import perf_analyzer
-from gourmet.measure.perf_analyzer import PerfLoad
-from gourmet.measure.results import LoadSpec
 
 # As the real program wrote it.
 REPORT = (
@@ -33,28 +31,6 @@ def test_a_report_is_read_in_milliseconds_and_rows() -> None:
 def test_a_report_of_another_form_is_refused(report: str) -> None:
     with pytest.raises(GourmetError, match="report has not one whole row"):
         perf_analyzer.parse(report, 1)
-
-
-@pytest.mark.parametrize(
-    ("load", "holds"),
-    [
-        (
-            PerfLoad(LoadSpec("m", 3, batch=2, protocol="grpc"), "h:1"),
-            "-m m -u h:1 -i grpc -b 2 --concurrency-range 3",
-        ),
-        (
-            PerfLoad(LoadSpec("m"), "h:1", input_data=Path("/data/input.json")),
-            "--input-data /data/input.json",
-        ),
-        (PerfLoad(LoadSpec("m", shared_memory=True), "h:1"), "--shared-memory system"),
-        (
-            PerfLoad(LoadSpec("m"), "h:1", window_ms=700, max_windows=4),
-            "--measurement-interval 700 --max-trials 4",
-        ),
-    ],
-)
-def test_a_load_becomes_a_command_line(load: PerfLoad, holds: str) -> None:
-    assert f" {holds} " in f" {' '.join(perf_analyzer.arguments(load))} "
 
 
 def test_help_is_ours_and_behind_two_dashes_nvidia_s_and_neither_is_an_error() -> None:

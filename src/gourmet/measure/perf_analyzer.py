@@ -9,7 +9,6 @@ import csv
 import os
 import re
 import resource
-import signal
 import subprocess
 import sysconfig
 import tempfile
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.measure import server_probe, stats, validity
@@ -32,22 +31,6 @@ from gourmet.serving.wheel import find_wheel
 
 # The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
 _LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
-
-
-@dataclass(frozen=True)
-class PerfLoad:
-    """A closed loop on a served model at `url`, with which inputs, and for how long.
-
-    A measurement is the mean of three windows in a row that differ by `stability_percent` at most.
-    """
-
-    load: LoadSpec
-    url: str
-    input_data: Path | Literal["random", "zero"] = "random"
-    window_ms: int = 5000
-    max_windows: int = 10
-    stability_percent: float = 10
-    timeout_s: float = 600
 
 
 def _column(name: str) -> Any:
@@ -91,20 +74,20 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Profile:
-    """A measurement, its last three windows, their mean latency, and what the client took."""
+    """A measurement, its last three windows, and what the client took."""
 
     measured: Measurement
     windows: tuple[Window, ...]
-    mean_ms: float
     requests: int
     client_cores: float
 
 
 _PASS: Final = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. Avg latency: (\d+) usec")
-_MEAN: Final = re.compile(r"Avg latency: (\d+) usec \(standard")
 _REQUESTS: Final = re.compile(r"Request count: (\d+)")
-# A measurement is the mean of so many windows in a row.
+# A measurement is the mean of so many windows in a row, out of so many at most.
 _WINDOWS: Final = 3
+_MAX_WINDOWS: Final = 8
+_TIMEOUT_S: Final = 600.0
 # What perf_analyzer says where its windows disagree, or are shorter than a request.
 _DISTURBED: Final = ("Failed to obtain stable measurement", "No valid requests recorded")
 # A window holds at least so many latencies, unless that takes too long.
@@ -123,27 +106,21 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
     window_s = max(options.measure_s / _WINDOWS, min(_LONGEST_S, _LATENCIES * latency_s))
     probe = ServerProbe(target, load)
     with tempfile.TemporaryDirectory(prefix="gourmet-bench-") as folder:
-        run = PerfLoad(
-            load,
-            target.grpc_url if load.protocol == "grpc" else target.url,
-            input_data=for_perf_analyzer(workload.rows, Path(folder) / "rows.json"),
-            window_ms=round(1000 * window_s),
-            max_windows=2 * _WINDOWS + 2,
-            stability_percent=100 * options.steadiness,
-        )
-        got = profile(run, probe.look)
-    counted = probe.counted
+        rows = for_perf_analyzer(workload.rows, Path(folder) / "rows.json")
+        url = target.grpc_url if load.protocol == "grpc" else target.url
+        got = profile(load, url, window_s, options.steadiness, rows, probe.look)
     measured = got.measured
+    mean_ms = sum(vars(measured.split_ms).values())
     rates = [window.requests_per_s for window in got.windows]
     return Point(
         arm="",
         load=load,
         client="perf_analyzer",
         rows_per_s=stats.interval([load.batch * each for each in rates]),
-        latency_ms=Latency(got.mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
+        latency_ms=Latency(mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
         # perf_analyzer's own split, which is of the same windows as its latency.
         split_ms=measured.split_ms,
-        batches=server_probe.batches(counted),
+        batches=server_probe.batches(probe.counted),
         windows=got.windows,
         requests=got.requests,
         errors={},
@@ -152,45 +129,44 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
             *checks,
             validity.steady(got.windows, stats.unsteadiness(rates), 2 * options.steadiness),
             validity.rate_counted(
-                counted.rows / probe.seconds, measured.rows_per_s, load.level, got.requests
+                probe.counted.rows / probe.seconds, measured.rows_per_s, load.level, got.requests
             ),
-            validity.littles_law(load.level, measured.requests_per_s * got.mean_ms / 1000),
+            validity.littles_law(load.level, measured.requests_per_s * mean_ms / 1000),
         ),
         config={},
     )
 
 
-def profile(run: PerfLoad, look: Callable[[], None] = lambda: None) -> Profile:
-    """Put the load of `run` on its server with the real perf_analyzer, which takes at least three windows.
+def profile(
+    load: LoadSpec,
+    url: str,
+    window_s: float,
+    steadiness: float,
+    rows: Path | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> Profile:
+    """Put a closed loop on the server at `url` with the real perf_analyzer.
 
-    `look` is called when it begins to measure and when it has ended.
+    It measures until three windows in a row differ by the share `steadiness` at most; without `rows` it
+    sends noise. `look` is called when it begins to measure and when it has ended.
     """
     with tempfile.TemporaryDirectory(prefix="gourmet-perf-") as name:
         folder, report = Path(name), Path(name, "report.csv")
         began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = _run([*arguments(run), "-v", "-f", str(report)], folder, run, look)
+        arguments = [
+            *("-m", load.model, "-u", url, "-i", load.protocol, "-b", str(load.batch)),
+            *("--concurrency-range", str(int(load.level)), "--input-data", str(rows or "random")),
+            *(("--shared-memory", "system", *keys(url, load.protocol)) if load.shared_memory else ()),
+            *("--measurement-interval", str(round(1000 * window_s)), "--max-trials", str(_MAX_WINDOWS)),
+            *("--stability-percentage", str(100 * steadiness), "-v", "-f", str(report)),
+        ]
+        said = _run(arguments, folder, f"perf_analyzer on {load.model} at {url} with {load}", look)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        measured = parse(report.read_text(), run.load.batch)
+        measured = parse(report.read_text(), load.batch)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    passes = [Window(float(rate) / run.load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
-    mean, requests = _MEAN.search(said), _REQUESTS.search(said)
-    if not (passes and mean and requests):
-        raise GourmetError("perf_analyzer did not say its windows: run `make setup` for the pinned one")
-    cores = busy_s / (time.monotonic() - began)
-    return Profile(measured, tuple(passes[-_WINDOWS:]), int(mean[1]) / 1000, int(requests[1]), cores)
-
-
-def arguments(run: PerfLoad) -> list[str]:
-    """The command line of a load, less the program and its report."""
-    load = run.load
-    return [
-        *("-m", load.model, "-u", run.url, "-i", load.protocol, "-b", str(load.batch)),
-        *("--concurrency-range", str(int(load.level)), "--input-data", str(run.input_data)),
-        *(("--shared-memory", "system") if load.shared_memory else ()),
-        *(keys(run.url, load.protocol) if load.shared_memory else ()),
-        *("--measurement-interval", str(run.window_ms)),
-        *("--max-trials", str(run.max_windows), "--stability-percentage", str(run.stability_percent)),
-    ]
+    passes = [Window(float(rate) / load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
+    requests = sum(map(int, _REQUESTS.findall(said)))
+    return Profile(measured, tuple(passes[-_WINDOWS:]), requests, busy_s / (time.monotonic() - began))
 
 
 def keys(url: str, protocol: str) -> list[str]:
@@ -212,13 +188,11 @@ def parse(report: str, batch: int) -> Measurement:
         ) from exc
 
 
-def _run(arguments: Sequence[str], folder: Path, run: PerfLoad, look: Callable[[], None]) -> str:
+def _run(arguments: Sequence[str], folder: Path, what: str, look: Callable[[], None]) -> str:
     """All that it said."""
-    what = f"perf_analyzer on {run.load.model} at {run.url} with {run.load}"
     lines: list[str] = []
-    complaints = folder / "complaints"
     with (
-        complaints.open("w") as errors,
+        (folder / "complaints").open("w+") as errors,
         subprocess.Popen(
             [str(binary()), *arguments],
             env=environment(folder),
@@ -229,32 +203,28 @@ def _run(arguments: Sequence[str], folder: Path, run: PerfLoad, look: Callable[[
         ) as ran,
     ):
         assert ran.stdout is not None
-        late = threading.Timer(run.timeout_s, ran.kill)
+        late = threading.Timer(_TIMEOUT_S, ran.kill)
         late.start()
         try:
             for line in ran.stdout:
                 lines.append(line)
                 if line.lstrip().startswith(("Request concurrency", "Request count")):
                     look()
-            ran.wait()
+            status = ran.wait()
         finally:
             late.cancel()
             ran.kill()
-    if ran.returncode == -signal.SIGKILL:
-        raise GourmetError(
-            f"{what} did not end within {run.timeout_s:.0f} s: choose shorter windows or fewer of them"
-        )
-    if ran.returncode:
+        errors.seek(0)
         # A wrong argument is followed by the whole of its help.
-        words = " ".join(complaints.read_text().split("Usage:")[0].split())
-        words = words or f"it ended with status {ran.returncode}"
-        if any(disturbed in words for disturbed in _DISTURBED):
-            raise validity.Disturbed(
-                f"no {_WINDOWS} windows of {run.max_windows} in a row came within "
-                f"{run.stability_percent:g}% of each other: something else runs here; wait, or use a longer "
-                "--window"
-            )
-        raise GourmetError(f"{what}: {words.removeprefix('error: ').removeprefix('Error: ')}")
+        words = " ".join(errors.read().split("Usage:")[0].split())
+    if any(disturbed in words for disturbed in _DISTURBED):
+        raise validity.Disturbed(
+            f"no {_WINDOWS} windows of {_MAX_WINDOWS} in a row agreed: something else runs here; wait, or "
+            "use a longer --window"
+        )
+    if status:
+        words = words.removeprefix("error: ").removeprefix("Error: ")
+        raise GourmetError(f"{what}: {words or f'it ended with status {status}'}")
     return "".join(lines)
 
 
