@@ -18,6 +18,7 @@ from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
+from gourmet.systems.translator.int8 import quantized
 from gourmet.systems.translator.network import Checkpoint, load
 from gourmet.systems.translator.serving import open_engine
 from gourmet.systems.translator.translating import MAX_TOKENS, answered
@@ -125,9 +126,10 @@ def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[EngineForm]:
         onnx, openvino = folder / f"onnx-{form}", folder / f"openvino-{form}"
         for each in (onnx, openvino):
             each.mkdir()
+        for name, graph in export.graphs(quantized(network) if form == "int8" else network).items():
+            graph.write(onnx / name)
         for name, graph in export.graphs(network).items():
-            graph.write(network, onnx / name, quantized=form == "int8")
-            graph.write(network, openvino / name, quantized=False)
+            graph.write(openvino / name)
             if form == "int8":
                 openvino_engine.compress(openvino / name, openvino / name)
         yield EngineForm("ONNX Runtime", form, partial(_looped, checkpoint, _onnx, onnx), _mebibytes(onnx))

@@ -6,9 +6,9 @@ All graphs are quantized: their weights are int8, and what goes through them is 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -28,7 +28,7 @@ from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.graphs import Encoder, StepNetwork, Whole
-from gourmet.systems.translator.int8 import quantize
+from gourmet.systems.translator.int8 import quantized
 from gourmet.systems.translator.network import Checkpoint, find, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
@@ -36,8 +36,9 @@ from gourmet.systems.translator.translating import MAX_TOKENS, answered
 from gourmet.training.task import Tick
 
 OPSET: Final = 17
+_FORM: Final = "ONNX, int8, quantized as it is computed"
 _VERIFIED: Final = 500
-# Of sentences whose words are those of the network: quantized, and not.
+# Of sentences, the share whose words have to be those of the network.
 _AGREES: Final = 0.99
 _ROWS: Final = 16
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
@@ -47,37 +48,34 @@ _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 class Graph:
     """A part of the network as ONNX: what it is given, and which of the axes may be of any size."""
 
-    module: Callable[[Any], nn.Module]
+    module: nn.Module
     inputs: Mapping[str, torch.Tensor]
     outputs: Sequence[str]
     axes: Mapping[str, Mapping[int, str]]
 
-    def write(self, network: nn.Module, path: Path, *, quantized: bool) -> None:
-        with TemporaryDirectory() as folder:
-            plain = Path(folder) / "plain.onnx"
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the exporter, about constants that are constant
-                torch.onnx.export(
-                    self.module(network).eval(),
-                    tuple(self.inputs.values()),
-                    str(plain),
-                    dynamo=False,
-                    input_names=list(self.inputs),
-                    output_names=list(self.outputs),
-                    dynamic_axes={name: dict(axes) for name, axes in self.axes.items()},
-                    opset_version=OPSET,
-                )
-            if quantized:
-                quantize(plain, path)
-            else:
-                plain.rename(path)
+    def write(self, path: Path) -> None:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter, about constants that are constant
+            torch.onnx.export(
+                self.module.eval(),
+                tuple(self.inputs.values()),
+                str(path),
+                dynamo=False,
+                input_names=list(self.inputs),
+                output_names=list(self.outputs),
+                dynamic_axes={name: dict(axes) for name, axes in self.axes.items()},
+                opset_version=OPSET,
+            )
         onnx.checker.check_model(str(path), full_check=True)
 
-    def dims(self, network: nn.Module) -> dict[str, list[int]]:
-        """Each tensor's shape without its rows, as the config of a served model says it."""
+    def eager(self) -> Sequence[torch.Tensor]:
         with torch.inference_mode():
-            found = self.module(network).eval()(*self.inputs.values())
-        outputs = zip(self.outputs, found if isinstance(found, tuple) else (found,), strict=True)
+            found = self.module.eval()(*self.inputs.values())
+        return found if isinstance(found, tuple) else (found,)
+
+    def dims(self) -> dict[str, list[int]]:
+        """Each tensor's shape without its rows, as the config of a served model says it."""
+        outputs = zip(self.outputs, self.eager(), strict=True)
         return {
             name: [-1 if axis in self.axes[name] else size for axis, size in enumerate(tensor.shape) if axis]
             for name, tensor in (*self.inputs.items(), *outputs)
@@ -95,13 +93,13 @@ def graphs(network: Any) -> dict[str, Graph]:
     rows, words = {0: "rows"}, {0: "rows", 1: "words"}
     return {
         ENCODER: Graph(
-            Encoder,
+            Encoder(network),
             {"ids": ids, "mask": mask},
             ("hidden", "memory"),
             {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
         ),
         DECODER: Graph(
-            StepNetwork,
+            StepNetwork(network),
             {"token": one, "length": one, "cache": cache, "memory": memory, "mask": mask},
             ("tokens", "scores", "added"),
             {
@@ -118,7 +116,7 @@ def whole(network: nn.Module) -> Graph:
     ids = torch.ones(2, _WHOLE, dtype=torch.int32)
     rows = {0: "rows"}
     axes = {"source": rows, "target": rows, "output": {0: "rows", 1: "words"}}
-    return Graph(Whole, {"source": ids, "target": ids}, ("output",), axes)
+    return Graph(Whole(network), {"source": ids, "target": ids}, ("output",), axes)
 
 
 @dataclass(frozen=True)
@@ -129,57 +127,57 @@ class TrainedTranslator:
     sources: Sequence[Sequence[int]]
     answers: Sequence[Sequence[int]]
 
-    def tokenizer_files(self) -> dict[str, bytes]:
-        return {name: (self.checkpoint.folder / name).read_bytes() for name in FILES}
+    @cached_property
+    def network(self) -> Any:
+        """What is served."""
+        return quantized(self.checkpoint.network)
 
-    def package(self, path: Path, *, quantized: bool) -> dict[str, Any]:
+    @cached_property
+    def files(self) -> dict[str, bytes]:
         """All that a Python model needs."""
-        files = self.tokenizer_files()
+        files = {name: (self.checkpoint.folder / name).read_bytes() for name in FILES}
         with TemporaryDirectory() as folder:
-            for name, graph in graphs(self.checkpoint.network).items():
-                graph.write(self.checkpoint.network, Path(folder) / name, quantized=quantized)
+            for name, graph in graphs(self.network).items():
+                graph.write(Path(folder) / name)
                 files[name] = (Path(folder) / name).read_bytes()
-        package.write(path, files)
-        form = "int8, quantized as it is computed" if quantized else "fp32"
-        return {"form": f"ONNX in a package, {form}", "opset": OPSET, "holds": sorted(files)}
+        return files
+
+    def package(self, path: Path) -> dict[str, Any]:
+        package.write(path, self.files)
+        return {
+            "form": _FORM.replace("ONNX", "ONNX in a package"),
+            "opset": OPSET,
+            "holds": sorted(self.files),
+        }
 
     def reference(self, path: Path) -> dict[str, Any]:
         """For models that need the same package, which lies in the repository once."""
         with TemporaryDirectory() as folder:
             made = Path(folder) / package.FILE
-            self.package(made, quantized=True)
+            package.write(made, self.files)
             package.write_reference(path, SYSTEM.default_model, sha256(made))
         return {"form": f"a reference to the package of {SYSTEM.default_model}"}
 
     def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
-        graph.write(self.checkpoint.network, path, quantized=True)
-        return {"form": "ONNX, int8, quantized as it is computed", "opset": OPSET}
+        graph.write(path)
+        return {"form": _FORM, "opset": OPSET}
 
     def same_shapes(self, graph: Graph, path: Path) -> Sequence[Check]:
         """A graph alone answers nothing that could be compared but numbers, which quantizing changes."""
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        given = {name: tensor.numpy() for name, tensor in graph.inputs.items()}
-        with torch.inference_mode():
-            outputs = graph.module(self.checkpoint.network).eval()(*graph.inputs.values())
-        eager = outputs if isinstance(outputs, tuple) else (outputs,)
-        found = session.run(list(graph.outputs), given)
-        same = all(a.shape == tuple(b.shape) for a, b in zip(found, eager, strict=True))
-        return [
-            Check(
-                "shapes of the outputs", ", ".join(str(each.shape) for each in found), "the network's", same
-            )
-        ]
+        found = session.run(list(graph.outputs), {name: each.numpy() for name, each in graph.inputs.items()})
+        shapes = [each.shape for each in found]
+        same = shapes == [tuple(each.shape) for each in graph.eager()]
+        return [Check("shapes of the outputs", ", ".join(map(str, shapes)), "the network's", same)]
 
-    def agreement(self, path: Path, *, quantized: bool) -> Sequence[Check]:
+    def agreement(self, path: Path) -> Sequence[Check]:
         """The loop that is served against that of transformers."""
-        files = package.read(path)
         tokenizer = self.checkpoint.tokenizer
-        engine = open_engine(files, available_cpus(), tokenizer.pad)
+        engine = open_engine(package.read(path), available_cpus(), tokenizer.pad)
         found = served_answers(engine, tokenizer, self.sources)
         same = sum(a == b for a, b in zip(found, self.answers, strict=True)) / len(self.answers)
-        allowed = _AGREES if quantized else 1.0
         measured = f"{100 * same:.1f} % of {len(found)} sentences"
-        return [Check("the network's own words", measured, f"at least {100 * allowed:g} %", same >= allowed)]
+        return [Check("the network's own words", measured, f"at least {100 * _AGREES:g} %", same >= _AGREES)]
 
 
 def served_answers(
@@ -209,34 +207,31 @@ class TranslatorExport:
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick=tick)
         source = TrainedTranslator(checkpoint, sources, answers)
-        return Deployment(targets=_targets(source), facts=_facts(checkpoint, data))
+        facts = {
+            "network": {"system": SYSTEM.name, "architecture": "Marian", "shape": checkpoint.about},
+            "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
+            "verified_on": "examples" if data is None else "sentences held out",
+        }
+        return Deployment(targets=_targets(source), facts=facts)
 
 
 def _targets(source: TrainedTranslator) -> dict[str, Target]:
-    network = source.checkpoint.network
-    encoder, decoder = graphs(network).values()
-    packed = partial(source.package, quantized=True)
-    agrees = partial(source.agreement, quantized=True)
+    encoder, decoder = graphs(source.network).values()
 
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), partial(source.same_shapes, graph)
-        return Target(model, "model.onnx", build, verify, dims=graph.dims(network))
+        return Target(model, "model.onnx", build, verify, dims=graph.dims())
+
+    def reference(model: str) -> Target:
+        return Target(model, package.REFERENCE, source.reference, lambda path: ())
 
     return {
-        "python": Target("translator", package.FILE, packed, agrees),
-        "stream": Target("translator_stream", package.REFERENCE, source.reference, lambda path: ()),
+        "python": Target(SYSTEM.default_model, package.FILE, source.package, source.agreement),
+        "stream": reference("translator_stream"),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
-        "bls": Target("translator_bls", package.REFERENCE, source.reference, lambda path: ()),
-        "whole": graph("onnx-model", whole(network)),
-    }
-
-
-def _facts(checkpoint: Checkpoint, data: Path | None) -> dict[str, Any]:
-    return {
-        "network": {"system": SYSTEM.name, "architecture": "Marian", "shape": checkpoint.about},
-        "training": {"weights_sha256": sha256(checkpoint.weights), "epoch": checkpoint.about.get("epoch")},
-        "verified_on": "examples" if data is None else "sentences held out",
+        "bls": reference("translator_bls"),
+        "whole": graph("onnx-model", whole(source.network)),
     }
 
 
