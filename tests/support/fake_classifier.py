@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from flask.testing import FlaskClient
 
+from app import create_app
 from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
+from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats, PictureClassifier
@@ -29,11 +34,29 @@ def served(
     return ServedModel(system, info, system.labels, threshold)
 
 
+EGG = predicted(
+    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
+    model="food_classifier",
+    version="3",
+    threshold=0.4,
+    timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
+    bytes_sent=600_000,
+)
+READY = (
+    served("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
+    served("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
+)
+PHOTO = FOOD.sample()
+
+
 class FakeClassifier(Classifier):
     """Answers everything with `outcome`, or raises it; systems in `others` have an outcome of their own."""
 
     def __init__(
-        self, outcome: Outcome, ready: Sequence[ServedModel] = (), others: Mapping[str, Outcome] | None = None
+        self,
+        outcome: Outcome = EGG,
+        ready: Sequence[ServedModel] = READY,
+        others: Mapping[str, Outcome] | None = None,
     ) -> None:
         self.outcome = outcome
         self.others = others or {}
@@ -82,3 +105,18 @@ class FakeClassifier(Classifier):
         if model and model not in names:
             raise UnknownModel(model, names)
         return replace(outcome, model=model) if model else outcome
+
+
+def client(outcome: Outcome | FakeClassifier = EGG, **settings: Any) -> FlaskClient:
+    """A client of an app with that classifier, or one that answers everything so."""
+    fake = outcome if isinstance(outcome, FakeClassifier) else FakeClassifier(outcome)
+    return create_app(Settings(**settings), fake).test_client()
+
+
+def form(*photos: bytes, name: str = "photo.jpg") -> dict[str, Any]:
+    """The fields of a form with the sample, or with these instead."""
+    return {"file": [(io.BytesIO(photo), name) for photo in photos or (PHOTO,)]}
+
+
+def code(reply: Any) -> tuple[int, str]:
+    return reply.status_code, reply.get_json()["error"]["code"]

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import io
 import re
 from typing import Any
 
 import brotli
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import FakeClassifier, predicted, served
+from support.fake_classifier import client, code, form
 
-from app import create_app
 from app.admission.rate_limit import Limiter
-from app.core.settings import Rate, Settings
-from gourmet.contracts import TensorSpec
+from app.core.settings import Rate
 from gourmet.systems.food11 import contract
 
-EGG = predicted((0.1,) * 10 + (0.0,), "food_classifier", "1", timings_ms={"decode": 1.0, "triton": 2.0})
-READY = [served("food_classifier", "1", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4)]
 KEYS = ("k" * 20, "another-key-of-the-tests")
-PHOTO = contract.SYSTEM.sample()
 MODELS = "/api/v1/models"
 CLASSIFY = "/api/v1/classify"
 
 
-def client(**settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), FakeClassifier(EGG, READY)).test_client()
-
-
 def classify(browser: FlaskClient, photos: int = 1, **options: Any) -> Any:
-    files = [(io.BytesIO(PHOTO), "x.jpg") for _ in range(photos)]
-    return browser.post(CLASSIFY, data={"file": files}, **options)
-
-
-def code(reply: Any) -> tuple[int, str]:
-    return reply.status_code, reply.get_json()["error"]["code"]
+    return browser.post(CLASSIFY, data=form(*[contract.SYSTEM.sample()] * photos), **options)
 
 
 # Keys

@@ -13,35 +13,14 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import FakeClassifier, predicted, served
+from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
-from app import create_app
 from app.api.services import PHOTO_THREADS
 from app.classifier import Prediction
 from app.core import errors
-from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import TensorSpec
-from gourmet.systems.food11 import contract
 
-EGG = predicted(
-    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
-    model="food_classifier",
-    version="3",
-    threshold=0.4,
-    timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
-    bytes_sent=600_000,
-)
-READY = (
-    served("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
-    served("food_classifier_int8", "1", TensorSpec("image", "UINT8", (-1, 224, 224, 3)), 0.5),
-)
-PHOTO = contract.SYSTEM.sample()
 CLASSIFY = "/api/v1/classify"
-
-
-def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), FakeClassifier(outcome, READY)).test_client()
 
 
 def send(browser: FlaskClient, *photos: bytes, query: str = "", **fields: str) -> Any:
@@ -54,10 +33,6 @@ def send(browser: FlaskClient, *photos: bytes, query: str = "", **fields: str) -
     return browser.post(
         CLASSIFY + query, data=body + b"--edge--\r\n", content_type="multipart/form-data; boundary=edge"
     )
-
-
-def code(reply: Any) -> tuple[int, str]:
-    return reply.status_code, reply.get_json()["error"]["code"]
 
 
 def as_form(browser: FlaskClient) -> Any:
@@ -84,8 +59,8 @@ def as_data_url(browser: FlaskClient) -> Any:
 
 @pytest.mark.parametrize("way", [as_form, as_bytes, as_octets, as_json, as_data_url])
 def test_a_photo_is_answered_alike_whichever_way_it_comes(way: Any) -> None:
-    fake = FakeClassifier(EGG)
-    reply = way(create_app(Settings(), fake).test_client())
+    fake = FakeClassifier()
+    reply = way(client(fake))
     assert reply.status_code == 200
     assert [photo for photo, _ in fake.asked] == [PHOTO]
     (result,) = reply.get_json()["results"]
@@ -213,7 +188,7 @@ class Slow(FakeClassifier):
     """Knows how many photos it was asked about at the same time."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(EGG)
+        super().__init__()
         self.seconds = seconds
         self.now = self.most = 0
         self._lock = threading.Lock()
@@ -235,7 +210,7 @@ class Slow(FakeClassifier):
 def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -> None:
     slow = Slow(0.05)
     photos = [b"x" * (index % 11) for index in range(16)]
-    results = send(create_app(Settings(), slow).test_client(), *photos).get_json()["results"]
+    results = send(client(slow), *photos).get_json()["results"]
     assert [result["class_id"] for result in results] == [index % 11 for index in range(16)]
     assert 1 < slow.most <= PHOTO_THREADS
     assert results[-1]["timings_ms"]["wait"] > results[0]["timings_ms"]["wait"]
@@ -243,7 +218,7 @@ def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -
 
 
 def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_others_answered() -> None:
-    browser = create_app(Settings(request_deadline_s=0.3), Slow(0.2)).test_client()
+    browser = client(Slow(0.2), request_deadline_s=0.3)
     started = time.monotonic()
     results = send(browser, *[b"x"] * 16).get_json()["results"]
     assert time.monotonic() - started < 5
@@ -283,8 +258,8 @@ def test_health_says_in_one_answer_how_things_are(outcome: Any, state: str, erro
 
 def test_a_triton_that_was_there_before_is_away_and_not_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.services._READY_AGE_S", 0.0)
-    fake = FakeClassifier(EGG)
-    browser = create_app(Settings(), fake).test_client()
+    fake = FakeClassifier()
+    browser = client(fake)
     assert browser.get("/api/v1/health").get_json()["state"] == "ready"
     fake.outcome = errors.TritonUnavailable("x")
     assert browser.get("/api/v1/health").get_json()["state"] == "away"
@@ -307,7 +282,7 @@ def test_while_one_asks_the_others_are_told_what_was_so_before(monkeypatch: pyte
             self.asked.append((b"", ""))
             return EGG
 
-    app = create_app(Settings(), Stuck(EGG))
+    app = client(Stuck()).application
     assert app.test_client().get("/readyz").status_code == 200
     one = threading.Thread(target=lambda: app.test_client().get("/readyz"))
     one.start()

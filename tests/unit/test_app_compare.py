@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from io import BytesIO
 from typing import Any
 
 import pytest
-from support.fake_classifier import FakeClassifier, predicted, served
+from support.fake_classifier import EGG, FakeClassifier, client, form, served
 
-from app import create_app
 from app.classifier import Prediction
 from app.core.errors import InferenceFailed, ServingError
-from app.core.settings import Settings
 from app.features.compare import verdict
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
-from gourmet.systems.food11.contract import SYSTEM
 
 JSON = {"Accept": "application/json"}
-EGG = predicted(
-    (0.02, 0.02, 0.02, 0.8, *([0.02] * 7)), "a", "1", threshold=0.5, timings_ms={"decode": 1.0, "triton": 2.0}
-)
 READY = [served(name, "1", TensorSpec("x", "FP32", (3, 224, 224)), 0.5) for name in "abc"]
 COLD_S = 0.2
 
@@ -47,9 +40,7 @@ class Comparing(FakeClassifier):
 
 
 def compared(classifier: FakeClassifier, **headers: str) -> Any:
-    browser = create_app(Settings(triton_url="127.0.0.1:1"), classifier).test_client()
-    photo = (BytesIO(SYSTEM.sample()), "eggs.jpg")
-    return browser.post("/compare", data={"file": photo}, headers=headers)
+    return client(classifier).post("/compare", data=form(), headers=headers)
 
 
 def test_times_are_those_of_warm_models() -> None:

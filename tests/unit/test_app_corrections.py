@@ -8,27 +8,18 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import client, form
 from werkzeug.test import TestResponse
 
-from app import create_app
-from app.core.settings import Settings
 from app.features import corrections
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 
-EGG = predicted((0.02, 0.02, 0.02, 0.8, *([0.02] * 7)), "a", "1", threshold=0.5, timings_ms={"triton": 2.0})
 ADDRESS = "/api/v1/corrections"
 
 
-def visitor(folder: Path | None) -> Any:
-    settings = Settings(triton_url="127.0.0.1:1", keep_corrections=folder)
-    return create_app(settings, FakeClassifier(EGG)).test_client()
-
-
 def correct(browser: Any, label: str, photo: bytes = SYSTEM.sample()) -> TestResponse:
-    data = {"file": (io.BytesIO(photo), "my holiday.jpg")}
-    return browser.post(ADDRESS, query_string={"label": label}, data=data)  # type: ignore[no-any-return]
+    return browser.post(ADDRESS, query_string={"label": label}, data=form(photo, name="my holiday.jpg"))  # type: ignore[no-any-return]
 
 
 def kept(folder: Path) -> list[Path]:
@@ -36,7 +27,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 def test_nothing_is_kept_unless_the_operator_switched_it_on() -> None:
-    browser = visitor(None)
+    browser = client(keep_corrections=None)
     assert correct(browser, "Egg").status_code == 404
     page = browser.get("/").text
     assert "correction.js" not in page
@@ -45,13 +36,13 @@ def test_nothing_is_kept_unless_the_operator_switched_it_on() -> None:
 
 
 def test_the_page_says_that_corrected_photos_are_kept(tmp_path: Path) -> None:
-    page = visitor(tmp_path).get("/").text
+    page = client(keep_corrections=tmp_path).get("/").text
     assert "correction.js" in page
     assert "only those that you correct are kept on the server" in page
 
 
 def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Path) -> None:
-    answered = correct(visitor(tmp_path), "Noodles/Pasta")
+    answered = correct(client(keep_corrections=tmp_path), "Noodles/Pasta")
     assert (answered.status_code, answered.get_json()) == (200, {"label": "Noodles/Pasta"})
     (path,) = kept(tmp_path)
     assert path.parent == tmp_path / "food11" / "Noodles-Pasta"
@@ -65,7 +56,7 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
 
 
 def test_who_thinks_again_moves_the_photo(tmp_path: Path) -> None:
-    browser = visitor(tmp_path)
+    browser = client(keep_corrections=tmp_path)
     for label in ("Egg", "Egg", "Soup"):
         assert correct(browser, label).status_code == 200
     assert [path.parent.name for path in kept(tmp_path)] == ["Soup"]
@@ -75,14 +66,14 @@ def test_who_thinks_again_moves_the_photo(tmp_path: Path) -> None:
     ("label", "photo"), [("Pizza", SYSTEM.sample()), ("", SYSTEM.sample()), ("Egg", b"no photo")]
 )
 def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, label: str, photo: bytes) -> None:
-    answered = correct(visitor(tmp_path), label, photo)
+    answered = correct(client(keep_corrections=tmp_path), label, photo)
     assert answered.status_code == 400
     assert kept(tmp_path) == []
 
 
 def test_a_full_folder_takes_no_more_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corrections, "MOST", 1)
-    browser = visitor(tmp_path)
+    browser = client(keep_corrections=tmp_path)
     assert correct(browser, "Egg").status_code == 200
     assert correct(browser, "Soup").status_code == 200, "the same photo takes no further place"
     other = io.BytesIO()

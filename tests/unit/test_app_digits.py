@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
@@ -10,17 +9,15 @@ import jsonschema
 import pytest
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import FakeClassifier, form
+from support.fake_classifier import client as app_client
 
-from app import create_app
 from app.classifier import Prediction
 from app.core import errors
-from app.core.settings import Settings
 from app.features.digits import Digits
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.digits import contract
 
-EGG = predicted(probabilities=(0.0, 0.0, 0.0, 1.0, *[0.0] * 7), model="food_classifier", version="1")
 THREE = Prediction(
     contract.SYSTEM,
     contract.SYSTEM.labels,
@@ -35,11 +32,7 @@ PAGE = {"Accept": "text/html"}
 
 
 def client(digits: Any = THREE, **settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), FakeClassifier(EGG, others={"digits": digits})).test_client()
-
-
-def form(data: bytes = contract.SYSTEM.sample()) -> dict[str, Any]:
-    return {"file": (io.BytesIO(data), "digit.png")}
+    return app_client(FakeClassifier(others={"digits": digits}), **settings)
 
 
 def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_says() -> None:
@@ -60,8 +53,9 @@ def test_a_digit_is_answered_with_the_probabilities_of_all_ten_as_the_document_s
 
 
 def test_several_digits_at_once_and_one_that_is_none() -> None:
-    files = [(io.BytesIO(data), "x.png") for data in (contract.SYSTEM.sample(), b"text")]
-    three, none = client().post("/api/v1/digits", data={"file": files}).get_json()["results"]
+    three, none = (
+        client().post("/api/v1/digits", data=form(contract.SYSTEM.sample(), b"text")).get_json()["results"]
+    )
     assert (three["label"], none["error"]["code"]) == ("3", "not_a_picture")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import threading
 import time
@@ -15,7 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
 from app.api.events import LINES
@@ -27,15 +26,7 @@ from app.features.explain import STEPS, Step, covered, heat_maps
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.systems.food11 import contract
 
-EGG = predicted(
-    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
-    model="food_classifier",
-    version="3",
-    timings_ms={"decode": 2.5, "triton": 20.25},
-)
-PHOTO = contract.SYSTEM.sample()
 EXPLAIN = "/api/v1/explain"
 COARSE, FINE = STEPS
 
@@ -105,13 +96,8 @@ def test_the_finer_map_is_left_out_where_there_is_no_time_for_it() -> None:
 # The address
 
 
-def client(classifier: FakeClassifier | None = None, **settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), classifier or FakeClassifier(EGG)).test_client()
-
-
 def send(browser: FlaskClient, *photos: bytes, query: str = "", **options: Any) -> Any:
-    files = [(io.BytesIO(photo), "x.jpg") for photo in photos or (PHOTO,)]
-    return browser.post(EXPLAIN + query, data={"file": files}, **{"buffered": True, **options})
+    return browser.post(EXPLAIN + query, data=form(*photos), **{"buffered": True, **options})
 
 
 def lines(reply: Any) -> list[Any]:
@@ -166,7 +152,7 @@ def test_what_cannot_be_explained_has_the_status_of_its_error(
 
 
 def test_without_a_triton_there_is_no_stream_but_the_usual_error() -> None:
-    browser = client(FakeClassifier(errors.TritonUnavailable("away")))
+    browser = client(errors.TritonUnavailable("away"))
     for _ in range(2):  # the turn was given back
         reply = send(browser)
         assert (reply.status_code, reply.get_json()["error"]["code"]) == (503, "triton_unavailable")
@@ -188,7 +174,7 @@ class Ending(FakeClassifier):
 
 
 def test_what_goes_wrong_on_the_way_is_the_last_line() -> None:
-    *progress, last = lines(send(client(Ending(EGG))))
+    *progress, last = lines(send(client(Ending())))
     assert len(progress) == 2
     assert last["error"]["code"] == "triton_unavailable"
     assert last["error"]["request_id"]
@@ -198,7 +184,7 @@ class Held(FakeClassifier):
     """Answers, after the first picture, only when it is let go."""
 
     def __init__(self) -> None:
-        super().__init__(EGG)
+        super().__init__()
         self.reached, self.may_go_on = threading.Event(), threading.Event()
 
     def rows(self, deadline: Deadline, request_id: str = "", model: str = "") -> tuple[ServedModel, AskRows]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import EGG, FakeClassifier, form
 from werkzeug.test import EnvironBuilder
 
 from app import create_app
@@ -20,14 +19,6 @@ from app.core.errors import Overloaded, TritonUnavailable
 from app.core.http import FlaskApp
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-from gourmet.systems.food11 import contract
-
-SOUP = predicted(
-    tuple(0.9 if label == "Soup" else 0.01 for label in contract.SYSTEM.labels),
-    "m",
-    "1",
-    timings_ms={"decode": 1.0, "triton": 1.0},
-)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -43,8 +34,8 @@ LOCAL = "127.0.0.1"
 class Slow(FakeClassifier):
     """Answers when it is told to."""
 
-    def __init__(self, outcome: Prediction | Exception) -> None:
-        super().__init__(outcome)
+    def __init__(self) -> None:
+        super().__init__()
         self.may_answer = threading.Event()
 
     def classify(
@@ -56,12 +47,11 @@ class Slow(FakeClassifier):
 
 
 def post(app: Any, path: str = "/predict", **environ: Any) -> Any:
-    form = {"file": (io.BytesIO(contract.SYSTEM.sample()), "x.jpg")}
     headers = {"Accept": "application/json"}
-    return app.test_client().post(path, data=form, headers=headers, environ_base=environ)
+    return app.test_client().post(path, data=form(), headers=headers, environ_base=environ)
 
 
-@pytest.mark.parametrize("outcome", [SOUP, TritonUnavailable("away"), ZeroDivisionError()])
+@pytest.mark.parametrize("outcome", [EGG, TritonUnavailable("away"), ZeroDivisionError()])
 @pytest.mark.parametrize("path", ["/predict", "/api/v1/classify", "/nowhere", "/predict?model=none"])
 def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: str) -> None:
     app = create_app(Settings(max_at_work=1, max_waiting=0, max_uploads=1), FakeClassifier(outcome))
@@ -76,7 +66,7 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
 
 
 def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
-    classifier = Slow(SOUP)
+    classifier = Slow()
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
     admission: Admission = app.extensions["admission"]
     with ThreadPoolExecutor(2) as pool:
@@ -102,7 +92,7 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
 
 
 def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
-    classifier = Slow(SOUP)
+    classifier = Slow()
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
     admission: Admission = app.extensions["admission"]
     with ThreadPoolExecutor(2) as pool:
@@ -125,7 +115,7 @@ def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
 @pytest.fixture(scope="module")
 def full() -> FlaskApp:
     """An app whose queue is full for one client, which the others are not behind."""
-    app = create_app(Settings(max_at_work=1, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
+    app = create_app(Settings(max_at_work=1, max_waiting=0, trusted_proxies=1), FakeClassifier())
     app.extensions["admission"].queue.acquire("192.0.2.9")
     return app
 
@@ -167,7 +157,7 @@ def test_whatever_else_it_is_is_for_flask(full: FlaskApp, path: str, headers: di
 
 def test_who_is_not_the_one_that_fills_the_queue_is_let_in(full: FlaskApp) -> None:
     """The queue knows the client that the trusted proxy names, and what else was said is not believed."""
-    app = create_app(Settings(max_at_work=4, max_waiting=0, trusted_proxies=1), FakeClassifier(SOUP))
+    app = create_app(Settings(max_at_work=4, max_waiting=0, trusted_proxies=1), FakeClassifier())
     for _ in range(3):
         app.extensions["admission"].queue.acquire("192.0.2.9")
     statuses = [

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import EGG, form
+from support.fake_classifier import client as app_client
 
-from app import create_app
 from app.classifier import Prediction
 from app.core.logs import JsonLines, gunicorn_config
 from app.core.settings import Settings, SettingsError
-from gourmet.systems.food11 import contract
 
 SECRET = "a-key-that-nobody-may-read"
 
@@ -46,16 +44,8 @@ def lines() -> Iterator[Lines]:
     root.setLevel(before)
 
 
-def client(outcome: Prediction | Exception | None = None, **settings: Any) -> Any:
-    first = tuple([0.9] + [0.01] * 10)
-    classifier = FakeClassifier(
-        outcome or predicted(first, "food_test", "3", timings_ms={"decode": 1.0, "triton": 2.0})
-    )
-    return create_app(Settings(log_format="json", **settings), classifier).test_client()
-
-
-def form(name: str = "photo.jpg") -> dict[str, Any]:
-    return {"file": (io.BytesIO(contract.SYSTEM.sample()), name)}
+def client(outcome: Prediction | Exception = EGG, **settings: Any) -> Any:
+    return app_client(outcome, log_format="json", **settings)
 
 
 def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
@@ -66,7 +56,7 @@ def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
         "/predict",
         "POST",
         200,
-        "food_test",
+        "food_classifier",
     )
     assert 0 < line["ms"] < 60_000
     assert line["level"] == "info"
@@ -76,7 +66,9 @@ def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
 def test_the_photos_name_keys_and_the_query_stay_out(lines: Lines) -> None:
     asked = client(api_keys=(SECRET,))
     headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}
-    asked.post("/api/v1/classify?model=grandmothers", data=form("grandmothers-birthday.jpg"), headers=headers)
+    asked.post(
+        "/api/v1/classify?model=grandmothers", data=form(name="grandmothers-birthday.jpg"), headers=headers
+    )
     asked.post("/api/v1/classify", headers={"X-API-Key": f"wrong-{SECRET}"}, data=form())
     assert len(lines.requests()) == 2
     for word in (SECRET, "grandmothers", "127.0.0.1"):
@@ -84,7 +76,7 @@ def test_the_photos_name_keys_and_the_query_stay_out(lines: Lines) -> None:
 
 
 def test_an_error_is_told_by_its_code(lines: Lines) -> None:
-    client().post("/predict", data={"file": (io.BytesIO(b"no picture"), "x")})
+    client().post("/predict", data=form(b"no picture"))
     client(RuntimeError("nobody foresaw this")).post("/predict", data=form())
     refused, failed = lines.requests()
     assert (refused["status"], refused["code"], refused["level"]) == (400, "not_a_picture", "info")
@@ -110,7 +102,7 @@ def test_probes_are_told_only_when_something_is_wrong(lines: Lines) -> None:
 
 
 def test_text_is_the_default_and_other_formats_are_refused(lines: Lines) -> None:
-    create_app(Settings(), FakeClassifier(RuntimeError())).test_client().get("/healthz")
+    app_client().get("/healthz")
     assert lines.requests() == []
     assert Settings.from_env({}).log_format == "text"
     with pytest.raises(SettingsError, match="LOG_FORMAT is 'xml': input should be 'text' or 'json'"):

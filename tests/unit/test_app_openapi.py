@@ -10,38 +10,19 @@ from typing import Any
 
 import jsonschema
 import pytest
-from flask.testing import FlaskClient
 from openapi_spec_validator import validate
-from support.fake_classifier import FakeClassifier, predicted, served
+from support.fake_classifier import EGG, PHOTO, client
+from support.fake_classifier import form as fields
 
-from app import create_app
 from app.api import openapi
 from app.api.schemas import Error, Health, Models, Predicted, Results, Schema
-from app.classifier import Prediction
 from app.core import errors
 from app.core.settings import VARIABLES, Rate, Settings
-from gourmet.contracts import TensorSpec
-from gourmet.systems.food11 import contract
 from gourmet.systems.registry import load_all
 
-EGG = predicted(
-    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
-    model="food_classifier",
-    version="3",
-    timings_ms={"decode": 2.5, "preprocess": 0.5, "triton": 20.25},
-)
-READY = [
-    served("food_classifier", "3", TensorSpec("INPUT_IMAGE", "BYTES", (-1, 1)), 0.4),
-    served("food_classifier_onnx", "1", TensorSpec("input", "FP32", (-1, 3, 224, 224)), 0.4),
-]
-PHOTO = contract.SYSTEM.sample()
 CLASSIFY = "/api/v1/classify"
 KEY = "a-key-of-the-tests"
 ROOT = Path(__file__).parents[2]
-
-
-def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), FakeClassifier(outcome, READY)).test_client()
 
 
 def document(**settings: Any) -> Any:
@@ -61,7 +42,7 @@ def test_the_document_is_valid(settings: Any) -> None:
 
 def test_every_address_of_the_api_is_in_it_with_every_method() -> None:
     made = document()
-    for rule in create_app(Settings(), FakeClassifier(EGG)).url_map.iter_rules():
+    for rule in client().application.url_map.iter_rules():
         if rule.rule.startswith("/api/v1/") and rule.rule != "/api/v1/openapi.json":
             methods = {method.lower() for method in rule.methods or ()} - {"head", "options"}
             assert set(made["paths"][rule.rule]) == methods, rule.rule
@@ -78,7 +59,7 @@ def test_keys_and_refusals_are_in_it_where_they_are_set() -> None:
 
 
 def form(*photos: bytes) -> dict[str, Any]:
-    return {"data": {"file": [(io.BytesIO(photo), "x.jpg") for photo in photos]}}
+    return {"data": fields(*photos)}
 
 
 JSON = {"headers": {"Accept": "application/json"}}

@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import html
-import io
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
-from app import create_app
 from app.classifier import Prediction
 from app.core import errors
-from app.core.settings import Settings
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.food11 import contract
 
-EGG = predicted(
-    probabilities=(0.01, 0.02, 0.03, 0.8, 0.04, 0.05, 0.0, 0.01, 0.02, 0.015, 0.005),
-    model="food_classifier",
-    version="3",
-    threshold=0.4,
-    timings_ms={"decode": 2.5, "triton": 20.25},
-)
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}
 SCRIPT = {"X-Requested-With": "fetch"}
 
 
-def client(outcome: Prediction | Exception = EGG, **settings: Any) -> FlaskClient:
-    return create_app(Settings(**settings), FakeClassifier(outcome)).test_client()
-
-
 def post(browser: FlaskClient, data: bytes | None = None, **headers: str) -> TestResponse:
-    photo = contract.SYSTEM.sample() if data is None else data
-    return browser.post("/predict", data={"file": (io.BytesIO(photo), "photo.jpg")}, headers=headers)
+    return browser.post("/predict", data=form() if data is None else form(data), headers=headers)
 
 
 def test_a_whole_app_does_without_torch() -> None:
@@ -180,8 +164,8 @@ def test_flask_s_own_errors_look_like_ours(method: str, path: str, status: int, 
 
 @pytest.mark.parametrize("given", ["abc", "A-1.b_c:9", "f" * 64])
 def test_a_good_request_id_is_kept_and_passed_on(given: str) -> None:
-    fake = FakeClassifier(EGG)
-    reply = post(create_app(Settings(), fake).test_client(), X_Request_ID=given)
+    fake = FakeClassifier()
+    reply = post(client(fake), X_Request_ID=given)
     assert reply.headers["X-Request-ID"] == given
     assert fake.asked[-1][1] == given
 
@@ -217,13 +201,13 @@ def test_every_answer_carries_the_security_headers(path: str) -> None:
 
 def test_alive_does_not_need_a_model() -> None:
     fake = FakeClassifier(errors.TritonUnavailable("away"))
-    assert create_app(Settings(), fake).test_client().get("/healthz").status_code == 200
+    assert client(fake).get("/healthz").status_code == 200
     assert not fake.asked
 
 
 def test_ready_asks_the_model_the_sample_at_most_once_a_second() -> None:
-    fake = FakeClassifier(EGG)
-    browser = create_app(Settings(), fake).test_client()
+    fake = FakeClassifier()
+    browser = client(fake)
     replies = [browser.get("/readyz") for _ in range(5)]
     assert {reply.status_code for reply in replies} == {200}
     assert replies[0].get_json() == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}

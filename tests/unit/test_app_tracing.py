@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from flask import Flask
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.fake_classifier import FakeClassifier, predicted
+from support.fake_classifier import FakeClassifier, form
 
 from app import create_app
 from app.classifier import Prediction
@@ -49,14 +48,8 @@ def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> tupl
     monkeypatch.setattr(
         "opentelemetry.sdk.trace.export.BatchSpanProcessor", lambda _: SimpleSpanProcessor(spans)
     )
-    timings = {"decode": 1.0, "triton": 2.0}
-    classifier = Asking(predicted(tuple([0.9] + [0.01] * 10), "food_test", "1", timings_ms=timings))
-    app = create_app(Settings(), classifier)
-    return app, classifier
-
-
-def photo() -> dict[str, Any]:
-    return {"file": (io.BytesIO(contract.SYSTEM.sample()), "p.jpg")}
+    classifier = Asking()
+    return create_app(Settings(), classifier), classifier
 
 
 def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
@@ -68,7 +61,7 @@ def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser
 ) -> None:
     app, classifier = traced
     headers = {"traceparent": PARENT, "X-Request-ID": "mine"}
-    assert app.test_client().post("/predict", data=photo(), headers=headers).status_code == 200
+    assert app.test_client().post("/predict", data=form(), headers=headers).status_code == 200
     found = by_name(spans)
     outer, inner = found["POST /predict"], found["triton"]
     assert outer.context and inner.context and outer.parent and inner.parent  # noqa: PT018
@@ -84,7 +77,7 @@ def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser
         "http.route": "/predict",
         "http.response.status_code": 200,
         "gourmet.request_id": "mine",
-        "gourmet.model": "food_test",
+        "gourmet.model": "food_classifier",
     }
 
 
@@ -92,8 +85,8 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
     traced: tuple[Flask, Asking], spans: InMemorySpanExporter
 ) -> None:
     app, _ = traced
-    files = {"file": [(io.BytesIO(contract.SYSTEM.sample()), "p.jpg") for _ in range(5)]}
-    assert app.test_client().post("/api/v1/classify", data=files).status_code == 200
+    photos = form(*[contract.SYSTEM.sample()] * 5)
+    assert app.test_client().post("/api/v1/classify", data=photos).status_code == 200
     found = spans.get_finished_spans()
     outer = by_name(spans)["POST /api/v1/classify"]
     inner = [span for span in found if span.name == "triton"]
@@ -104,7 +97,7 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
 def test_an_error_is_the_span_s_too(traced: tuple[Flask, Asking], spans: InMemorySpanExporter) -> None:
     app, classifier = traced
     classifier.outcome = TritonUnavailable("away")
-    assert app.test_client().post("/predict", data=photo()).status_code == 503
+    assert app.test_client().post("/predict", data=form()).status_code == 503
     outer = by_name(spans)["POST /predict"]
     assert outer.status.status_code.name == "ERROR"
     assert (outer.attributes or {})["error.type"] == "triton_unavailable"
