@@ -16,8 +16,7 @@ from support import dear, hostile
 from support.decoding import decode
 
 from gourmet.pictures import decoders, header
-from gourmet.pictures.decode import MAX_READS, PictureError, identify, is_harmless, square_pixels
-from gourmet.pictures.header import MAX_MARKERS
+from gourmet.pictures.decode import PictureError, identify, is_harmless, square_pixels
 
 FILES = 400
 
@@ -80,10 +79,9 @@ def test_a_webp_of_more_than_sixteen_million_pixels_is_refused() -> None:
 
 # Found: ten megabytes of them took nine seconds.
 @pytest.mark.parametrize("marker", [b"\xff\x01", b"\xff\xfe\0\2", b"\xff\xda\0\2"])
-def test_a_jpeg_of_markers_without_end_is_refused(marker: bytes) -> None:
+def test_a_jpeg_of_markers_without_end_costs_next_to_nothing(marker: bytes) -> None:
     data = encoded(Image.new("RGB", (64, 64)), "JPEG")
-    assert code_of(data[:-2] + marker * (MAX_MARKERS + 1)) == "too_complex"
-    assert identify(data[:-2] + marker * 100).width == 64
+    assert cost_s(data[:-2] + marker * 2_000_000) < 0.3
 
 
 # Found: 37 kB, by which 1,900 items shared a stream of 1,990 headers, took half a minute to look through.
@@ -107,20 +105,18 @@ def avif_with_shared_stream(items: int, units: int) -> bytes:
     return changed + struct.pack(">I", 8 + len(stream)) + b"free" + stream
 
 
-# Found: ten megabytes took three seconds, and eluded the walk through the blocks.
-@pytest.mark.parametrize("begin", [b"", b"!\x01\0," + bytes(44)], ids=["unknown", "an empty block first"])
-def test_a_gif_that_is_read_byte_by_byte_is_refused(begin: bytes) -> None:
-    data = encoded(Image.new("P", (8, 8)), "GIF")
-    at = 13 + 3 * (2 << (data[10] & 7))
-    assert code_of(data[:at] + begin + b"\1c" * MAX_READS + data[at:]) == "too_complex"
-    assert identify(data[:at] + b"\0" * 9 + data[at:]).width == 8
-
-
-# Found: seven megabytes took three seconds.
-def test_a_jpeg_with_padding_in_front_of_every_segment_is_refused() -> None:
-    data = encoded(Image.new("RGB", (64, 64)), "JPEG")
-    assert code_of(data[:2] + (b"\xff\xfe\0\4ab" + b"\xff" * 4000) * 100 + data[2:]) == "too_complex"
-    assert identify(data[:2] + b"\xff" * 4000 + data[2:]).width == 64
+# Found: ten megabytes of each took three seconds.
+@pytest.mark.parametrize("kind", ["gif", "jpeg"])
+def test_what_is_read_byte_by_byte_is_read_by_another_process(kind: str) -> None:
+    if kind == "gif":
+        data = encoded(Image.new("P", (8, 8)), "GIF")
+        at = 13 + 3 * (2 << (data[10] & 7))
+        data = data[:at] + b"\1c" * 100_000 + data[at:]
+    else:
+        data = encoded(Image.new("RGB", (64, 64)), "JPEG")
+        data = data[:2] + (b"\xff\xfe\0\4ab" + b"\xff" * 4000) * 100 + data[2:]
+    assert not is_harmless(data)
+    assert cost_s(data) < 0.3
 
 
 def cost_s(data: bytes) -> float:

@@ -306,22 +306,13 @@ def test_the_pixel_cap_of_each_format_is_where_it_says() -> None:
     assert code_of(sized(7072)) == "too_many_pixels"
 
 
-def repeated_scans(times: int, side: int) -> bytes:
-    data = encoded(Image.new("L", (side, side), 128), "JPEG", progressive=True)
-    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * times + b"\xff\xd9"
-
-
-def test_scans_without_end_are_refused_and_ordinary_progressive_photos_are_not() -> None:
-    assert header.read(encoded(scene(), "JPEG", progressive=True)).scans == 10
-    assert squared(encoded(scene(), "JPEG", progressive=True)).shape == (SIZE, SIZE, 3)
-    assert code_of(repeated_scans(250, 64)) == "too_complex"
-    assert code_of(repeated_scans(60, 5000)) == "too_complex"
-
-
-def run_length_bmp() -> bytes:
-    head = struct.pack("<2sIHHI", b"BM", 2000, 0, 0, 54 + 1024)
-    head += struct.pack("<IiiHHIIiiII", 40, 100, 100, 1, 8, 1, 500, 0, 0, 256, 0)
-    return head + b"\0" * 1024 + b"\x64\x05\0\0" * 100
+def test_the_scans_of_a_jpeg_are_counted_where_more_than_one_is_decoded() -> None:
+    progressive = encoded(scene(), "JPEG", progressive=True)
+    assert header.read(progressive).scans == 10
+    assert squared(progressive).shape == (SIZE, SIZE, 3)
+    again = progressive[progressive.rindex(b"\xff\xda") : -2] * 200
+    assert header.read(progressive[:-2] + again + b"\xff\xd9").scans == 210
+    assert header.read(encoded(scene(), "JPEG") + again).scans == 1
 
 
 def tiled_tiff(side: int) -> bytes:
@@ -342,21 +333,14 @@ def png_chunk(kind: bytes, body: bytes) -> bytes:
 
 # Found: nine megabytes of them took twenty seconds.
 PROFILE = png_chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1_000_000)))
-GIF = encoded(Image.new("L", (64, 64)), "GIF")
-GIF_BLOCKS_AT = 13 + 3 * (2 << (GIF[10] & 7))
 
 
 @pytest.mark.parametrize(
     "data",
     [
         pytest.param(JPEG[:2] + b"\xff\xe3\x00\x02" * 2_000_000 + JPEG[2:], id="jpeg of empty segments"),
-        pytest.param(JPEG[:2] + b"\xff" * 8_000_000 + JPEG[2:], id="jpeg of padding"),
         pytest.param(PNG[:33] + png_chunk(b"abCd", b"") * 700_000 + PNG[33:], id="png of chunks"),
         pytest.param(PNG[:33] + PROFILE * 9_000 + PNG[33:], id="png of colour profiles"),
-        pytest.param(
-            GIF[:GIF_BLOCKS_AT] + b"!\xfe\x01A\0" * 1_600_000 + GIF[GIF_BLOCKS_AT:], id="gif of comments"
-        ),
-        pytest.param(run_length_bmp(), id="bmp of run lengths"),
     ],
 )
 @pytest.mark.timeout(20)

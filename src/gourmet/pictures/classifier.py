@@ -20,6 +20,7 @@ from PIL import Image
 
 from gourmet.contracts import LABELS_PARAMETER, BadAnswer, BadModel, ModelInfo, Task, Tensors
 from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_pixels
+from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
 EXAMPLE_SIZE: Final[Size] = (400, 300)
@@ -104,8 +105,8 @@ class PictureClassifier:
     def identify(self, data: bytes) -> PictureInfo:
         return identify(data)
 
-    def pixels(self, data: bytes) -> Pixels:
-        """The bytes of a picture as uint8 [size, size, 3]; raises PictureError."""
+    def pixels(self, data: bytes | Header) -> Pixels:
+        """A picture as uint8 [size, size, 3]; raises PictureError."""
         return square_pixels(data, self.input_size)
 
     @cached_property

@@ -19,23 +19,20 @@ import json
 import os
 import resource
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-T = TypeVar("T")
 Facts = Mapping[str, Any]
 
 # How often the one that waits looks whether it still should.
 LOOK_S: Final = 0.1
-_LENGTHS: Final = struct.Struct("!II")  # of the JSON, and of the bytes that follow it
 _MAX_FACTS: Final = 1 << 16
 _MAX_BYTES: Final = 100_000_000
 _BY_A_LIMIT: Final = (-signal.SIGPROF, -signal.SIGALRM, -signal.SIGXCPU)
@@ -75,8 +72,7 @@ class Sandbox:
     def __init__(self, module: str, limits: Limits, files: tuple[int, ...] = ()) -> None:
         """It may use the open `files`, by their numbers."""
         self._limits = limits
-        self._link, theirs = socket.socketpair()
-        self._link.settimeout(LOOK_S)
+        self._link, theirs = Pipe()
         with theirs:
             self._program = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, json.dumps(asdict(limits))],
@@ -98,34 +94,17 @@ class Sandbox:
         """Raise Refused, or Ended, after which it can be asked no more; `is_over` says to stop waiting."""
         end = time.monotonic() + self._limits.wall_s
 
-        def patiently(step: Callable[[], T]) -> T:
-            while True:
-                try:
-                    return step()
-                except TimeoutError:
-                    if time.monotonic() > end or is_over():
-                        raise
-
-        def receive(length: int, most: int) -> bytes:
-            if length > most:
-                raise ConnectionError("an answer of impossible length")
-            parts = bytearray()
-            while len(parts) < length:
-                came = patiently(partial(self._link.recv, min(length - len(parts), 1 << 20)))
-                if not came:
-                    raise ConnectionError("it ended")
-                parts += came
-            return bytes(parts)
+        def receive(most: int) -> bytes:
+            while not self._link.poll(LOOK_S):
+                if time.monotonic() > end or is_over():
+                    raise TimeoutError
+            return self._link.recv_bytes(most)
 
         try:
-            for part in _packed(facts, data):
-                unsent = memoryview(part)
-                while unsent:
-                    unsent = unsent[patiently(partial(self._link.send, unsent)) :]
-            lengths = _LENGTHS.unpack(receive(_LENGTHS.size, _LENGTHS.size))
-            found: dict[str, Any] = dict(json.loads(receive(lengths[0], _MAX_FACTS)))
-            body = receive(lengths[1], _MAX_BYTES)
-        except (OSError, ValueError, TypeError, RecursionError) as exc:
+            _send(self._link, facts, data)
+            found: dict[str, Any] = dict(json.loads(receive(_MAX_FACTS)))
+            body = receive(_MAX_BYTES)
+        except (OSError, EOFError, ValueError, TypeError, RecursionError) as exc:
             status = self.end()
             raise Ended(too_slow=isinstance(exc, TimeoutError) or status in _BY_A_LIMIT) from exc
         except BaseException:
@@ -166,22 +145,20 @@ def serve(answer: Callable[[Facts, bytes], tuple[Facts, bytes]]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
     os.nice(_NICENESS)
-    with socket.socket(fileno=os.dup(0)) as link:
-        while head := _received(link, _LENGTHS.size):
-            lengths = _LENGTHS.unpack(head)
-            facts, data = json.loads(_received(link, lengths[0])), _received(link, lengths[1])
+    with Connection(os.dup(0)) as link, contextlib.suppress(EOFError):
+        while True:
+            facts, data = json.loads(link.recv_bytes()), link.recv_bytes()
             with _ended_by_the_kernel(link, limits):
                 try:
-                    reply = _packed(*answer(facts, data))
+                    reply: tuple[Facts, bytes] = answer(facts, data)
                 except Refused as exc:
-                    reply = _packed({"refused": exc.code}, str(exc).encode(errors="replace"))
+                    reply = {"refused": exc.code}, str(exc).encode(errors="replace")
             del data
-            for part in reply:
-                link.sendall(part)
+            _send(link, *reply)
 
 
 @contextlib.contextmanager
-def _ended_by_the_kernel(link: socket.socket, limits: Limits) -> Iterator[None]:
+def _ended_by_the_kernel(link: Connection, limits: Limits) -> Iterator[None]:
     flags = fcntl.fcntl(link, fcntl.F_GETFL)
     # SIGIO says that something happened to the connection: nothing is sent meanwhile, so it was closed.
     fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())
@@ -196,17 +173,6 @@ def _ended_by_the_kernel(link: socket.socket, limits: Limits) -> Iterator[None]:
         fcntl.fcntl(link, fcntl.F_SETFL, flags)
 
 
-def _packed(facts: Facts, data: bytes) -> tuple[bytes, bytes]:
-    head = json.dumps(facts).encode()
-    return _LENGTHS.pack(len(head), len(data)) + head, data
-
-
-def _received(link: socket.socket, length: int) -> bytes:
-    """So many bytes, or none where the other side has ended."""
-    parts = bytearray()
-    while len(parts) < length:
-        came = link.recv(min(length - len(parts), 1 << 20))
-        if not came:
-            return b""
-        parts += came
-    return bytes(parts)
+def _send(link: Connection, facts: Facts, data: bytes) -> None:
+    link.send_bytes(json.dumps(facts).encode())
+    link.send_bytes(data)

@@ -21,6 +21,7 @@ from PIL import Image
 
 from gourmet.pictures.classifier import EXAMPLE_SIZE, Floats, PictureClassifier
 from gourmet.pictures.decode import PictureError, Pixels, Size, whole_pixels
+from gourmet.pictures.header import Header
 
 INPUT_SIZE: Final = 28
 _INK_SIZE: Final = 20
@@ -50,7 +51,7 @@ class DigitClassifier(PictureClassifier):
         turned = [each.rotate(random.uniform(-20, 20)) for each in drawn]
         return [png(each.resize(tuple(random.integers(140, 281, 2)))) for each in turned]
 
-    def pixels(self, data: bytes) -> Pixels:
+    def pixels(self, data: bytes | Header) -> Pixels:
         """The bytes of a picture of one digit as uint8 [28, 28], laid out; raises PictureError."""
         grey = whole_pixels(data, _DECODED_SIZE) @ _GREY
         ink = _ink(grey)

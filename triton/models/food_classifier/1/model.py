@@ -20,8 +20,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from gourmet.pictures.classifier import relevance, softmax
-from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64, is_harmless
+from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64
 from gourmet.pictures.decoders import decoding_for
+from gourmet.pictures.header import Header, look
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
 from gourmet.systems.food11 import contract
@@ -87,36 +88,36 @@ class TritonPythonModel:
 
     def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy()
-        blobs = [from_base64(blob) for blob in tensor.ravel()]
-        if not all(map(is_harmless, blobs)):
-            return self._answer_later(request, blobs)
+        blobs = tensor.ravel()
         # The first row decodes here: a request of one row, the usual one, needs no other thread.
-        decoding = [self._decoders.submit(contract.SYSTEM.pixels, blob) for blob in blobs[1:]]
+        decoding = [self._decoders.submit(_decoded_here, blob) for blob in blobs[1:]]
         rows = []
         for row, blob in enumerate(blobs):
             try:
-                rows.append(decoding[row - 1].result() if row else contract.SYSTEM.pixels(blob))
+                rows.append(decoding[row - 1].result() if row else _decoded_here(blob))
             except PictureError as exc:
                 return _refusal(exc, row, len(blobs))
+        if any(isinstance(row, Header) for row in rows):
+            return self._answer_later(request, rows)
         return rows
 
     def _answer_later(
-        self, request: pb_utils.InferenceRequest, blobs: Sequence[bytes]
+        self, request: pb_utils.InferenceRequest, rows: Sequence[Pixels | Header]
     ) -> pb_utils.TritonError | None:
         """Have a thread of `_later` answer it, if there is a place."""
         if not self._places.acquire(blocking=False):
             return _busy(f"{_MOST_LATER} requests wait for decoders")
         until = time.monotonic() + _LATER_S
-        self._later.submit(self._answer_alone, request.get_response_sender(), blobs, until)
+        self._later.submit(self._answer_alone, request.get_response_sender(), rows, until)
         return None
 
     def _answer_alone(
-        self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes], until: float
+        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], until: float
     ) -> None:
         try:
-            job = self._decode_apart(sender, blobs, until)
-            rows = job if isinstance(job, list) else []
-            (response,) = self._answer([job], self._network.logits(rows))
+            job = self._decode_apart(sender, rows, until)
+            pixels = job if isinstance(job, list) else []
+            (response,) = self._answer([job], self._network.logits(pixels))
         except Exception as exc:  # somebody waits for an answer, and nobody for this thread
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(repr(exc)))
         finally:
@@ -124,19 +125,19 @@ class TritonPythonModel:
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _decode_apart(
-        self, sender: pb_utils.InferenceResponseSender, blobs: Sequence[bytes], until: float
+        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], until: float
     ) -> Decoded:
-        rows = []
+        decoded = []
         left_s = until - time.monotonic()
         with decoding_for(left_s, lambda: self._stopped.is_set() or sender.is_cancelled()):
-            for row, blob in enumerate(blobs):
+            for number, row in enumerate(rows):
                 try:
-                    rows.append(contract.SYSTEM.pixels(blob))
+                    decoded.append(contract.SYSTEM.pixels(row) if isinstance(row, Header) else row)
                 except PictureError as exc:
-                    return _refusal(exc, row, len(blobs))
+                    return _refusal(exc, number, len(rows))
                 except DecodersBusy as exc:
                     return _busy(str(exc))
-        return rows
+        return decoded
 
     def _answer(self, jobs: Sequence[Decoded], logits: Logits) -> list[pb_utils.InferenceResponse | None]:
         """One response a request, in the order of the requests."""
@@ -161,6 +162,12 @@ class TritonPythonModel:
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
+
+
+def _decoded_here(blob: bytes) -> Pixels | Header:
+    """What was read of a picture that other processes have to decode, and of all others their pixels."""
+    head = look(from_base64(blob))
+    return contract.SYSTEM.pixels(head) if head.is_harmless else head
 
 
 def _busy(reason: str) -> pb_utils.TritonError:
