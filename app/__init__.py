@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 def create_app(settings: Settings | None = None, classifier: Classifier | None = None) -> FlaskApp:
     """The app, set up from the environment and asking a real Triton unless given others."""
+    from app.admission import auth, rate_limit, uploads
     from app.api.services import Services, add_navigation
-    from app.core.http import FlaskApp
+    from app.core import errors, hosts_and_cors, http, logs, messages, metrics, tracing
     from app.core.settings import Settings
     from app.features import FEATURES, OWN_PAGES
-    from app.middleware import MIDDLEWARE
 
     settings = settings or Settings.from_env(os.environ)
     services = Services.of(settings, OWN_PAGES, classifier)
-    app = FlaskApp(__name__)
+    app = http.FlaskApp(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    for init_app in MIDDLEWARE:
-        init_app(app, settings)
+    # What every request passes: before a view in this order, and after it in reverse.
+    middleware = (metrics, logs, http, tracing, hosts_and_cors, uploads, auth, rate_limit, messages, errors)
+    for each in middleware:
+        each.init_app(app, settings)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)
     add_navigation(app, links)

@@ -41,7 +41,7 @@ def init_app(app: Flask, settings: Settings) -> None:
         if sum(hmac.compare_digest(digest, known) for known in digests):
             g.client = digest.hex()
         elif key is not None or not _passes(signer, request):
-            discard(request, settings)
+            discard(settings)
             raise KeyNeeded(
                 "this API key is not known here"
                 if key

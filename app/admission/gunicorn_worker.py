@@ -4,7 +4,7 @@ gunicorn has a thread read the head of a request, however slowly it comes. It le
 pool, by `get_thread_pool`. To this one it submits a connection, which gets a thread when it has the head of a
 request (it is looked at in the socket and left there) and comes back here after it; the future that gunicorn
 waits for is done when the connection is. Without a thread a connection has a deadline (`keepalive`), and is
-one of half of `worker_connections`. Of the threads no client has more than its share (shares.py).
+one of half of `worker_connections`. Of the threads no client has more than its share (queue.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.admission.shares import Lines, Shares, client_of
+from app.admission.queue import Lines, Shares, client_of
 
 _MAX_HEAD_BYTES: Final = 32_768
 _CHECK_S: Final = 0.25

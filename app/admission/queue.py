@@ -1,9 +1,13 @@
-"""How much is taken in at a time, in each process, and the refusal of what would be too much.
+"""How places are shared among clients, and the line for a turn at the work.
 
     connection ─ head ─ a thread of gunicorn ─ upload slot ─ upload ─ queue ─ turn ─ answer
                                                │                      │
                                                │                      └ MAX_AT_WORK at work, MAX_WAITING wait
                                                └ MAX_UPLOADS are being received
+
+Nobody has more than three times as many places as are left free: three quarters of them for one client alone
+and less the more there are, so that there is always some room for the next. A client is an address, or of
+IPv6 the /64 that a subscriber is given.
 
 Before a request takes an upload slot, nothing of its body was read: there a refusal is cheap, and that is
 where it happens while the queue is full. The queue has hysteresis: once it was full it is kept short until it
@@ -14,36 +18,166 @@ always free to refuse and to answer health checks.
 
 from __future__ import annotations
 
-import json
+import functools
+import ipaddress
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, TypeVar
 
-from flask import current_app, g, request
-from werkzeug.exceptions import HTTPException
-
-from app.admission.shares import Lines, Shares, Upload, UploadSlots, client_of, is_fair
 from app.core.errors import Overloaded, Stopping
-from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
-from app.core.metrics import Metrics
-from app.core.settings import Settings
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
-
+_TIMES_THE_FREE: Final = 3
 # For so long an admitted upload counts as queued; most are here sooner.
 _COMING_S: Final = 0.25
-# What an upload is charged before any of it is here.
-_FLOOR_BYTES: Final = 65_536
 # The weight of the newest turn in the recent pace.
 _SMOOTHING: Final = 0.1
+T = TypeVar("T")
+
+
+@functools.lru_cache(4096)
+def client_of(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # of a Unix socket, or a proxy's "unknown"
+        return address
+    if found.version == 4:
+        return address
+    return str(found.ipv4_mapped or f"{int(found) >> 64:x}/64")
+
+
+def is_fair(held: int, free: int, more: int = 1) -> bool:
+    """Whether who has `held` may have `more` of those that are free."""
+    return held + more <= _TIMES_THE_FREE * (free - more + 1)
+
+
+class Shares:
+    """So many places, and who has how many of them."""
+
+    def __init__(self, places: int) -> None:
+        self.free = places
+        self._held: dict[str, int] = {}
+
+    def allows(self, client: str, more: int = 1) -> bool:
+        return is_fair(self._held.get(client, 0), self.free, more)
+
+    def take(self, client: str, more: int = 1) -> None:
+        self.free -= more
+        self._held[client] = self._held.get(client, 0) + more
+
+    def give_back(self, client: str, count: int = 1) -> None:
+        self.free += count
+        left = self._held.pop(client, 0) - count
+        if left:
+            self._held[client] = left
+
+
+class Lines(Generic[T]):
+    """A line for each client; they are served in turn."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[T]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, client: str) -> int:
+        return len(self._of.get(client, ()))
+
+    def before(self, client: str) -> int:
+        """How many are served before the next who comes from `client`."""
+        mine = self.of(client)
+        others = (len(line) for name, line in self._of.items() if name != client)
+        return mine + sum(min(other, mine + 1) for other in others)
+
+    def add(self, client: str, item: T) -> None:
+        self._of.setdefault(client, deque()).append(item)
+        self._count += 1
+
+    def next(self, allows: Callable[[str], bool]) -> tuple[str, T] | None:
+        """Take out the first whose client is allowed another; that client is the last to be asked again."""
+        for client, line in self._of.items():
+            if allows(client):
+                item = line.popleft()
+                self._count -= 1
+                del self._of[client]
+                if line:
+                    self._of[client] = line
+                return client, item
+        return None
+
+    def remove(self, client: str, item: T) -> bool:
+        """Whether it was there."""
+        line = self._of.get(client, deque[T]())
+        if item not in line:
+            return False
+        line.remove(item)
+        self._count -= 1
+        if not line:
+            del self._of[client]
+        return True
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for line in self._of.values() for item in line)
+
+
+class UploadSlots:
+    """Uploads that are being received: so many, and so many bytes in memory with those that wait.
+
+    What counts is what has arrived, and not what a client says will come.
+    """
+
+    def __init__(self, uploads: int, held_bytes: int) -> None:
+        self.lock = threading.Lock()
+        self.most_bytes = held_bytes
+        self.uploads, self.bytes = Shares(uploads), Shares(held_bytes)
+
+
+class Upload:
+    """What one request has of the slots, from before anything of its body is read."""
+
+    def __init__(self, slots: UploadSlots, client: str, said: int, floor: int = 0) -> None:
+        """Of an upload that is said to have so many bytes, `floor` are held at once. Raise Overloaded."""
+        self._slots, self._client = slots, client
+        self._held = 0
+        self.is_coming = True
+        with slots.lock:
+            if not slots.uploads.allows(client):
+                raise Overloaded("uploads")
+            self._check(max(said, floor))
+            slots.uploads.take(client)
+            slots.bytes.take(client, floor)
+        self._held = floor
+
+    def hold(self, nbytes: int) -> None:
+        """`nbytes` more have arrived."""
+        with self._slots.lock:
+            self._check(nbytes)
+            self._slots.bytes.take(self._client, nbytes)
+        self._held += nbytes
+
+    def _check(self, nbytes: int) -> None:
+        free = self._slots.bytes
+        is_alone = free.free + self._held == self._slots.most_bytes
+        if not (is_alone or free.allows(self._client, nbytes)):
+            raise Overloaded("memory")
+
+    def received(self) -> None:
+        self.is_coming = False
+        with self._slots.lock:
+            self._slots.uploads.give_back(self._client)
+
+    def forget(self) -> None:
+        with self._slots.lock:
+            self._slots.bytes.give_back(self._client, self._held)
 
 
 class AdmissionQueue:
     """At most so many at work; the others wait, a line for each client, and the lines are served in turn.
 
-    It is full for a client while its share (shares.py) of `waiting` wait, or are about to. Once it was, and
+    It is full for a client while its share of `waiting` wait, or are about to. Once it was, and
     until none of its requests waits, it is full for it with its share of as many as are `at_work`, which is
     enough for those never to be idle. It is full as well while a new request would wait for longer than
     `wait_s` at the recent pace: better refused at once than then.
@@ -152,114 +286,3 @@ class AdmissionQueue:
             self._closed = True
             for turn in self._waiting:
                 turn.set()
-
-
-class Admission:
-    """One process's queue and upload slots, and what each request has of them, which is kept in `g`."""
-
-    def __init__(self, app: FlaskApp, settings: Settings, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._most_bytes = settings.max_call_bytes
-        stages = ("upload", "waiting", "work")
-        self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
-        self.queue = AdmissionQueue(settings.max_at_work, settings.max_waiting, settings.max_wait_s)
-        self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
-
-    def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
-        """What a program posts while the queue is full, without what Flask does for a request.
-
-        Through Flask a refusal takes several times as much of the CPU, which the photos then lack
-        (docs/reliability.md). Scripts of other sites are for `hosts_and_cors`.
-        """
-        if not self.queue.is_full(client_of(environ["REMOTE_ADDR"])):
-            return None
-        path = environ["PATH_INFO"]
-        is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
-        if not is_json or "HTTP_ORIGIN" in environ:
-            return None
-        try:
-            rule, _ = self._app.url_map.bind("").match(path, "POST", return_rule=True)
-        except HTTPException:
-            return None
-        if not marks_of(self._app.view_functions[rule.endpoint]).admitted:
-            return None
-        error = Overloaded("line")
-        self._metrics.refusals.labels(error.at).inc()
-        self._metrics.requests.labels(rule.rule, "POST", error.status).inc()
-        number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
-        said = {"error": {"code": error.code, "message": str(error), "request_id": number}}
-        headers = {
-            "Content-Type": JSON,
-            "X-Request-ID": number,
-            "Retry-After": str(error.retry_after_s),
-            "Cache-Control": "no-store",
-            "Connection": "close",  # nothing of the body was read
-        }
-        return "503 Service Unavailable", headers, json.dumps(said).encode() + b"\n"
-
-    def arrive(self) -> None:
-        """Before anything of the body is read."""
-        if not marks().admitted:
-            return
-        client = _client()
-        g.coming = self.queue.expect(client)
-        said = min(request.content_length or 0, self._most_bytes)
-        g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
-        self._uploading.inc()
-
-    def acquire(self) -> None:
-        """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
-        self._end_upload()
-        self._waiting.inc()
-        try:
-            client = _client()
-            g.line_ms = self.queue.acquire(client, g.get("coming")) * 1000
-        finally:
-            self._waiting.dec()
-        g.turn_of = client
-        self._working.inc()
-
-    def leave(self, _: BaseException | None = None) -> None:
-        """However the request ended."""
-        if "coming" in g:
-            self.queue.forget(g.pop("coming"))
-        if "upload" in g:
-            self._end_upload()
-            g.pop("upload").forget()
-        self.keep_turn()()
-
-    def keep_turn(self) -> Callable[[], None]:
-        """Have the turn outlast the request, as of an answer in pieces; what is returned ends it, once."""
-        client: str | None = g.pop("turn_of", None)
-
-        def end() -> None:
-            if client is not None:
-                self.queue.release(client)
-                self._working.dec()
-
-        return end
-
-    def _end_upload(self) -> None:
-        upload: Upload | None = g.get("upload")
-        if upload and upload.is_coming:
-            upload.received()
-            self._uploading.dec()
-
-
-def _client() -> str:
-    return client_of(request.remote_addr or "")
-
-
-def init_app(app: FlaskApp, settings: Settings) -> None:
-    admission = Admission(app, settings, app.extensions["metrics"])
-    app.extensions["admission"] = admission
-    app.before_flask["POST"].append(admission.refuse)
-    app.before_request(admission.arrive)
-    app.teardown_request(admission.leave)
-
-
-def admission() -> Admission:
-    """That of the app which answers this request."""
-    found: Admission = current_app.extensions["admission"]
-    return found

@@ -94,7 +94,7 @@ def init_app(app: Flask, settings: Settings) -> None:
             try:
                 _take(limiter, 1)
             except TooManyRequests:
-                discard(request, settings)
+                discard(settings)
                 raise
 
     @app.after_request

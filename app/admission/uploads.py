@@ -1,50 +1,46 @@
-"""The bytes of an uploaded photo: capped while they are read, held in memory, never written to disk."""
+"""What each request has of the slots and the queue, and the bytes of its upload: capped while they are read,
+held in memory, never written to disk."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import math
+import json
 import sched
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from flask import Flask, Request, current_app, g
+from flask import current_app, g, request
 from gunicorn.http.errors import ParseException
-from multipart import (  # type: ignore[import-untyped]
-    MultipartSegment,
-    ParserLimitReached,
-    PushMultipartParser,
-)
-from werkzeug.datastructures import FileStorage, MultiDict
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
-from werkzeug.formparser import FormDataParser
 
-from app.admission.queue import admission
-from app.admission.shares import Upload
-from app.core.errors import BrokenBody, NoFile, ServingError, UploadTooLarge, UploadTooSlow
-from app.core.http import marks
+from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of
+from app.core.errors import BrokenBody, Overloaded, ServingError, UploadTooLarge, UploadTooSlow
+from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
+from app.core.metrics import Metrics
 from app.core.settings import Settings
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 FIELD: Final = "file"
 # What a multipart body may hold around the photos: boundaries, headers, a few other fields.
 WRAPPING_BYTES: Final = 65_536
 MAX_OTHER_PARTS: Final = 16
+# What an upload is charged before any of it is here.
+_FLOOR_BYTES: Final = 65_536
 # A client that is still sending does not read the answer, so a little more than allowed is read
 # and discarded first; a client that sends even more may find the connection closed.
 _DRAINED_BYTES: Final = 50_000_000
 # What reading a body raises whose chunks are invalid, or whose connection is lost.
 _BROKEN: Final = (ParseException, OSError)
-# As much as gunicorn takes from a socket at once: of a smaller piece it keeps the rest, and copies that again
-# for every piece that is read of it.
-_FORM_CHUNK_BYTES: Final = 1 << 20
-_Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 # By so much a slow upload may be given up later than it could be.
 _LOOKS_EVERY_S: Final = 0.1
+_HALF_CLOSED_S: Final = 1.0
 
 
 @functools.cache
@@ -75,55 +71,6 @@ def within(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
             _late().cancel(call)
 
 
-class FormParser(FormDataParser):
-    """A form read by `multipart` and not by werkzeug, which takes twenty times as long for a photo.
-
-    werkzeug looks for the boundary with a regular expression, byte by byte; `multipart` asks for it by
-    `bytes.find` and hands out what lies between without copying it again (docs/performance.md).
-    A malformed form reads as empty, as with werkzeug; one of too many parts, or with too long a text,
-    is too large.
-    """
-
-    def parse(
-        self,
-        stream: IO[bytes],
-        mimetype: str,
-        content_length: int | None,
-        options: dict[str, str] | None = None,
-    ) -> _Form:
-        if mimetype != "multipart/form-data":
-            return super().parse(stream, mimetype, content_length, options)
-        try:
-            fields, files = self._parts(stream, (options or {}).get("boundary", ""))
-        except ParserLimitReached as exc:
-            raise RequestEntityTooLarge(str(exc)) from exc
-        except ValueError:
-            return stream, MultiDict(), MultiDict()
-        return stream, MultiDict(fields), MultiDict(files)
-
-    def _parts(
-        self, stream: IO[bytes], boundary: str
-    ) -> tuple[list[tuple[str, str]], list[tuple[str, FileStorage]]]:
-        """What is in text fields and what in files, in the order of the form."""
-        fields: list[tuple[str, str]] = []
-        files: list[tuple[str, FileStorage]] = []
-        longest_text = self.max_form_memory_size or math.inf
-        parser = PushMultipartParser(boundary, max_segment_count=self.max_form_parts or math.inf)
-        for event in parser.parse_blocking(stream.read, _FORM_CHUNK_BYTES):
-            if isinstance(event, MultipartSegment):
-                part, chunks = event, list[bytes]()
-            elif event:
-                chunks.append(event)
-                if part.filename is None and part.bytes_received > longest_text:
-                    raise RequestEntityTooLarge(f"a text in the form is longer than {longest_text} bytes")
-            elif part.filename is None:
-                fields.append((part.name, b"".join(chunks).decode(errors="replace")))
-            else:
-                content = io.BytesIO(b"".join(chunks))
-                files.append((part.name, FileStorage(content, part.filename, part.name)))
-        return fields, files
-
-
 class ChargedBody:
     """A request's body whose bytes are held against its client as they are read, a megabyte at most late."""
 
@@ -138,82 +85,179 @@ class ChargedBody:
         return data
 
 
-class UploadRequest(Request):
-    """A request whose files stay in memory, where the byte cap keeps them small."""
+class Admission:
+    """One process's queue and upload slots, and what each request has of them, which is kept in `g`."""
 
-    form_data_parser_class = FormParser
+    def __init__(self, app: FlaskApp, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._most_bytes = settings.max_call_bytes
+        stages = ("upload", "waiting", "work")
+        self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
+        self.queue = AdmissionQueue(settings.max_at_work, settings.max_waiting, settings.max_wait_s)
+        self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
+
+    def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
+        """What a program posts while the queue is full, without what Flask does for a request.
+
+        Through Flask a refusal takes several times as much of the CPU, which the photos then lack
+        (docs/reliability.md). Scripts of other sites are for `hosts_and_cors`.
+        """
+        path = environ["PATH_INFO"]
+        is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
+        if (
+            environ["REQUEST_METHOD"] != "POST"
+            or not self.queue.is_full(client_of(environ["REMOTE_ADDR"]))
+            or not is_json
+            or "HTTP_ORIGIN" in environ
+            or path not in self._admitted_paths
+        ):
+            return None
+        error = Overloaded("line")
+        self._metrics.refusals.labels(error.at).inc()
+        self._metrics.requests.labels(path, "POST", error.status).inc()
+        number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
+        said = {"error": {"code": error.code, "message": str(error), "request_id": number}}
+        headers = {
+            "Content-Type": JSON,
+            "X-Request-ID": number,
+            "Retry-After": str(error.retry_after_s),
+            "Cache-Control": "no-store",
+            "Connection": "close",  # nothing of the body was read
+        }
+        return "503 Service Unavailable", headers, json.dumps(said).encode() + b"\n"
+
+    @functools.cached_property
+    def _admitted_paths(self) -> set[str]:
+        """Those without a name in them."""
+        views = self._app.view_functions
+        rules = self._app.url_map.iter_rules()
+        return {rule.rule for rule in rules if marks_of(views[rule.endpoint]).admitted}
+
+    def arrive(self) -> None:
+        """Before anything of the body is read."""
+        if not marks().admitted:
+            return
+        client = client_of(request.remote_addr or "")
+        g.coming = self.queue.expect(client)
+        said = min(request.content_length or 0, self._most_bytes)
+        g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
+        self._uploading.inc()
+
+    def acquire(self) -> None:
+        """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
+        self._end_upload()
+        self._waiting.inc()
+        client = client_of(request.remote_addr or "")
+        try:
+            g.line_ms = self.queue.acquire(client, g.get("coming")) * 1000
+        finally:
+            self._waiting.dec()
+        g.turn_of = client
+        self._working.inc()
+
+    def leave(self, _: BaseException | None = None) -> None:
+        """However the request ended."""
+        if "coming" in g:
+            self.queue.forget(g.pop("coming"))
+        if "upload" in g:
+            self._end_upload()
+            g.pop("upload").forget()
+        self.keep_turn()()
+
+    def keep_turn(self) -> Callable[[], None]:
+        """Have the turn outlast the request, as of an answer in pieces; what is returned ends it, once."""
+        client: str | None = g.pop("turn_of", None)
+
+        def end() -> None:
+            if client is not None:
+                self.queue.release(client)
+                self._working.dec()
+
+        return end
+
+    def _end_upload(self) -> None:
+        upload: Upload | None = g.get("upload")
+        if upload and upload.is_coming:
+            upload.received()
+            self._uploading.dec()
 
 
-def init_app(app: Flask, settings: Settings) -> None:
-    app.request_class = UploadRequest
+def init_app(app: FlaskApp, settings: Settings) -> None:
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes + WRAPPING_BYTES
     app.config["MAX_FORM_PARTS"] = MAX_OTHER_PARTS
+    admission = Admission(app, settings, app.extensions["metrics"])
+    app.extensions["admission"] = admission
+    app.before_flask.append(admission.refuse)
+    app.before_request(admission.arrive)
+    app.teardown_request(admission.leave)
 
 
-def photo(request: Request, settings: Settings) -> bytes:
-    """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
-    with receiving(request, settings, photo_too_large(settings)):
-        upload = request.files.get(FIELD)
-        in_form = FIELD in request.form
-    if upload is None:
-        raise NoFile(
-            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
-            if in_form
-            else f"no photo found: send it as the field `{FIELD}` of a multipart form"
-        )
-    data = upload.stream.read()
-    if not data and not upload.filename:
-        raise NoFile("no photo was chosen: choose one and send it again")
-    observe_photo(data)
-    if len(data) > settings.max_upload_bytes:
-        raise UploadTooLarge(photo_too_large(settings))
-    return data
-
-
-def observe_photo(data: bytes) -> None:
-    """Count a photo that came, by its size."""
-    current_app.extensions["metrics"].photo_bytes.observe(len(data))
+def admission() -> Admission:
+    """That of the app which answers this request."""
+    found: Admission = current_app.extensions["admission"]
+    return found
 
 
 @contextlib.contextmanager
-def receiving(request: Request, settings: Settings, too_large: str) -> Iterator[None]:
+def receiving(settings: Settings, too_large: str) -> Iterator[None]:
     """Around whatever reads the body, and that alone: for a limited time, not more than allowed, and timed.
 
     What follows is the work on the photos, for which this waits until it is the request's turn.
     """
     started = time.perf_counter()
     body = request.environ["wsgi.input"]
-    with _in_time(request, settings.upload_deadline_s):
+    with _in_time(settings.upload_deadline_s):
         request.environ["wsgi.input"] = ChargedBody(body, g.upload)
         try:
             yield
         except (RequestEntityTooLarge, ServingError) as exc:
             request.environ["wsgi.input"] = body
-            _drain(request)
+            _drain()
             raise (exc if isinstance(exc, ServingError) else UploadTooLarge(too_large)) from None
     g.receive_ms = (time.perf_counter() - started) * 1000
     admission().acquire()
 
 
-def discard(request: Request, settings: Settings) -> None:
+def client_left() -> Callable[[], bool]:
+    """What tells, until this request is answered, whether its client has disconnected.
+
+    One that only says that it sends no more looks like one that left, and is given a moment.
+    """
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        return lambda: False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    left_at = float("inf")
+
+    def left() -> bool:
+        nonlocal left_at
+        now = time.monotonic()
+        if poll.poll(0):
+            left_at = min(left_at, now)
+        return now >= left_at + _HALF_CLOSED_S
+
+    return left
+
+
+def discard(settings: Settings) -> None:
     """Read and discard what a client still sends, so that it reads the refusal which follows.
 
     That may take long, and is only done where the request has an upload slot.
     """
     if not marks().admitted:
         return
-    with (
-        contextlib.suppress(ClientDisconnected, UploadTooSlow, BrokenBody),
-        _in_time(request, settings.upload_deadline_s),
-    ):
-        _drain(request)
+    gone = (ClientDisconnected, UploadTooSlow, BrokenBody)
+    with contextlib.suppress(*gone), _in_time(settings.upload_deadline_s):
+        _drain()
 
 
 def photo_too_large(settings: Settings) -> str:
     return f"the photo is larger than {settings.max_upload_mb:g} MB: send a smaller one, or save it as JPEG"
 
 
-def _drain(request: Request) -> None:
+def _drain() -> None:
     stream, left = request.environ["wsgi.input"], _DRAINED_BYTES
     if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
         return
@@ -224,7 +268,7 @@ def _drain(request: Request) -> None:
 
 
 @contextlib.contextmanager
-def _in_time(request: Request, seconds: float) -> Iterator[None]:
+def _in_time(seconds: float) -> Iterator[None]:
     """Let a client send for `seconds`: then no more is read, so that it does not keep a thread busy.
 
     gunicorn waits for a request's body for ever; it hands out the socket, and one whose reading

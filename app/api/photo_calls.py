@@ -17,15 +17,25 @@ from typing import Any, Final, TypeVar
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
 
-from app.admission import uploads
 from app.admission.rate_limit import count_photos
+from app.admission.uploads import FIELD, client_left, photo_too_large, receiving
 from app.api import schemas
 from app.api.request_parsing import UploadedPhoto, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
-from app.core.errors import BadRequest, ServingError, TritonTooSlow, UnknownModel, as_dict, for_visitor
-from app.core.http import as_json, client_left, render, request_id, since_start_ms
+from app.core.errors import (
+    BadRequest,
+    NoFile,
+    ServingError,
+    TritonTooSlow,
+    UnknownModel,
+    UploadTooLarge,
+    as_dict,
+    for_visitor,
+)
+from app.core.http import as_json, render, request_id, since_start_ms
 from app.core.metrics import Metrics
+from app.core.settings import Settings
 from app.core.tracing import carried
 from app.server_timing import ServerTiming
 from gourmet.client.deadline import Deadline
@@ -67,7 +77,7 @@ def one_of(parameter: str, allowed: Collection[str]) -> str:
 
 def answer(services: Services, describe: Describe, system: str = "") -> Response:
     """What is on this request's photos, each put by `describe`."""
-    photos, model = photos_and_model(request, services.settings)
+    photos, model = photos_and_model(services.settings)
     count_photos(current_app, len(photos))
     deadline = Deadline(services.settings.request_deadline_s, client_left())
     asked_as, closely = request_id(), request.args.get("inside") == "1"
@@ -129,6 +139,26 @@ def _results(outcomes: list[_Outcome], describe: Describe) -> Response:
     return response
 
 
+def form_photo(settings: Settings) -> bytes:
+    """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
+    with receiving(settings, photo_too_large(settings)):
+        upload = request.files.get(FIELD)
+        in_form = FIELD in request.form
+    if upload is None:
+        raise NoFile(
+            f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
+            if in_form
+            else f"no photo found: send it as the field `{FIELD}` of a multipart form"
+        )
+    data = upload.stream.read()
+    if not data and not upload.filename:
+        raise NoFile("no photo was chosen: choose one and send it again")
+    current_app.extensions["metrics"].photo_bytes.observe(len(data))
+    if len(data) > settings.max_upload_bytes:
+        raise UploadTooLarge(photo_too_large(settings))
+    return data
+
+
 def form_answer(
     services: Services,
     system: str,
@@ -138,7 +168,7 @@ def form_answer(
 ) -> Response:
     """What a model of `system` makes of `data`, or else of this form's one photo; JSON is of `shape`."""
     if data is None:
-        data = uploads.photo(request, services.settings)
+        data = form_photo(services.settings)
     model = request.args.get("model") or request.form.get("model", "")
     deadline = Deadline(services.settings.request_deadline_s, client_left())
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from flask import Request
+from flask import current_app, request
 from pydantic import ValidationError
 from werkzeug.exceptions import UnsupportedMediaType
 
@@ -13,7 +13,6 @@ from app.admission.uploads import (
     FIELD,
     MAX_OTHER_PARTS,
     WRAPPING_BYTES,
-    observe_photo,
     photo_too_large,
     receiving,
 )
@@ -42,13 +41,13 @@ class UploadedPhoto:
     fault: ServingError | None = None
 
 
-def photos_and_model(request: Request, settings: Settings) -> tuple[list[UploadedPhoto], str]:
+def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
     """Read the whole request; raise what makes it useless as a whole."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
     most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    with receiving(request, settings, f"the call is too large: {most}"):
-        received = _receive(request, settings)
+    with receiving(settings, f"the call is too large: {most}"):
+        received = _receive(settings)
     photos, model = _from_json(received) if isinstance(received, bytes) else received
     if not photos:
         raise NoFile(f"no photo found: send it as the field `{FIELD}` of a multipart form")
@@ -59,7 +58,7 @@ def photos_and_model(request: Request, settings: Settings) -> tuple[list[Uploade
     return [checked(photo, settings) for photo in photos], request.args.get("model") or model
 
 
-def _receive(request: Request, settings: Settings) -> bytes | tuple[list[UploadedPhoto], str]:
+def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str]:
     """The photos and the model's name, or JSON that is still to be looked at."""
     kind = request.mimetype
     if kind == MULTIPART:
@@ -69,7 +68,7 @@ def _receive(request: Request, settings: Settings) -> bytes | tuple[list[Uploade
         chosen = [photo for photo in photos if photo.data or photo.filename]
         return chosen, request.form.get("model", "")
     if kind == JSON:
-        return _json(request, settings.max_photos)
+        return _json(settings.max_photos)
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)
         return [UploadedPhoto(data)] if data else [], ""
@@ -79,7 +78,7 @@ def _receive(request: Request, settings: Settings) -> bytes | tuple[list[Uploade
     )
 
 
-def _json(request: Request, max_photos: int) -> bytes:
+def _json(max_photos: int) -> bytes:
     """The body, unless it has more commas, and so more values, than that many photos have any use for.
 
     A parser makes an object of each value before it counts them: 16 MB of `"a",` took it 1.5 s and 290 MB.
@@ -120,7 +119,7 @@ def photo_of_base64(text: str) -> UploadedPhoto:
 
 
 def checked(photo: UploadedPhoto, settings: Settings) -> UploadedPhoto:
-    observe_photo(photo.data)
+    current_app.extensions["metrics"].photo_bytes.observe(len(photo.data))
     if len(photo.data) > settings.max_upload_bytes:
         return UploadedPhoto(b"", photo.filename, UploadTooLarge(photo_too_large(settings)))
     return photo

@@ -10,8 +10,7 @@ from typing import Final
 
 from flask import Response, current_app, g, request
 
-from app.admission.queue import admission
-from app.admission.uploads import receiving
+from app.admission.uploads import admission, receiving
 from app.api import schemas
 from app.api.events import EVENTS, Parts, streamed
 from app.api.photo_calls import phases_ms
@@ -29,7 +28,7 @@ def received(settings: Settings, most_bytes: int) -> bytes:
     """The body of a request, which is JSON of a few texts."""
     request.max_content_length = most_bytes
     too_large = f"the text is too long: send at most {most_bytes // 1000} KB of JSON"
-    with receiving(request, settings, too_large):
+    with receiving(settings, too_large):
         return request.get_data(cache=False)
 
 

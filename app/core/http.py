@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 import re
-import select
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import brotli  # type: ignore[import-untyped]
-from flask import Flask, Response, current_app, g, jsonify, render_template, request
+from flask import Flask, Request, Response, current_app, g, jsonify, render_template, request
+from multipart import MultipartParser, ParserLimitReached  # type: ignore[import-untyped]
 from pydantic import BaseModel
-from werkzeug.exceptions import BadRequest
+from werkzeug.datastructures import FileStorage, MultiDict
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
+from werkzeug.formparser import FormDataParser
 
 from app.core.settings import Settings
 
@@ -53,12 +55,13 @@ HEADERS: Final = tuple(
     }.items()
 )
 
-_HALF_CLOSED_S: Final = 1.0
 _TEXT: Final = ("text/", "application/json", "application/javascript", "image/svg+xml")
 # Below this, compressing saves no packet.
 _MIN_BYTES: Final = 600
-_BROTLI_QUALITY: Final = 5
-_GZIP_LEVEL: Final = 6
+# As much as gunicorn takes from a socket at once: of a smaller piece it keeps the rest, and copies that again
+# for every piece that is read of it.
+_FORM_CHUNK_BYTES: Final = 1 << 20
+_Form = tuple[IO[bytes], MultiDict[str, str], MultiDict[str, FileStorage]]
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -95,28 +98,6 @@ def request_id() -> str:
     return str(g.request_id)
 
 
-def client_left() -> Callable[[], bool]:
-    """What tells, until this request is answered, whether its client has disconnected.
-
-    One that only says that it sends no more looks like one that left, and is given a moment.
-    """
-    connection = request.environ.get("gunicorn.socket")
-    if connection is None:
-        return lambda: False
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    left_at = float("inf")
-
-    def left() -> bool:
-        nonlocal left_at
-        now = time.monotonic()
-        if poll.poll(0):
-            left_at = min(left_at, now)
-        return now >= left_at + _HALF_CLOSED_S
-
-    return left
-
-
 def since_start_ms() -> float:
     return (time.perf_counter() - float(g.started)) * 1000
 
@@ -138,7 +119,7 @@ def render(
 def as_json(body: BaseModel | Mapping[str, Any]) -> Response:
     """A schema is written by pydantic itself, since a dict between costs as much again."""
     if isinstance(body, BaseModel):
-        return Response(body.model_dump_json(exclude_none=True) + "\n", mimetype="application/json")
+        return Response(body.model_dump_json(exclude_none=True) + "\n", mimetype=JSON)
     return jsonify(body)
 
 
@@ -157,19 +138,70 @@ def _layout() -> str | None:
     return "page.html" if navigates else "fragment.html"
 
 
+class FormParser(FormDataParser):
+    """A form read by `multipart` and not by werkzeug, which takes twenty times as long for a photo.
+
+    werkzeug looks for the boundary with a regular expression, byte by byte; `multipart` by `bytes.find`
+    (docs/performance.md). A malformed form reads as empty, as with werkzeug; one of too many parts, or with
+    too long a text, is too large.
+    """
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        mimetype: str,
+        content_length: int | None,
+        options: dict[str, str] | None = None,
+    ) -> _Form:
+        if mimetype != "multipart/form-data":
+            return super().parse(stream, mimetype, content_length, options)
+        parser = MultipartParser(
+            stream,
+            (options or {}).get("boundary", ""),
+            buffer_size=_FORM_CHUNK_BYTES,
+            part_limit=self.max_form_parts or math.inf,
+            spool_limit=math.inf,  # in memory, all of it
+            memory_limit=math.inf,
+        )
+        try:
+            parts = parser.parts()
+        except ParserLimitReached as exc:
+            raise RequestEntityTooLarge(str(exc)) from exc
+        except ValueError:
+            return stream, MultiDict(), MultiDict()
+        texts = [part for part in parts if part.filename is None]
+        longest = self.max_form_memory_size or math.inf
+        if any(part.size > longest for part in texts):
+            raise RequestEntityTooLarge(f"a text in the form is longer than {longest} bytes")
+        files = [part for part in parts if part.filename is not None]
+        return (
+            stream,
+            MultiDict((part.name, part.raw.decode(errors="replace")) for part in texts),
+            MultiDict((part.name, FileStorage(part.file, part.filename, part.name)) for part in files),
+        )
+
+
+class UploadRequest(Request):
+    """A request whose files stay in memory, where the byte cap keeps them small."""
+
+    form_data_parser_class = FormParser
+
+
 class FlaskApp(Flask):
     """Flask without its look, before each call of a view or a hook, at whether it is a coroutine: none is.
 
     Every answer is given `HEADERS` behind werkzeug, which would check each of them each time.
     """
 
+    request_class = UploadRequest
+
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # By method, what may answer a request without what Flask does for every one.
-        self.before_flask = defaultdict[str, list[Callable[["WSGIEnvironment"], WsgiAnswer | None]]](list)
+        # What may answer a request without what Flask does for every one.
+        self.before_flask: list[Callable[[WSGIEnvironment], WsgiAnswer | None]] = []
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
@@ -178,7 +210,7 @@ class FlaskApp(Flask):
                 status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
             )
 
-        for answer in self.before_flask[environ["REQUEST_METHOD"]]:
+        for answer in self.before_flask:
             if found := answer(environ):
                 status, about, body = found
                 start(status, [*about.items(), ("Content-Length", str(len(body)))])
@@ -236,20 +268,14 @@ def _compressed(response: Response) -> Response:
     if not (response.mimetype or "").startswith(_TEXT):
         return response
     response.vary.add("Accept-Encoding")
-    if "Content-Encoding" in response.headers:
-        return response
     encoding = request.accept_encodings.best_match(["br", "gzip"])
-    if encoding is None:
+    if encoding is None or "Content-Encoding" in response.headers:
         return response
     response.direct_passthrough = False
     data = response.get_data()
-    if encoding == "br":
-        packed = brotli.compress(data, quality=_BROTLI_QUALITY)
-    else:
-        packed = gzip.compress(data, _GZIP_LEVEL, mtime=0)
-    response.set_data(packed)
+    is_brotli = encoding == "br"
+    response.set_data(brotli.compress(data, quality=5) if is_brotli else gzip.compress(data, 6, mtime=0))
     response.headers["Content-Encoding"] = encoding
-    etag, _ = response.get_etag()
-    if etag is not None:
+    if etag := response.get_etag()[0]:
         response.set_etag(etag, weak=True)  # the bytes are not those that it was made for
     return response

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response
 
-from app.admission.uploads import photo
-from app.api.photo_calls import answer_of, count, one_of, phases_ms
+from app.admission.uploads import client_left
+from app.api.photo_calls import answer_of, count, form_photo, one_of, phases_ms
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
-from app.core.http import client_left, marked, render, request_id
+from app.core.http import marked, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import System
@@ -57,7 +57,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted=True, charged=True)
     def compare_photo() -> Response:
         system = chosen().name
-        data = photo(request, settings)
+        data = form_photo(settings)
         deadline = Deadline(settings.request_deadline_s, client_left())
         models = classifier.models(deadline, system)
         if not models:

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 from PIL import Image
 
+from app.admission.uploads import client_left
 from app.api.openapi import Operation, documented, photos
 from app.api.photo_calls import one_of, unstored
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, CorrectionsFull
-from app.core.http import client_left, marked
+from app.core.http import marked
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside
@@ -54,7 +55,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         It is kept, as a small square, for the operator of this site to train on. A photo that is sent again
         replaces what was said of it before.
         """
-        sent, _ = photos_and_model(request, settings)
+        sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
         label = one_of("label", system.labels)
         if not label or len(sent) != 1:

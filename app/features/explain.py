@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from flask import Flask, Response, current_app, request
+from flask import Flask, Response, current_app
 
-from app.admission.queue import admission
 from app.admission.rate_limit import count_photos
+from app.admission.uploads import admission, client_left
 from app.api import openapi, schemas
 from app.api.events import LINES, streamed
 from app.api.openapi import Operation, documented
@@ -27,7 +27,7 @@ from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
-from app.core.http import client_left, marked, request_id
+from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
@@ -77,7 +77,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         with `final` true, or the `Error` that ended it. Few are made at a time: beyond that the answer is 429
         with `heat_maps_busy` and `Retry-After`.
         """
-        photos, model = photos_and_model(request, settings)
+        photos, model = photos_and_model(settings)
         grid = int(one_of("grid", [str(grid) for grid in GRIDS]) or GRIDS[-1])
         if len(photos) != 1:
             raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")

@@ -116,7 +116,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Without a script: the page again, with the answer in it."""
         request.max_content_length = _MOST_BYTES
         too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
-        with receiving(request, settings, too_large):
+        with receiving(settings, too_large):
             text = request.form.get("text", "")
         try:
             if why := problem(text):

@@ -31,7 +31,8 @@ with atheris.instrument_imports(include=["app", "gourmet", "multipart"]):
     from werkzeug.exceptions import RequestEntityTooLarge
 
     from app.admission.gunicorn_worker import is_complete
-    from app.admission.uploads import MAX_OTHER_PARTS, FormParser
+    from app.admission.uploads import MAX_OTHER_PARTS
+    from app.core.http import FormParser
     from gourmet.pictures import header
     from gourmet.pictures.decode import PictureError, from_base64, identify
 

@@ -13,7 +13,7 @@ from support.fake_classifier import EGG, FakeClassifier, form
 from werkzeug.test import EnvironBuilder
 
 from app import create_app
-from app.admission.queue import Admission
+from app.admission.uploads import Admission
 from app.classifier import Prediction
 from app.core.errors import Overloaded, TritonUnavailable
 from app.core.http import FlaskApp
@@ -58,8 +58,8 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
     statuses = {post(app, path).status_code for _ in range(3)}
     assert len(statuses) == 1
     admission: Admission = app.extensions["admission"]
-    assert (admission.queue._turns.free, admission._slots._uploads.free) == (1, 1)
-    assert admission._slots._bytes.free == Settings().max_call_bytes
+    assert (admission.queue._turns.free, admission._slots.uploads.free) == (1, 1)
+    assert admission._slots.bytes.free == Settings().max_call_bytes
     text = app.test_client().get("/metrics").text
     assert "web_refusals_total{" not in text
     assert 'web_photos_in_flight{stage="upload"} 1' not in text

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.admission.queue import AdmissionQueue
-from app.admission.shares import UploadSlots
+from app.admission.queue import AdmissionQueue, Upload, UploadSlots
 from app.core.errors import Overloaded, Stopping
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
@@ -161,25 +160,28 @@ def test_when_it_is_closed_those_who_wait_are_sent_away_and_those_at_work_go_on(
     line.release(ME)
 
 
-def test_the_door_counts_uploads_and_the_bytes_that_came() -> None:
-    door = UploadSlots(uploads=4, held_bytes=100)
-    door.enter(ME, 500)  # larger than all that is allowed, but alone
-    door.hold(ME, 60, already=0)
-    door.hold(ME, 60, already=60)
+def test_the_slots_count_uploads_and_the_bytes_that_came() -> None:
+    slots = UploadSlots(uploads=4, held_bytes=100)
+    mine = Upload(slots, ME, 500)  # larger than all that is allowed, but alone
+    mine.hold(60)
+    mine.hold(60)
     with pytest.raises(Overloaded):
-        door.enter(YOU, 1)
-    door.forget(ME, 80)
+        Upload(slots, YOU, 1)
+    mine.received()
+    mine.forget()
+    mine = Upload(slots, ME, 0)
+    mine.hold(40)
     with pytest.raises(Overloaded):
-        door.enter(YOU, 70)
-    door.enter(YOU, 0)  # does not say how much will come
-    door.hold(YOU, 40, already=0)
+        Upload(slots, YOU, 70)
+    yours = Upload(slots, YOU, 0)  # does not say how much will come
+    yours.hold(40)
     with pytest.raises(Overloaded):
-        door.hold(YOU, 30, already=40)
-    door.forget(YOU, 40)
-    door.forget(ME, 40)
-    door.received(ME)
+        yours.hold(30)
+    for each in (yours, mine):
+        each.forget()
+    mine.received()
     for _ in range(2):
-        door.enter(YOU, 100)  # of which nothing has come
+        Upload(slots, YOU, 100)  # of which nothing has come
     with pytest.raises(Overloaded):
-        door.enter(YOU, 0)  # three of four are under way
-    door.enter(ME, 0)
+        Upload(slots, YOU, 0)  # three of four are under way
+    Upload(slots, ME, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.admission.shares import Lines, Shares, client_of
+from app.admission.queue import Lines, Shares, client_of
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 
