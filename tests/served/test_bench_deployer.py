@@ -31,8 +31,7 @@ def bench(folder: Path, *more: str) -> Result:
 
 @pytest.fixture(scope="module")
 def measured(folder: Path) -> Result:
-    network = networks.build(SMALL, 1000, seed=3).module
-    networks.settle(network, torch.zeros(1, 3, 224, 224))
+    network = networks.network_of(SMALL, None, seed=3).module
     torch.save(network.state_dict(), folder / "checkpoint.pth")
     return bench(folder)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from gourmet.client.model_config import as_pbtxt, parse
 from gourmet.errors import UsageError
 from gourmet.repository import read_config
 from gourmet.repository.config_change import VARIANTS, Change, changed, summary
-from gourmet.repository.model_config import ModelConfig, Tensor
+from gourmet.repository.model_config import model_config, tensor
 
 SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
 
@@ -109,46 +108,11 @@ def test_a_field_of_a_newer_server_is_named_where_it_is_left_out() -> None:
     assert "Left out" not in as_pbtxt(config(empty={}))
 
 
-TENSOR = Tensor("x", "FP32", (3,))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "../out"}, "the model's name cannot be '../out': use a folder's name"),
-        ({"max_batch_size": -1}, "max_batch_size cannot be -1: use 0 or more"),
-        ({"kind": "TPU"}, "the kind of instances cannot be 'TPU': use AUTO, CPU, GPU"),
-        ({"instances": 0}, "the instance count cannot be 0"),
-        ({"outputs": (TENSOR,)}, "give inputs and outputs, each name once"),
-        ({"max_batch_size": 0, "delay_us": 5}, "dynamic batching needs at least 1"),
-        ({"preferred_batches": (32,)}, r"cannot be \[32\]: use sizes from 1 to max_batch_size 16"),
-    ],
-)
-def test_a_described_config_names_what_it_cannot_be(change: dict[str, Any], message: str) -> None:
-    described = ModelConfig("soup", "onnxruntime", 16, (TENSOR,), (Tensor("y", "FP32", (1,)),))
-    with pytest.raises(UsageError, match=message):
-        replace(described, **change)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        (("x", "FP8", (3,)), "the data type of x cannot be 'FP8': use BOOL, UINT8"),
-        (("x", "FP32", (0,)), r"the dims of x cannot be \[0\]"),
-        (("x", "FP32", (3, 2), "NCHW"), "a picture format needs three"),
-    ],
-)
-def test_a_described_tensor_names_what_it_cannot_be(tensor: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        Tensor(*tensor)
-
-
 def test_names_and_texts_of_files_are_quoted() -> None:
     hostile = 'a" } max_batch_size: 99 # \\\n'
-    described = ModelConfig(
-        "soup", "b", 0, (Tensor(hostile, "FP32", (1,)),), (TENSOR,), parameters={"labels": hostile}
-    )
-    parsed = parse(as_pbtxt(described.as_json()))
+    tensors = (tensor(hostile, "FP32", [1]), tensor("y", "FP32", [1]))
+    described = model_config("soup", "b", 0, *tensors, instances=1, parameters={"labels": hostile})
+    parsed = parse(as_pbtxt(described))
     assert (parsed.input[0].name, parsed.max_batch_size) == (hostile, 0)
     assert parsed.parameters["labels"].string_value == hostile
 

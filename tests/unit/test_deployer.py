@@ -25,8 +25,9 @@ from gourmet.pictures.decode import square_pixels
 from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
-from gourmet.tasks.classification.deployer import checkpoints, networks, rows
-from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made, model_config
+from gourmet.tasks.classification.deployer import networks
+from gourmet.tasks.classification.deployer.deployment import DeployerOptions, config_of, made
+from gourmet.tasks.classification.deployer.rows import ClientOptions, examples_of
 from gourmet.tasks.classification.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.
@@ -54,13 +55,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def weights(seed: int = 1) -> dict[str, torch.Tensor]:
     return dict(networks.build(NORMED, 1000, seed).module.state_dict())
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("theirs") / "checkpoint.pth"
-    torch.save(weights(), path)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -123,36 +117,35 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
 
 @pytest.mark.parametrize(("delay", "batching"), [(0, False), (-1, False), (0.1, True)])
 def test_a_delay_of_nothing_is_static_batching(delay: float, batching: bool) -> None:
-    text = described(Serving(delay_ms=delay))
-    assert ("dynamic_batching" in text) == batching
+    assert ("dynamic_batching" in described(delay_ms=delay)) == batching
 
 
-def described(serving: Serving, *, engine: bool = False) -> str:
-    options = DeployerOptions("m", 1, "onnx", SMALL, None, 2, half=False, serving=serving)
+def described(*, engine: bool = False, **flags: Any) -> str:
     form = replace(FORMATS["onnx"], platform="tensorrt_plan") if engine else FORMATS["onnx"]
-    return as_pbtxt(model_config(options, form, side=224, outputs=5).as_json())
+    return as_pbtxt(config_of(DeployerOptions("onnx", SMALL, **flags), form, side=224, outputs=5))
 
 
 def test_without_a_batch_the_rows_are_a_dimension() -> None:
-    text = described(Serving(max_batch_size=0))
+    text = described(max_batch_size=0)
     assert "dims: [-1, 3, 224, 224]" in text
     assert "format" not in text
     with pytest.raises(GourmetError, match="delay 2 needs a --triton-max-batch-size of at least 1"):
-        Serving(max_batch_size=0, delay_ms=2)
+        DeployerOptions("onnx", SMALL, max_batch_size=0, delay_ms=2)
 
 
 def test_a_cuda_graph_is_an_engine_s_alone() -> None:
-    assert "graphs: true" in described(Serving(), engine=True)
-    assert "graphs: true" not in described(Serving(cuda_graphs=False), engine=True)
-    assert "graphs" not in described(Serving())
+    assert "graphs: true" in described(engine=True)
+    assert "graphs: true" not in described(cuda_graphs=False, engine=True)
+    assert "graphs" not in described()
 
 
-def test_the_network_s_arguments_stand_before_or_after_the_dashes(tmp_path: Path) -> None:
+def test_the_network_s_arguments_may_stand_before_the_dashes_and_trt_s_are_not_used(tmp_path: Path) -> None:
     there = tmp_path / "models"
-    flags = ["--onnx", "--save-dir", str(there), "--config", SMALL, "--batch_size", "2"]
+    flags = ["--onnx", "--trt-fp16", "--save-dir", str(there), "--config", SMALL, "--batch_size", "2"]
     done = CliRunner().invoke(main, ["deployer", *flags])
     assert done.exit_code == 0, done.output
     assert (there / "model" / "1" / "model.onnx").exists()
+    assert "settings of --trt: not used" in done.output
 
 
 def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path) -> None:
@@ -161,12 +154,6 @@ def test_an_engine_is_refused_in_one_sentence(deployer: Deployer, tmp_path: Path
     assert done.exit_code == 1
     assert "built on the GPU that runs it" in done.output.splitlines()[-1]
     assert not (tmp_path / "models").exists()
-
-
-def test_an_engine_on_the_cpu_alone_is_refused(deployer: Deployer) -> None:
-    done = deployer("--trt", "--triton-no-cuda")
-    assert done.exit_code == 2
-    assert "an engine runs on a GPU alone" in done.output
 
 
 @pytest.mark.gpu
@@ -188,17 +175,12 @@ def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
     assert not config.optimization.cuda.graphs
 
 
-def test_flags_of_another_format_are_accepted_and_said(deployer: Deployer) -> None:
-    done = deployer("--onnx", "--trt-fp16")
-    assert done.exit_code == 0, done.output
-    assert "settings of --trt: not used" in done.output
-
-
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         ((), "give one of --ts-script, --ts-trace, --onnx, --trt: 0 are given"),
         (("--onnx", "--trt"), "2 are given"),
+        (("--trt", "--triton-no-cuda"), "an engine runs on a GPU alone"),
         (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
         (
             ("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"),
@@ -207,9 +189,10 @@ def test_flags_of_another_format_are_accepted_and_said(deployer: Deployer) -> No
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    deployer: Deployer, saved: Path, tmp_path: Path, flags: tuple[str, ...], says: str
+    deployer: Deployer, tmp_path: Path, flags: tuple[str, ...], says: str
 ) -> None:
-    done = deployer(*flags, network=("--config", NORMED, "--checkpoint", saved))
+    save_file(weights(), tmp_path / "saved.safetensors")
+    done = deployer(*flags, network=("--config", NORMED, "--checkpoint", tmp_path / "saved.safetensors"))
     assert done.exit_code == 2
     assert says in done.output
     assert not (tmp_path / "models").exists()
@@ -236,27 +219,20 @@ def test_checkpoints_of_every_kind_are_the_network(
     tmp_path: Path, name: str, save: Callable[[Path], None]
 ) -> None:
     save(tmp_path / name)
-    network = networks.build(NORMED, 1000, seed=2).module
-    checkpoints.fill(network, checkpoints.read(tmp_path / name), tmp_path / name, NORMED)
+    network = networks.network_of(NORMED, tmp_path / name, seed=2).module
     for key, tensor in weights().items():
         assert torch.equal(network.state_dict()[key], tensor)
 
 
 def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
     """One numbers the stages in a module and squeezes by convolutions, the other by linear layers."""
-    config = "se-resnext101-32x4d"
+    config, theirs = "se-resnext101-32x4d", tmp_path / "nvidia.safetensors"
     right = networks.build(config, 1000, seed=1).module.state_dict()
-    for later in (True, False):
-        theirs = {}
-        for name, tensor in right.items():
-            if later and name.startswith("layer"):
-                name = f"layers.{int(name[5]) - 1}{name[6:]}"
-            theirs[name] = (
-                tensor[:, :, 0, 0] if "squeeze" in name and tensor.ndim == 4 and not later else tensor
-            )
-        torch.save(theirs, tmp_path / "nvidia.pth")
-        network = networks.build(config, 1000, seed=2).module
-        checkpoints.fill(network, checkpoints.read(tmp_path / "nvidia.pth"), tmp_path / "nvidia.pth", config)
+    later = {re.sub(r"^layer(\d)", lambda stage: f"layers.{int(stage[1]) - 1}", name): name for name in right}
+    linear = {name: right[name][:, :, 0, 0] for name in right if re.search("squeeze.*weight", name)}
+    for layout in ({name: right[old] for name, old in later.items()}, right | linear):
+        save_file({name: tensor.contiguous() for name, tensor in layout.items()}, theirs)
+        network = networks.network_of(config, theirs, seed=2).module
         for name, tensor in network.state_dict().items():
             assert torch.equal(tensor, right[name]), name
 
@@ -265,19 +241,29 @@ def test_nvidia_s_two_layouts_are_read(tmp_path: Path) -> None:
     ("config", "millions"), [("resnet50", 25.56), ("resnext101-32x4d", 44.18), ("se-resnext101-32x4d", 45.25)]
 )
 def test_nvidia_s_networks_have_their_sizes(config: str, millions: float) -> None:
-    network = networks.build(config, 1000, seed=0).module
+    with torch.device("meta"):
+        network = networks.build(config, 1000, seed=0).module
     assert sum(each.numel() for each in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
 
 
 def test_the_checkpoint_says_how_many_classes_there_are(deployer: Deployer, tmp_path: Path) -> None:
-    torch.save(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.pth")
-    network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.pth")
-    done = deployer("--ts-trace", "--labels", "a,b,c,d,e", network=network)
+    save_file(networks.build(SMALL, 5, seed=1).module.state_dict(), tmp_path / "five.safetensors")
+    network = ("--config", SMALL, "--batch_size", 2, "--checkpoint", tmp_path / "five.safetensors")
+    done = deployer("--onnx", "--labels", "a,b,c,d,e", network=network)
     assert done.exit_code == 0, done.output
     assert list(read_config(tmp_path / "models" / "model").output[0].dims) == [5]
     manifest = json.loads((tmp_path / "models" / "model" / "1" / "manifest.json").read_text())
-    assert manifest["training"]["weights"] == "five.pth"
+    assert manifest["training"]["weights"] == "five.safetensors"
     assert len(manifest["training"]["weights_sha256"]) == 64
+
+
+def cut_short(path: Path) -> None:
+    torch.save(weights(), path)
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def with_other(**tensors: torch.Tensor) -> Callable[[Path], None]:
+    return lambda path: save_file({**weights(), **tensors}, path)
 
 
 class Code:
@@ -285,46 +271,39 @@ class Code:
         return print, ("code of a checkpoint ran",)
 
 
-def cut_short(path: Path, whole: Path) -> None:
-    path.write_bytes(whole.read_bytes()[:100_000])
-
-
-def with_code(path: Path, whole: Path) -> None:
-    torch.save({"state_dict": Code()}, path)
-
-
-def of_another(path: Path, whole: Path) -> None:
-    torch.save(networks.build(SMALL, 1000, 0).module.state_dict(), path)
-
-
-def wider(path: Path, whole: Path) -> None:
-    torch.save({**weights(), "conv1.0.weight": torch.zeros(48, 3, 3, 3)}, path)
-
-
-def not_a_number(path: Path, whole: Path) -> None:
-    torch.save({**weights(), "conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}, path)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("name", "spoil", "says"),
     [
-        (cut_short, "cannot be read as a file of weights|is not a file of weights"),
-        (with_code, "holds more than tensors"),
-        (of_another, r"it lacks conv1.0.weight, .* and \d+ more; it has beside those features.0.weight, "),
-        (wider, r"it has other shapes: conv1.0.weight \[48, 3, 3, 3\] instead of \[24, 3, 3, 3\]"),
-        (not_a_number, "not finite, in conv1.0.weight"),
-        (lambda path, whole: None, "does not exist"),
+        ("bad.pth", cut_short, "cannot be read as a file of weights|is not a file of weights"),
+        ("bad.pth", lambda path: torch.save({"state_dict": Code()}, path), "holds more than tensors"),
+        (
+            "bad.safetensors",
+            lambda path: save_file(networks.build(SMALL, 1000, 0).module.state_dict(), path),
+            'Missing key.* "conv1.0.weight", .*Unexpected key.* "features.0.weight", ',
+        ),
+        (
+            "bad.safetensors",
+            with_other(**{"conv1.0.weight": torch.zeros(48, 3, 3, 3)}),
+            r"size mismatch for conv1.0.weight: .*\[48, 3, 3, 3\]",
+        ),
+        (
+            "bad.safetensors",
+            with_other(**{"conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}),
+            "answers that are not finite: check its weights",
+        ),
+        ("bad.safetensors", with_other(**{"fc.bias": torch.tensor(1.0)}), "size mismatch for fc.bias"),
+        ("bad.pth", lambda path: None, "does not exist"),
     ],
 )
 def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
-    deployer: Deployer, saved: Path, tmp_path: Path, spoil: Callable[[Path, Path], None], says: str
+    deployer: Deployer, tmp_path: Path, name: str, spoil: Callable[[Path], None], says: str
 ) -> None:
-    spoil(tmp_path / "bad.pth", saved)
+    spoil(tmp_path / name)
     there = tmp_path / "models" / "model" / "1"
     there.mkdir(parents=True)
     (there / "manifest.json").write_text('{"deployer": "onnx", "file": "model.onnx"}')
     before = files(tmp_path / "models")
-    done = deployer("--onnx", network=("--config", NORMED, "--checkpoint", tmp_path / "bad.pth"))
+    done = deployer("--onnx", network=("--config", NORMED, "--checkpoint", tmp_path / name))
     assert done.exit_code == 1
     assert "nothing was written" in done.output
     assert "code of a checkpoint ran" not in done.output
@@ -333,7 +312,7 @@ def test_a_checkpoint_that_is_no_good_is_refused_and_what_was_there_stays(
 
 
 def test_a_file_with_one_changed_weight_does_not_pass_the_gate(tmp_path: Path) -> None:
-    options = DeployerOptions("m", 1, "onnx", SMALL, None, 2, half=False, serving=Serving())
+    options = DeployerOptions("onnx", SMALL, batch_size=2)
     target = made(options, tmp_path, lambda _share, _words="": None).deployment.targets["onnx"]
     target.build(path := tmp_path / "model.onnx")
     assert all(check.passed for check in target.verify(path))
@@ -413,10 +392,6 @@ def test_networks_that_are_not_known_or_not_installed_are_told(tmp_path: Path) -
         )
 
 
-def test_the_formats_are_those_of_the_flags() -> None:
-    assert {*FORMATS, "trt"} == {"ts-script", "ts-trace", "onnx", "trt"}
-
-
 def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) -> None:
     for label in ("ant", "bee"):
         (tmp_path / label).mkdir()
@@ -426,7 +401,7 @@ def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) 
         None,
         networks.Network("other", torch.nn.Identity(), 64, (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)),
     ):
-        asked = rows._of_pictures(info, tmp_path, 64, network)
+        asked = examples_of(info, ClientOptions("m", data=tmp_path), network)
         assert list(asked.names) == ["ant/1.jpg", "bee/1.jpg"]
         assert asked.classes is not None
         assert list(asked.classes) == [0, 1]

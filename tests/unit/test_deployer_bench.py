@@ -145,9 +145,9 @@ def test_a_benchmark_whose_arms_are_all_there_needs_no_server(tmp_path: Path) ->
     options = MeasureOptions()
     model = asked.repository / asked.model("onnx")
     (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: 8')
     weights = {"weights": "none: initialised at random from seed 0"}
     about = {"deployer": "onnx", "network": {"config": "resnet50"}, "training": weights}
+    about |= {"config": {"max_batch_size": 8}}
     (model / "1" / "manifest.json").write_text(json.dumps(about))
     plan_of = scenario.plan_of(asked.scenario(None, options), options, asked.data, turns=1)
     store = ResultStore(asked.results(options), plan_of, ArmResult)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,17 +18,8 @@ from gourmet.commands.values import FILE, FOLDER, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.signals import handled
 
-_FORMATS: Final = {
-    "ts_script": "Write TorchScript by torch.jit.script.",
-    "ts_trace": "Write TorchScript by torch.jit.trace.",
-    "onnx": "Write ONNX by torch.onnx.export.",
-    "trt": "Write a TensorRT engine.",
-}
-
-
+_FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
 _WORKSPACE: Final = 512 << 20
-# Triton polls every 15 seconds by default.
-_POLLED_WITHIN_S: Final = 60.0
 
 
 class _BothSides(click.Command):
@@ -38,15 +29,14 @@ class _BothSides(click.Command):
         return super().parse_args(ctx, [word for word in args if word != "--"])
 
 
-def _formats(command: Any) -> Any:
-    for name, words in reversed(_FORMATS.items()):
-        command = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=words)(command)
-    return command
-
-
 @click.command(cls=_BothSides)
-@_formats
-@click.option("--triton-no-cuda", is_flag=True, help="Export on the CPU and serve there, GPU or not.")
+@click.option("--ts-script", is_flag=True, help="Write TorchScript by torch.jit.script.")
+@click.option("--ts-trace", is_flag=True, help="Write TorchScript by torch.jit.trace.")
+@click.option("--onnx", is_flag=True, help="Write ONNX by torch.onnx.export.")
+@click.option("--trt", is_flag=True, help="Write a TensorRT engine.")
+@click.option(
+    "--triton-no-cuda", "no_cuda", is_flag=True, help="Export on the CPU and serve there, GPU or not."
+)
 @click.option("--triton-model-name", "model", default="model", help="Name of the model and of its folder.")
 @click.option(
     "--triton-model-version",
@@ -73,10 +63,17 @@ def _formats(command: Any) -> Any:
 )
 @click.option("--triton-engine-count", "engines", type=POSITIVE, default=1, help="Number of instances.")
 @click.option("--save-dir", type=FOLDER, default="./triton_models", help="Write into this model repository.")
-@click.option("--max_workspace_size", type=POSITIVE, default=_WORKSPACE, help="Bytes for TensorRT's builder.")
+@click.option(
+    "--max_workspace_size",
+    "workspace",
+    type=POSITIVE,
+    default=_WORKSPACE,
+    help="Bytes for TensorRT's builder.",
+)
 @click.option("--trt-fp16", is_flag=True, help="Have TensorRT compute in half precision.")
 @click.option(
     "--capture-cuda-graph",
+    "cuda_graphs",
     type=click.IntRange(0, 1),
     default=1,
     help="Have a TensorRT engine use a CUDA graph.",
@@ -93,26 +90,7 @@ def _formats(command: Any) -> Any:
 @click.option("--batch_size", type=POSITIVE, default=16, help="Compare answers to this many rows.")
 @click.option("--fp16", "half", is_flag=True, help="Write weights and tensors in half precision.")
 @click.option("--seed", default=0, help="Seed of random weights and of the rows that are compared.")
-def deployer(
-    model: str,
-    version: int,
-    url: str | None,
-    max_batch_size: int,
-    delay_ms: float,
-    engines: int,
-    triton_no_cuda: bool,
-    save_dir: Path,
-    max_workspace_size: int,
-    trt_fp16: bool,
-    capture_cuda_graph: int,
-    labels: str | None,
-    config: str,
-    checkpoint: Path | None,
-    batch_size: int,
-    half: bool,
-    seed: int,
-    **formats: bool,
-) -> None:
+def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) -> None:
     """Write a network for Triton, unless what was written answers differently.
 
     The flags are those of the deployer of NVIDIA's ResNeXt101 example; those from --config on may stand
@@ -123,8 +101,10 @@ def deployer(
     gourmet deployer --onnx --triton-model-name rnxt-onnx --triton-max-batch-size 64 --save-dir repository \\
         -- --config resnext101-32x4d --checkpoint model_checkpoint --batch_size 64
     """
-    form = _chosen(formats)
-    url = url or serving_url(save_dir)
+    chosen = [form for form in _FORMATS if given.pop(form.replace("-", "_"))]
+    if len(chosen) != 1:
+        raise UsageError(f"give one of --{', --'.join(_FORMATS)}: {len(chosen)} are given")
+    (form,), model = chosen, given["model"]
     if "/" in model or model.startswith("."):
         raise UsageError(
             f"--triton-model-name {model!r} is not a valid name of a folder: leave out / and a first ."
@@ -132,57 +112,33 @@ def deployer(
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.serving.connect import connect_either
-    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, made
+    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, made
 
-    serving = Serving(max_batch_size, delay_ms, engines, triton_no_cuda, bool(capture_cuda_graph))
-    listed = labels_of(labels) if labels else ()
-    options = DeployerOptions(
-        model,
-        version,
-        form,
-        config,
-        checkpoint,
-        batch_size,
-        half,
-        serving,
-        listed,
-        seed,
-        max_workspace_size,
-        engine_half=form == "trt" and trt_fp16,
-    )
-
-    def serve(_version: Path) -> None:
-        if url:
-            with connect_either(url) as server:
-                loaded = server.load(model)
-                click.echo(ready.ask(server, model, 0.0 if loaded else _POLLED_WITHIN_S))
-
-    if form != "trt" and (trt_fp16 or max_workspace_size != _WORKSPACE):
+    options = DeployerOptions(form, labels=labels_of(labels) if labels else (), **given)
+    if form != "trt" and (options.trt_fp16 or options.workspace != _WORKSPACE):
         click.echo("--trt-fp16 and --max_workspace_size are settings of --trt: not used", err=True)
-    was_there = (save_dir / model).exists()
-    with _whole_or_not_at_all(save_dir):
-        if url:
-            with connect_either(url):  # before the work
-                pass
-        with bar(f"{config} as {form}") as tick:
+    url, was_there = url or serving_url(save_dir), (save_dir / model).exists()
+    with _whole_or_not_at_all(save_dir), connect_either(url) if url else nullcontext() as server:
+
+        def serve(_version: Path) -> None:
+            if server and server.load(model):
+                click.echo(ready.ask(server, model))
+            elif server:
+                click.echo(f"{url} polls its repository: it loads {model} by itself, and was not asked")
+
+        with bar(f"{options.config} as {form}") as tick:
             ready = made(options, save_dir, tick)
-            click.echo(f"weights of {config}: {ready.weights}", err=True)
+            weights = ready.deployment.facts["training"]["weights"]
+            click.echo(f"weights of {options.config}: {weights}", err=True)
             try:
-                folder, checks = deploy(ready.deployment, form, save_dir, version, serve)
+                folder, checks = deploy(ready.deployment, form, save_dir, options.version, serve)
             except GourmetError:
-                if url:
-                    _as_before(url, model, was_there)
+                if server:
+                    with suppress(GourmetError):  # have it serve what it did before
+                        server.load(model) if was_there else server.unload(model)
                 raise
     click.echo(table(checks))
-    click.echo(f"deployed {model} version {version}, {form} of {config}: {folder}")
-
-
-def _chosen(formats: dict[str, bool]) -> str:
-    chosen = [name.replace("_", "-") for name, given in formats.items() if given]
-    if len(chosen) != 1:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in _FORMATS)
-        raise UsageError(f"give one of {flags}: {len(chosen)} are given")
-    return chosen[0]
+    click.echo(f"deployed {model} version {options.version}, {form} of {options.config}: {folder}")
 
 
 @contextmanager
@@ -199,11 +155,3 @@ def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
     except GourmetError:
         click.echo("nothing was written", err=True)
         raise
-
-
-def _as_before(url: str, model: str, was_there: bool) -> None:
-    """Have the server drop the model it was given, and serve what it did before."""
-    from gourmet.serving.connect import connect_either
-
-    with suppress(GourmetError), connect_either(url) as server:
-        server.load(model) if was_there else server.unload(model)

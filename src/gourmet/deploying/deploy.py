@@ -87,9 +87,9 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
     """What the model's config.pbtxt is with the version that is to come."""
     there = (model / CONFIG).exists()
     if target.config and target.replaces:
-        config = ConfigFile(model, ConfigFile.read(model).by_hand if there else "", target.config.as_json())
+        config = ConfigFile(model, ConfigFile.read(model).by_hand if there else "", target.config)
     elif target.config and not there:
-        config = ConfigFile(model, _YOURS + as_pbtxt(target.config.as_json()), {})
+        config = ConfigFile(model, _YOURS + as_pbtxt(target.config), {})
     else:
         config = ConfigFile.read(model)
     return config.with_version(_parameters(deployment.calibration), target.dims)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from gourmet.client.model_config import Config
 from gourmet.reports.table import columns
-from gourmet.repository.model_config import ModelConfig
 from gourmet.training.task import Tick
 
 
@@ -38,7 +38,7 @@ class Target:
     build: Callable[[Path], dict[str, Any]]  # writes the file; returns what the manifest says of its form
     verify: Callable[[Path], Sequence[Check]]  # compares what was built with what it was made of
     # Of a model that the repository does not have yet; None where it has to be there.
-    config: ModelConfig | None = None
+    config: Config | None = None
     labels: Sequence[str] = ()
     # Config and labels are generated with each version, which takes nothing over from another.
     replaces: bool = False

@@ -180,11 +180,16 @@ def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
 
 def _deploy(plan: Plan, form: str) -> None:
     from gourmet.deploying.deploy import deploy
-    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, Serving, is_there, made
+    from gourmet.tasks.classification.deployer.deployment import DeployerOptions, is_there, made
 
-    serving = Serving(max_batch_size=max(plan.batches))
     options = DeployerOptions(
-        plan.model(form), 1, form, plan.architecture, plan.checkpoint, 2, plan.half, serving
+        form,
+        plan.architecture,
+        plan.checkpoint,
+        plan.model(form),
+        batch_size=2,
+        half=plan.half,
+        max_batch_size=max(plan.batches),
     )
     if not is_there(options, plan.repository):
         ready = made(options, plan.repository, lambda _share, _words="": None)

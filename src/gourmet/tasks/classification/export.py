@@ -15,12 +15,13 @@ import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import nn
 
+from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
-from gourmet.repository.model_config import LABELS_FILE, ModelConfig, Tensor
-from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
+from gourmet.repository.model_config import model_config, tensor
+from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.formats import (
@@ -124,19 +125,17 @@ def filled_in(name: str, **given: Any) -> str:
 
 def onnx_config(
     system: PictureClassifier, model: str, name: str, row: Sequence[int], output: str, *, batched: bool
-) -> ModelConfig:
+) -> Config:
     """The config of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
     one = () if batched else (1,)
-    outputs = Tensor(output, "FP32", (*one, len(system.labels)), label_filename=LABELS_FILE)
-    return ModelConfig(
+    return model_config(
         model,
         "onnxruntime",
         16 if batched else 0,
-        (Tensor(name, "FP32", (*one, *row), format="NCHW" if batched else ""),),
-        (outputs,),
+        tensor(name, "FP32", (*one, *row), is_picture=batched),
+        tensor(output, "FP32", (*one, len(system.labels)), has_labels=True),
         instances=2,  # they share the CPU's threads
         parameters={
-            PARAMETER: REQUIRED,
             SYSTEM_PARAMETER: system.name,
             LABELS_PARAMETER: json.dumps(system.labels, ensure_ascii=False),
         },

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -15,37 +14,16 @@ from gourmet.errors import GourmetError
 from gourmet.reports import page
 from gourmet.reports.table import columns
 from gourmet.tasks.asking import TimedServer
-from gourmet.tasks.checking import Replies
+from gourmet.tasks.checking import Replies, first_of
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.deployer.deployment import (
-    Rows,
-    as_reference,
-    network_of,
-    tolerance,
-)
-from gourmet.tasks.classification.deployer.networks import Network
-from gourmet.tasks.classification.deployer.rows import (
-    TYPES,
-    ClientOptions,
-    Examples,
-    examples_of,
-    side_of,
-)
+from gourmet.tasks.classification.deployer.deployment import Rows, as_reference, tolerance
+from gourmet.tasks.classification.deployer.networks import network_of
+from gourmet.tasks.classification.deployer.rows import ClientOptions, Examples, examples_of
+from gourmet.tasks.classification.gate import Answers
 from gourmet.tasks.system_parts import Stage
-from gourmet.training.task import Tick
 
 _WORST: Final = 5
 _SHOWN: Final = 5
-
-
-@dataclass(frozen=True)
-class RowDifference:
-    """A row whose answer differs from the network's, and by how much."""
-
-    name: str
-    difference: float
-    served: int
-    network: int
 
 
 @dataclass(frozen=True)
@@ -58,12 +36,12 @@ class NetworkReport:
     rows: int
     batch_size: int
     top1: float | None
-    agreement: float | None
-    largest_difference: float | None
-    allowed_difference: float | None
-    worst: tuple[RowDifference, ...]
     complaints: tuple[str, ...]
-    stopped: bool = False
+    stopped: bool
+    agreement: float | None = None
+    largest_difference: float | None = None
+    allowed_difference: float | None = None
+    worst: tuple[dict[str, Any], ...] = ()  # the rows whose answers differ most
 
     def progress(self) -> str:
         return f"{self.rows} rows"
@@ -72,7 +50,14 @@ class NetworkReport:
         return list(self.complaints)
 
     def summary(self) -> str:
-        return columns([("what", "found"), *self._lines()])
+        lines = [("what", "found"), (f"rows asked over {self.protocol}", str(self.rows)), ("data", self.data)]
+        if self.top1 is not None:
+            lines.append(("top-1", f"{self.top1:.4f}"))
+        if self.agreement is not None:
+            lines.append(("agreement with the network", f"{self.agreement:.4f}"))
+            lines.append(("largest difference", f"{self.largest_difference:.1e}"))
+            lines.append(("allowed", f"{self.allowed_difference:.1e}"))
+        return columns(lines)
 
     def as_dict(self) -> dict[str, Any]:
         found = asdict(self)
@@ -82,16 +67,6 @@ class NetworkReport:
         return page.render(
             "tasks/classification/deployer/check.html", title=f"{self.model} asked", report=self
         )
-
-    def _lines(self) -> Iterator[tuple[str, str]]:
-        yield f"rows asked over {self.protocol}", str(self.rows)
-        yield "data", self.data
-        if self.top1 is not None:
-            yield "top-1", f"{self.top1:.4f}"
-        if self.agreement is not None:
-            yield "agreement with the network", f"{self.agreement:.4f}"
-            yield "largest difference", f"{self.largest_difference:.1e}"
-            yield "allowed", f"{self.allowed_difference:.1e}"
 
 
 @dataclass(frozen=True)
@@ -103,6 +78,10 @@ class RowBatch:
     rows: Rows
 
 
+# What was served, and what the network says, where that is known.
+BothScores = tuple[Scores, Scores | None]
+
+
 @dataclass(frozen=True)
 class NetworkCheck:
     """A served network, the rows that it is asked about and, where it is known, the network itself."""
@@ -111,7 +90,7 @@ class NetworkCheck:
     options: ClientOptions
     protocol: str
     of: Examples
-    network: Network | None
+    reference: Answers | None
     say: Callable[[str], None]
     examples: str = "rows"
 
@@ -119,93 +98,89 @@ class NetworkCheck:
         return len(self.of.names)
 
     def questions(self) -> Iterator[RowBatch]:
-        kind, size = TYPES["FP16" if self.options.half else "FP32"], self.options.batch_size
+        kind, size = np.float16 if self.options.half else np.float32, self.options.batch_size
         for first in range(0, len(self), size):
             names = self.of.names[first : first + size]
             yield RowBatch(names, first, self.of.read(first, first + len(names)).astype(kind))
 
-    def ask(self, batch: RowBatch, server: TimedServer) -> Scores:
+    def ask(self, batch: RowBatch, server: TimedServer) -> BothScores:
         model = self.info.name
         outputs = server.infer(model, {self.info.inputs[0].name: batch.rows}).outputs
-        answer: Scores = outputs[self.info.outputs[0].name]
-        if answer.ndim != 2 or len(answer) != len(batch.rows) or not np.isfinite(answer).all():
+        answer: Scores = outputs[self.info.outputs[0].name].astype(np.float32)
+        right = self.reference(batch.rows) if self.reference else None
+        shape = answer.shape if right is None else right.shape
+        if answer.shape != shape or len(answer) != len(batch.rows) or not np.isfinite(answer).all():
             raise GourmetError(
-                f"{model} answered {len(batch.rows)} rows with {list(answer.shape)}, or with values that are "
-                "not finite"
+                f"{model} answered with {list(answer.shape)}, or with values that are not finite, where "
+                f"{list(shape)} is expected: name the checkpoint that was deployed"
             )
         classes = ", ".join(map(str, answer.argmax(axis=1)[:_SHOWN]))
         self.say(f"rows {batch.first} to {batch.first + len(answer) - 1}: classes {classes}")
-        return answer.astype(np.float32)
+        return answer, right
 
-    def score(self, replies: Replies[Scores], stage: Stage) -> NetworkReport:
+    def score(self, replies: Replies[BothScores], stage: Stage) -> NetworkReport:
         if replies.failures:
-            raise GourmetError("\n       ".join(map(str, replies.failures)))
+            raise GourmetError(first_of(replies.failures))
         if not replies.answers:
             raise KeyboardInterrupt
-        right: Scores | None = None
-        if self.network:
-            asked = islice(self.questions(), len(replies.answers))
-            with stage("asking the network") as tick:
-                right = np.concatenate(list(self._right(self.network, asked, tick)))
-        return _report(self, np.concatenate(replies.answers), right, replies.stopped)
+        options, examples = self.options, self.of
+        scores = np.concatenate([served for served, _ in replies.answers])
+        right = [network for _, network in replies.answers if network is not None]
+        chosen, classes = scores.argmax(axis=1), examples.classes
+        top1 = None if classes is None else float((chosen == classes[: len(chosen)]).mean())
+        faults, compared = [], {}
+        if options.min_top1 is not None and top1 is None:
+            faults.append(f"--min-top1 {options.min_top1} cannot be judged: {examples.about} carry no labels")
+        elif options.min_top1 is not None and top1 is not None and top1 < options.min_top1:
+            faults.append(f"top-1 is {top1:.4f}, below the {options.min_top1} that --min-top1 asks for")
+        if right:
+            compared = _compared(examples, scores, np.concatenate(right), options)
+            agreement, largest = compared["agreement"], compared["largest_difference"]
+            allowed = compared["allowed_difference"]
+            if options.min_agreement is not None and agreement < options.min_agreement:
+                faults.append(
+                    f"agreement is {agreement:.4f}, below the {options.min_agreement} of --min-agreement"
+                )
+            if not largest <= allowed:
+                faults.append(
+                    f"answers differ from the network's by {largest:.1e}, where {allowed:.1e} is allowed"
+                )
+        return NetworkReport(
+            model=options.model,
+            protocol=self.protocol,
+            data=examples.about,
+            rows=len(scores),
+            batch_size=options.batch_size,
+            top1=top1,
+            complaints=tuple(faults),
+            stopped=replies.stopped,
+            **compared,
+        )
 
-    def _right(self, network: Network, batches: Iterable[RowBatch], tick: Tick) -> Iterator[Scores]:
-        reference = as_reference(network.module)
-        for batch in batches:
-            yield reference(batch.rows)
-            tick((batch.first + len(batch.rows)) / len(self))
+
+def _compared(examples: Examples, scores: Scores, right: Scores, options: ClientOptions) -> dict[str, Any]:
+    """How the answers differ from the network's."""
+    chosen, theirs, apart = scores.argmax(axis=1), right.argmax(axis=1), np.abs(scores - right).max(axis=1)
+    return {
+        "agreement": float((chosen == theirs).mean()),
+        "largest_difference": float(apart.max()),
+        "allowed_difference": options.max_difference or tolerance(right, half=options.half),
+        "worst": tuple(
+            {
+                "name": examples.names[row],
+                "difference": float(apart[row]),
+                "served": int(chosen[row]),
+                "network": int(theirs[row]),
+            }
+            for row in np.argsort(-apart)[:_WORST]
+        ),
+    }
 
 
-def prepare(
-    triton: Triton, options: ClientOptions, say: Callable[[str], None] = lambda _words: None
-) -> NetworkCheck:
+def prepare(triton: Triton, options: ClientOptions, say: Callable[[str], None]) -> NetworkCheck:
     """The check of a served model; raise GourmetError where it cannot be asked so."""
     info = triton.describe(options.model)
-    side = side_of(info, options)
-    network = network_of(options.config, options.reference, options.seed)[0] if options.reference else None
-    examples = examples_of(info, options, side, network)
-    return NetworkCheck(info, options, triton.protocol, examples, network, say)
-
-
-def _report(check: NetworkCheck, scores: Scores, right: Scores | None, stopped: bool) -> NetworkReport:
-    options, examples, chosen = check.options, check.of, scores.argmax(axis=1)
-    classes = examples.classes
-    top1 = None if classes is None else float((chosen == classes[: len(chosen)]).mean())
-    agreement = largest = allowed = None
-    worst: list[RowDifference] = []
-    if right is not None:
-        if right.shape != scores.shape:
-            raise GourmetError(
-                f"{options.model} gives {scores.shape[1]} scores a row and {options.config} of "
-                f"{options.reference} {right.shape[1]}: name the checkpoint that was deployed"
-            )
-        theirs, apart = right.argmax(axis=1), np.abs(scores - right).max(axis=1)
-        agreement, largest = float((chosen == theirs).mean()), float(apart.max())
-        allowed = options.max_difference or tolerance(right, half=options.half)
-        worst = [
-            RowDifference(examples.names[row], float(apart[row]), int(chosen[row]), int(theirs[row]))
-            for row in np.argsort(-apart)[:_WORST]
-        ]
-    faults = []
-    if options.min_top1 is not None and top1 is None:
-        faults.append(f"--min-top1 {options.min_top1} cannot be judged: {examples.about} carry no labels")
-    elif options.min_top1 is not None and top1 is not None and top1 < options.min_top1:
-        faults.append(f"top-1 is {top1:.4f}, below the {options.min_top1} that --min-top1 asks for")
-    if options.min_agreement is not None and agreement is not None and agreement < options.min_agreement:
-        faults.append(f"agreement is {agreement:.4f}, below the {options.min_agreement} of --min-agreement")
-    if largest is not None and allowed is not None and largest > allowed:
-        faults.append(f"answers differ from the network's by {largest:.1e}, where {allowed:.1e} is allowed")
-    return NetworkReport(
-        model=options.model,
-        protocol=check.protocol,
-        data=examples.about,
-        rows=len(scores),
-        batch_size=options.batch_size,
-        top1=top1,
-        agreement=agreement,
-        largest_difference=largest,
-        allowed_difference=allowed,
-        worst=tuple(worst),
-        complaints=tuple(faults),
-        stopped=stopped,
-    )
+    network = network_of(options.config, options.reference, options.seed) if options.reference else None
+    examples = examples_of(info, options, network)
+    reference = as_reference(network.module) if network else None
+    return NetworkCheck(info, options, triton.protocol, examples, reference, say)

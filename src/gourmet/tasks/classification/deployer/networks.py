@@ -1,25 +1,32 @@
-"""The networks that --config names: three of NVIDIA's, an older one, any of torchvision's, any of timm's."""
+"""The networks that --config names, at random or with a checkpoint: NVIDIA's, torchvision's and timm's."""
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import torchvision_network
+from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
 TIMM: Final = "timm:"
 _SIDE: Final = 224
+_IMAGENET_CLASSES: Final = 1000
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 _BLOCKS: Final = [3, 4, 23, 3]
 _NOISE_ROWS: Final = 8
+# The later of NVIDIA's two layouts numbers the stages of a ResNet from 0, in one module.
+_STAGE: Final = re.compile(r"^layers\.(\d+)\.")
 
 Channels = tuple[float, float, float]
 
@@ -49,6 +56,39 @@ class SqueezeAndExcitation(nn.Module):
         return scaled
 
 
+def network_of(config: str, checkpoint: Path | None, seed: int, labels: int = 0) -> Network:
+    """The network of that name with the weights of `checkpoint`, whose classes are counted, or at random."""
+    outputs = labels or _IMAGENET_CLASSES
+    network = build(config, outputs, seed)
+    if checkpoint is None:
+        settle(network)
+        return network
+    tensors = {
+        _STAGE.sub(lambda found: f"layer{int(found[1]) + 1}.", name): tensor
+        for name, tensor in load_tensors(checkpoint)[0].items()
+    }
+    last = tensors.get(list(network.module.state_dict())[-1])
+    found = len(last) if last is not None and last.ndim else outputs
+    if labels and found != labels:
+        raise UsageError(f"{checkpoint} has {found} classes, and --labels names {labels}: name as many")
+    if found != outputs:
+        network = build(config, found, seed)
+    for name, own in network.module.state_dict().items():
+        if name.endswith("num_batches_tracked"):  # which not every program writes, and which computes nothing
+            tensors.setdefault(name, own)
+        elif own.ndim == 4 and name in tensors and tensors[name].shape == own.shape[:2]:
+            tensors[name] = tensors[name][:, :, None, None]  # a linear layer is a 1×1 convolution
+    put_tensors(network.module, tensors, checkpoint)
+    return network
+
+
+def weights_of(checkpoint: Path | None, seed: int) -> dict[str, str]:
+    """What a manifest says of the weights."""
+    if checkpoint is None:
+        return {"weights": f"none: initialised at random from seed {seed}"}
+    return {"weights": checkpoint.name, "weights_sha256": sha256(checkpoint)}
+
+
 def build(config: str, outputs: int, seed: int) -> Network:
     """The network of that name with so many outputs, at random from a seed."""
     torch.manual_seed(seed)
@@ -64,22 +104,21 @@ def build(config: str, outputs: int, seed: int) -> Network:
     )
 
 
-def settle(network: nn.Module, example: torch.Tensor) -> None:
+def settle(network: Network) -> None:
     """Take the statistics of batch norms from noise, for a network that nobody trained.
 
     As they begin, a residual network's activations double with every block, and half precision overflows.
     """
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    module = network.module
+    norms = [each for each in module.modules() if isinstance(each, nn.BatchNorm2d)]
     usual = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
-    try:
-        with torch.no_grad():
-            network.train()(torch.randn(_NOISE_ROWS, *example.shape[1:]))
-    finally:
-        network.eval()
-        for norm, momentum in zip(norms, usual, strict=True):
-            norm.momentum = momentum
+    with torch.no_grad():
+        module.train()(torch.randn(_NOISE_ROWS, 3, network.side, network.side))
+    module.eval()
+    for norm, momentum in zip(norms, usual, strict=True):
+        norm.momentum = momentum
 
 
 def _resnet50(outputs: int) -> nn.Module:
@@ -95,11 +134,11 @@ def _first_resnet50(outputs: int) -> nn.Module:
     return network
 
 
-def _resnext(outputs: int) -> nn.Module:
+def _resnext(outputs: int, block: Any = None) -> nn.Module:
     """ResNeXt101 32×4d, which torchvision's class can be and its list lacks."""
     resnet = torchvision().models.resnet
     network: nn.Module = resnet.ResNet(
-        resnet.Bottleneck, _BLOCKS, num_classes=outputs, groups=32, width_per_group=4
+        block or resnet.Bottleneck, _BLOCKS, num_classes=outputs, groups=32, width_per_group=4
     )
     return network
 
@@ -121,10 +160,7 @@ def _se_resnext(outputs: int) -> nn.Module:
             rectified: torch.Tensor = self.relu(out)
             return rectified
 
-    network: nn.Module = torchvision().models.resnet.ResNet(
-        Block, _BLOCKS, num_classes=outputs, groups=32, width_per_group=4
-    )
-    return network
+    return _resnext(outputs, Block)
 
 
 _NAMED: Final[Mapping[str, Callable[[int], nn.Module]]] = {
@@ -133,7 +169,6 @@ _NAMED: Final[Mapping[str, Callable[[int], nn.Module]]] = {
     "se-resnext101-32x4d": _se_resnext,
     "resnet50-v1": _first_resnet50,
 }
-NAMED: Final = tuple(_NAMED)
 
 
 def _of_torchvision(config: str, outputs: int) -> Network:

@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import LABELS_PARAMETER, ModelInfo
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.pictures.decode import PictureError, square_pixels
 from gourmet.tasks.classification.deployer.deployment import Rows, example_rows
-from gourmet.tasks.classification.deployer.networks import Network
-from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures
+from gourmet.tasks.classification.deployer.networks import MEAN, STD, Network
+from gourmet.tasks.classification.labelled_pictures import ALL, LabelledPictures, decode
 
-TYPES: Final = {"FP32": np.float32, "FP16": np.float16}
 # Where NVIDIA's scripts put the pictures of ImageNet that nobody trained on.
 _VALIDATION: Final = "val-jpeg"
 
@@ -57,72 +55,44 @@ class Examples:
     classes: npt.NDArray[np.int64] | None = None
 
 
-def side_of(info: ModelInfo, options: ClientOptions) -> int:
-    """How large the pictures are that the model takes."""
-    match info.inputs:
-        case [only] if len(only.shape) == 4 and only.shape[1] == 3 and only.datatype in TYPES:
-            pass
-        case _:
-            takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
-            raise UsageError(
-                f"{info.name} takes {takes}; asked are networks of pictures, FP32 or FP16 [N, 3, …]"
-            )
-    if (only.datatype == "FP16") != options.half:
-        raise UsageError(f"{info.name} takes {only.datatype}: {'drop' if options.half else 'add'} --fp16")
-    if info.max_batch_size and options.batch_size > info.max_batch_size:
+def examples_of(info: ModelInfo, options: ClientOptions, network: Network | None) -> Examples:
+    """Those that `options` name, for a model that takes pictures; Triton refuses another precision."""
+    shapes = [each.shape for each in info.inputs]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != 3:
         raise UsageError(
-            f"--batch_size {options.batch_size} is above the {info.max_batch_size} rows that {info.name} "
-            "takes"
+            f"{info.name} takes {', '.join(str(list(shape)) for shape in shapes)}; asked are networks of "
+            "pictures, [N, 3, …]"
         )
-    return only.shape[3]
-
-
-def examples_of(info: ModelInfo, options: ClientOptions, side: int, network: Network | None) -> Examples:
-    data = options.data
+    data, side = options.data, shapes[0][3]
+    if data and data.is_dir():
+        return _of_pictures(info, data, side, network)
     if data is None:
         rows = example_rows(side, options.count, options.seed)[: options.count]
-        return _of_rows(rows, f"{len(rows)} rows of noise, seed {options.seed}")
-    if data.is_dir():
-        return _of_pictures(info, data, side, network)
-    kind = np.dtype(TYPES["FP16" if options.half else "FP32"])
-    try:
-        values = np.fromfile(data, kind)
-    except OSError as exc:
-        raise UsageError(f"--inference_data {data} cannot be read: {exc.strerror}") from exc
-    row = 3 * side * side
-    if not values.size or values.size % row:
-        raise UsageError(
-            f"--inference_data {data} has {data.stat().st_size} bytes, which are not whole rows of {kind} "
-            f"[3, {side}, {side}], {row * kind.itemsize} bytes each"
-        )
-    return _of_rows(values.reshape(-1, 3, side, side), f"{values.size // row} rows of {data.name}")
-
-
-def _of_rows(rows: Rows, about: str) -> Examples:
+        about = f"{len(rows)} rows of noise, seed {options.seed}"
+    else:
+        kind = np.dtype(np.float16 if options.half else np.float32)
+        try:
+            rows = np.fromfile(data, kind).reshape(-1, 3, side, side)
+        except (OSError, ValueError) as exc:
+            raise UsageError(
+                f"--inference_data {data} is not whole rows of {kind} [3, {side}, {side}]: {exc}"
+            ) from exc
+        about = f"{len(rows)} rows of {data.name}"
     names = [f"row {number}" for number in range(len(rows))]
     return Examples(about, names, lambda first, last: rows[first:last])
 
 
 def _of_pictures(info: ModelInfo, folder: Path, side: int, network: Network | None) -> Examples:
     """Prepared as the network of --config wants it, or else as those of ImageNet do."""
-    prepared = PictureClassifier(info.name, info.name, "", info.name, (), folder, side)
-    if network:
-        prepared = PictureClassifier(
-            info.name, info.name, "", info.name, (), folder, side, mean=network.mean, std=network.std
-        )
+    mean, std = (network.mean, network.std) if network else (MEAN, STD)
+    prepared = PictureClassifier(info.name, "", "", info.name, (), folder, side, mean=mean, std=std)
     folder = folder / _VALIDATION if (folder / _VALIDATION).is_dir() else folder
     said = info.parameters.get(LABELS_PARAMETER, "")
     labels = json.loads(said) if said else sorted(each.name for each in folder.iterdir() if each.is_dir())
     photos = LabelledPictures(tuple(labels)).listing(folder, ALL)
 
     def read(first: int, last: int) -> Rows:
-        batch = []
-        for photo, picture in zip(photos[first:last], LabelledPictures.read(photos[first:last]), strict=True):
-            try:
-                batch.append(square_pixels(picture, side))
-            except PictureError as exc:
-                raise GourmetError(f"{photo.name} cannot be used: {exc}") from exc
-        return prepared.normalise(np.stack(batch))
+        return prepared.normalise(decode(photos[first:last], side).images)
 
     classes = np.array([photo.class_id for photo in photos], dtype=np.int64)
     return Examples(f"{len(photos)} pictures of {folder}", [each.name for each in photos], read, classes)
