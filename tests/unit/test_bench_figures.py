@@ -36,7 +36,7 @@ from gourmet.measure.results import (
     Window,
 )
 from gourmet.measure.task import Answers
-from gourmet.measure.transports import Answer, RawReply, Request
+from gourmet.measure.transports import RawReply, Request, Wire
 
 
 def a_bench(*points: Point) -> Bench:
@@ -225,7 +225,7 @@ def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_other
         storage.write_docs(seen, "digits", tmp_path, "labs.md")
 
 
-class StallingServer:
+class StallingServer(Wire):
     """Answers at once, one request at a time, but the tenth after 0.4 s."""
 
     def __init__(self) -> None:
@@ -241,9 +241,6 @@ class StallingServer:
             if self._asked == 10:
                 await asyncio.sleep(0.4)
         return RawReply({}, b"")
-
-    def read(self, reply: RawReply) -> Answer:
-        return {}
 
     async def close(self) -> None:
         pass

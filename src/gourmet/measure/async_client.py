@@ -24,10 +24,9 @@ import numpy.typing as npt
 from gourmet.measure import server_probe, stats, validity
 from gourmet.measure.results import Evidence, LoadSpec, Point
 from gourmet.measure.server_probe import ServerProbe
-from gourmet.measure.shared_inputs import in_shared_memory
 from gourmet.measure.stats import Array
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests
+from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests, shared_memory
 from gourmet.serving.connect import connect
 
 # The web app's own readiness question is counted by Triton too.
@@ -202,9 +201,9 @@ def checked_traffic(
     rows, answers = workload.rows, workload.answers
     with connect(target.url) as triton:
         before = triton.total(load.model)
-    shared = in_shared_memory(target.url, rows, load.batch) if load.shared_memory else nullcontext()
-    with shared as regions:
-        wire = wire_for(target, load, rows, regions)
+    shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
+    with shared as place:
+        wire = wire_for(target, load, rows, place)
         asked = itertools.cycle(requests(wire, len(rows), load.batch))
         check = partial(answers.check, wire)
         traffic = Load(wire, asked, load, check, options.warm_up_s, options.measure_s, mark).run()

@@ -6,16 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
-from gourmet.measure import transports
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.transports import Answer, RawReply, Request, RequestFailed, Wire
+from gourmet.measure.transports import (
+    Answer,
+    App,
+    LoopedHttp,
+    Place,
+    RawReply,
+    Request,
+    RequestFailed,
+    TritonGrpc,
+    TritonHttp,
+    Wire,
+)
 from gourmet.measure.validity import Untrusted, WrongAnswers
 
 # A batch's products round differently than a single row's; more than this is another answer.
@@ -97,17 +107,15 @@ class Workload:
     answers: Answers
 
 
-def wire_for(target: Addresses, load: LoadSpec, rows: InputRows, regions: Any = None) -> Wire:
+def wire_for(
+    target: Addresses, load: LoadSpec, rows: InputRows, place: Place = lambda values: values
+) -> Wire:
     """The wire of a load."""
-    what = load.model, rows, regions
-    if load.through == "app":
-        return transports.App(target.app_url, *what)
-    if load.through == "loop":
-        return transports.LoopedHttp(target.url, *what)
-    streamed = rows.info.decoupled
     if load.protocol == "grpc":
-        return (transports.StreamedGrpc if streamed else transports.TritonGrpc)(target.grpc_url, *what)
-    return (transports.StreamedHttp if streamed else transports.TritonHttp)(target.url, *what)
+        return TritonGrpc(target.grpc_url, load.model, rows, place)
+    kind = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}[load.through]
+    address = target.app_url if load.through == "app" else target.url
+    return kind(address, load.model, rows, place)
 
 
 def check_possible(load: LoadSpec, rows: InputRows, options: MeasureOptions) -> None:

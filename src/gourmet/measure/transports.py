@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import numpy as np
 
 from gourmet.client.aio import AsyncGrpc
-from gourmet.client.errors import TritonError
+from gourmet.client.errors import TritonError, TritonRefused
 from gourmet.client.grpc import answer_of, infer_request
 from gourmet.client.http import JSON_LENGTH, body_of, path_of
-from gourmet.client.tensors import SharedTensor, events, joined, read_answer
+from gourmet.client.shared_memory import SharedInput
+from gourmet.client.tensors import SharedTensor, events, joined, raw_bytes, read_answer
 from gourmet.client.transport import Call, Operation
-from gourmet.contracts import Array, TensorSpec
+from gourmet.contracts import Array
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
 from gourmet.measure.inputs import InputRows
-from gourmet.measure.shared_inputs import REGION, Regions
+from gourmet.serving.connect import connect
+from gourmet.serving.waiting import wait_until
 
 Answer = dict[str, Array]
+Place = Callable[[Array], Array | SharedTensor]
 
 _TIMEOUT_S: Final = 60.0
 _BOUNDARY: Final = b"----gourmet-bench"
@@ -61,43 +65,42 @@ class RawReply:
     transferred: int = 0
 
 
-class Wire(Protocol):
-    """One way to ask; it is used within one event loop."""
+class Wire:
+    """A way to ask a server at `address` (host:port); it is used within one event loop.
 
-    def request(self, which: tuple[int, ...]) -> Request: ...
-    async def send(self, request: Request) -> RawReply: ...
-    def read(self, reply: RawReply) -> Answer: ...
-    async def close(self) -> None: ...
+    `place` says where an input lies: in itself, or in memory that the server reads.
+    """
 
-
-class _Asked:
-    """A server at `address` (host:port), and what is sent to it."""
-
-    operation: Operation = "infer"
-
-    def __init__(self, address: str, model: str, rows: InputRows, regions: Regions | None) -> None:
-        self._address, self._model, self._rows, self._regions = address, model, rows, regions
+    def __init__(self, address: str, model: str, rows: InputRows, place: Place) -> None:
+        self._address, self._model, self._rows, self._place = address, model, rows, place
+        self._operation: Operation = "stream" if rows.info.decoupled else "infer"
 
     def _call(self, which: tuple[int, ...]) -> Call:
-        inputs = {given.name: self._input(given, which) for given in self._rows.inputs}
-        return Call(self.operation, self._model, inputs=inputs)
+        inputs = {given.name: self._place(self._rows.tensor(given, which)) for given in self._rows.inputs}
+        return Call(self._operation, self._model, inputs=inputs)
 
-    def _input(self, given: TensorSpec, which: tuple[int, ...]) -> Array | SharedTensor:
-        """In shared memory the rows of a request are neighbours."""
-        values = self._rows.tensor(given, which)
-        if self._regions is None:
-            return values
-        places = [self._regions[given.name, row] for row in which]
-        nbytes = sum(size for _, size in places)
-        return SharedTensor(REGION, given.datatype, values.shape, nbytes, places[0][0])
+    def request(self, which: tuple[int, ...]) -> Request:
+        raise NotImplementedError
+
+    async def send(self, request: Request) -> RawReply:
+        raise NotImplementedError
+
+    def read(self, reply: RawReply) -> Answer:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
 
 
-class _Http(_Asked):
-    """HTTP with connections kept open, as many as requests are under way."""
+class TritonHttp(Wire):
+    """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
+
+    Connections are kept open, as many as requests are under way.
+    """
 
     @property
-    def path(self) -> str:
-        return path_of(Call(self.operation, self._model))[1]
+    def _path(self) -> str:
+        return path_of(Call(self._operation, self._model))[1]
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
@@ -109,60 +112,42 @@ class _Http(_Asked):
             read_bufsize=1 << 20,
         )
 
+    def request(self, which: tuple[int, ...]) -> Request:
+        return _request(which, self._call(which))
+
     async def send(self, request: Request) -> RawReply:
-        url = f"http://{self._address}{self.path}"
+        url, pieces = f"http://{self._address}{self._path}", list[float]()
         try:
             async with self._session.post(url, data=request.body, headers=request.headers) as reply:
-                body, pieces = await self._received(reply)
+                if self._operation == "stream":
+                    lines = []
+                    async for line in reply.content:
+                        lines.append(line)
+                        if line.startswith(b"data:"):
+                            pieces.append(time.perf_counter())
+                    body = b"".join(lines)
+                else:
+                    body = await reply.read()
         except TimeoutError as exc:
             raise RequestFailed(f"no answer within {_TIMEOUT_S:.0f} s") from exc
         except (OSError, ValueError, aiohttp.ClientError) as exc:
             raise RequestFailed(f"connection: {exc}") from exc
         if reply.status != 200:
             raise RequestFailed(f"HTTP {reply.status}: {body[:200].decode(errors='replace')}")
-        return RawReply(reply.headers, body, pieces, transferred=len(request.body) + len(body))
-
-    async def _received(self, reply: aiohttp.ClientResponse) -> tuple[bytes, tuple[float, ...]]:
-        return await reply.read(), ()
-
-    async def close(self) -> None:
-        await self._session.close()
-
-
-class TritonHttp(_Http):
-    """Triton's HTTP with binary tensors."""
-
-    def request(self, which: tuple[int, ...]) -> Request:
-        return _request(which, self._call(which))
+        if self._operation == "stream" and (not pieces or _ERROR in body):
+            raise RequestFailed(f"the answer broke off: {body[-200:].decode(errors='replace').strip()}")
+        return RawReply(reply.headers, body, tuple(pieces), transferred=len(request.body) + len(body))
 
     def read(self, reply: RawReply) -> Answer:
+        if self._operation == "stream":
+            datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
+            pieces = events(reply.body.splitlines(), datatypes)
+            return joined(piece for piece in pieces if not isinstance(piece, str))
         length = reply.head.get(JSON_LENGTH)
         return read_answer(reply.body, int(length) if length else None)[1]
 
-
-class StreamedHttp(TritonHttp):
-    """Triton's generate_stream: one row a request, and an answer in server-sent events."""
-
-    operation = "stream"
-
-    async def send(self, request: Request) -> RawReply:
-        reply = await super().send(request)
-        if not reply.pieces or _ERROR in reply.body:
-            raise RequestFailed(f"the answer broke off: {reply.body[-200:].decode(errors='replace').strip()}")
-        return reply
-
-    async def _received(self, reply: aiohttp.ClientResponse) -> tuple[bytes, tuple[float, ...]]:
-        lines, pieces = [], list[float]()
-        async for line in reply.content:
-            lines.append(line)
-            if line.startswith(b"data:"):
-                pieces.append(time.perf_counter())
-        return b"".join(lines), tuple(pieces)
-
-    def read(self, reply: RawReply) -> Answer:
-        datatypes = {spec.name: spec.datatype for spec in self._rows.info.outputs}
-        pieces = events(reply.body.splitlines(), datatypes)
-        return joined(piece for piece in pieces if not isinstance(piece, str))
+    async def close(self) -> None:
+        await self._session.close()
 
 
 class LoopedHttp(TritonHttp):
@@ -179,7 +164,7 @@ class LoopedHttp(TritonHttp):
         asking, asked, transferred = self._loop.ask(request.body), 0, 0
         inputs = next(asking)
         while True:
-            step = await super().send(_request((), Call(self.operation, self._model, inputs=inputs)))
+            step = await super().send(_request((), Call("infer", self._model, inputs=inputs)))
             asked, transferred = asked + 1, transferred + step.transferred
             try:
                 inputs = asking.send(super().read(step))
@@ -190,10 +175,10 @@ class LoopedHttp(TritonHttp):
         return dict(reply.body)
 
 
-class App(_Http):
+class App(TritonHttp):
     """The web app's `POST /predict` with a photo, answered in JSON."""
 
-    path = "/predict"
+    _path = "/predict"
 
     def request(self, which: tuple[int, ...]) -> Request:
         head = (
@@ -213,8 +198,8 @@ class App(_Http):
         }
 
 
-class TritonGrpc(_Asked):
-    """Triton's gRPC with raw tensors."""
+class TritonGrpc(Wire):
+    """Triton's gRPC with raw tensors; streamed, a stream a request whose last response says that it is."""
 
     @cached_property
     def _client(self) -> AsyncGrpc:
@@ -224,26 +209,10 @@ class TritonGrpc(_Asked):
         return Request(which, infer_request(self._call(which)))
 
     async def send(self, request: Request) -> RawReply:
-        try:
-            return RawReply({}, await self._client.infer(request.body, _TIMEOUT_S))
-        except TritonError as exc:
-            raise RequestFailed(str(exc)) from exc
-
-    def read(self, reply: RawReply) -> Answer:
-        return dict(answer_of(reply.body).outputs)
-
-    async def close(self) -> None:
-        await self._client.close()
-
-
-class StreamedGrpc(TritonGrpc):
-    """Triton's streamed inference, a stream a request; its last response says that it is the last."""
-
-    operation = "stream"
-
-    async def send(self, request: Request) -> RawReply:
         parts, pieces = [], list[float]()
         try:
+            if self._operation == "infer":
+                return RawReply({}, [await self._client.infer(request.body, _TIMEOUT_S)])
             async for part in self._client.stream(request.body, _TIMEOUT_S):
                 pieces.append(time.perf_counter())
                 parts.append(part)
@@ -255,6 +224,35 @@ class StreamedGrpc(TritonGrpc):
 
     def read(self, reply: RawReply) -> Answer:
         return joined(answer_of(part).outputs for part in reply.body)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@contextmanager
+def shared_memory(url: str) -> Iterator[Place]:
+    """Inputs are put where the Triton at `url` reads them itself, and not sent with every request."""
+    placed: list[SharedInput] = []
+    with connect(url) as triton:
+
+        def place(values: Array) -> SharedTensor:
+            placed.append(SharedInput(raw_bytes(values), triton.register))
+            return placed[-1].put(values)
+
+        def let_go() -> bool:
+            try:
+                while placed:
+                    triton.unregister(placed[-1].name)
+                    placed.pop()
+            except TritonRefused as exc:
+                if "in use" not in exc.reason:  # for a moment after its last answer
+                    raise
+            return not placed
+
+        try:
+            yield place
+        finally:
+            wait_until(let_go, 5, "Triton did not let go of the inputs")
 
 
 def _request(which: tuple[int, ...], call: Call) -> Request:
