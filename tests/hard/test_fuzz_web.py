@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from support.accounting import learn
-from support.hostile_requests import attack, bad, honest
+from support.hostile_requests import attack, bad
 from support.table import Row
-
-from gourmet.systems.food11.contract import SYSTEM
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "4000"))
 
@@ -46,25 +40,3 @@ def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Callabl
     assert survived, "a worker of gunicorn died"
     assert hard
     assert results["no answer"] == 0, examples["no answer"]
-
-
-def test_slow_bodies_hold_a_thread_no_longer_than_allowed(start: Callable[..., Any], triton: Any) -> None:
-    """A client that sends a byte now and then is cut off, and others are answered meanwhile."""
-
-    web = start(triton.http_url, UPLOAD_DEADLINE_S="3")
-    known = learn(web.url, SYSTEM.examples(6, 11, (200, 150)))
-    parts = urlsplit(web.url)
-    head = (
-        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-        b"Content-Length: 100000\r\nAccept: application/json\r\n\r\n--b\r\n"
-    )
-    slow = [socket.create_connection((parts.hostname, parts.port), timeout=30) for _ in range(6)]
-    for connection in slow:
-        connection.sendall(head)
-    began = time.monotonic()
-    assert honest(web.url, known[0], "meanwhile") == "answered rightly"
-    said = [connection.recv(4096) for connection in slow]
-    assert time.monotonic() - began < 20
-    assert all(b" 408 " in answer.splitlines()[0] for answer in said), said
-    for connection in slow:
-        connection.close()

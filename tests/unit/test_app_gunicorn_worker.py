@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ import pytest
 from gunicorn.config import Config
 from gunicorn.http import get_parser
 from gunicorn.http.errors import ParseException
+from support.eventually import eventually
 
 from app.admission import gunicorn_conf
 from app.admission.gunicorn_worker import ConnectionPool, is_complete
@@ -98,13 +99,6 @@ def pool() -> Iterator[Pool]:
     made.connections.shutdown()
     for each in made.opened:
         each.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_request_is_answered_once_its_head_is_there_and_the_next_on_the_same_connection(pool: Pool) -> None:

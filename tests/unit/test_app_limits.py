@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.eventually import eventually
 from support.fake_classifier import EGG, FakeClassifier, form
 from werkzeug.test import EnvironBuilder
 
@@ -19,14 +18,6 @@ from app.core.errors import Overloaded, TritonUnavailable
 from app.core.http import FlaskApp
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
 
 LOCAL = "127.0.0.1"
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.eventually import eventually
 
 from app.admission.queue import AdmissionQueue, Upload, UploadSlots
 from app.core.errors import Overloaded, Stopping
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_who_comes_once_waits_for_one_turn_of_who_came_often() -> None:

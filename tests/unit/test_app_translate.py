@@ -29,6 +29,7 @@ def browser() -> FlaskClient:
         ({"texts": []}, "at least 1 item"),
         ({"texts": ["Да."] * (MOST_TEXTS + 1)}, "at most 32"),
         ({"texts": ["Да.", " "]}, "texts.1: the text is empty"),
+        ({"text": "\0 \0"}, "the text is empty"),
         ({"text": "а" * 2001}, "2,001 characters; at most 2,000"),
         ({"text": 7}, "a valid string"),
         ({"text": "Да.", "options": {"beams": "many"}}, "options.beams: "),

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from PIL import Image
+from support.eventually import eventually
 from support.planted import gif, plant
 
 from gourmet.pictures import decode, decoders
@@ -57,18 +58,11 @@ def code_of(comment: str) -> str:
     return caught.value.code
 
 
-def eventually(holds: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.02)
-    return holds()
-
-
 def test_a_decoder_that_never_returns_is_ended_by_its_use_of_the_processor_and_others_go_on() -> None:
     began = time.monotonic()
     with ThreadPoolExecutor() as pool:
         stuck = pool.submit(code_of, "never returns")
-        assert eventually(lambda: len(processes()) == 1, 2)
+        eventually(lambda: len(processes()) == 1, 2)
         for _ in range(5):
             assert decode.square_pixels(gif("honest"), SIZE).shape == (SIZE, SIZE, 3)
         assert not stuck.done()
@@ -107,7 +101,7 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
     decode.square_pixels(gif("honest"), SIZE)
     (pid,) = processes()
     psutil.Process(pid).kill()
-    assert eventually(lambda: has_ended(pid), 2)
+    eventually(lambda: has_ended(pid), 2)
     assert decode.identify(gif("honest")).format == "GIF"
     assert processes() != [pid]
 
@@ -158,7 +152,7 @@ def test_a_killed_process_leaves_no_decoder_behind(comment: str) -> None:
         (pid,) = decoding(psutil.Process(program.pid))
         time.sleep(0.3)
         program.kill()
-    assert eventually(lambda: has_ended(pid), 1)
+    eventually(lambda: has_ended(pid), 1)
 
 
 def test_a_forked_process_has_decoders_of_its_own() -> None:

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 from support.accounting import ANSWERED, REFUSED, SILENT, Account, Load, Photo, learn
+from support.eventually import eventually
+from support.web_app import post_head
 
 from gourmet.serving.preflight import free_ports
 
 SAMPLES = Path(__file__).parents[1] / "drawings"
 AT_WORK, WAITING, UPLOADS = 2, 4, 6
-# What a client is told, before it has sent anything, where nobody listens any more.
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +47,11 @@ def overloaded(web: Any, known: list[Photo]) -> Account:
     """A burst of more than is answered, and what became of each photo."""
     before = web.measured("web_refusals_total")
     with Load(web.url, known, per_s=300) as load:
-        load.run_for(3)
+        load.run_for(2)
         load.per_s = 2
         load.run_for(0.5)
         ended = time.monotonic()
-        load.run_for(3)
+        load.run_for(2)
     account = load.account()
     assert not account.lost
     assert set(account.reasons(REFUSED)) == {"503 overloaded"}
@@ -71,13 +72,6 @@ def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list
     assert refused_s < median(account.quantile_s(ANSWERED, 0.5) for account in accounts)
 
 
-def post_head(length: int, path: str = "/predict") -> bytes:
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
-        f"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {length}\r\n\r\n"
-    ).encode()
-
-
 def connected(web: Any, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection(("127.0.0.1", web.port), timeout=20, source_address=(source, 0))
 
@@ -85,13 +79,6 @@ def connected(web: Any, source: str = "127.0.0.1") -> socket.socket:
 def received(connection: socket.socket) -> bytes:
     """All that comes until the connection is closed."""
     return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_slow_uploads_hold_no_turn_and_more_of_them_than_allowed_are_refused(web: Any, sample: bytes) -> None:
@@ -144,12 +131,12 @@ def test_a_large_photo_that_is_refused_is_not_cut_off_before_its_sender_reads_wh
     assert not load.account().lost
 
 
-@pytest.mark.parametrize("keeps_alive", [False, True], ids=["a connection each", "kept connections"])
 def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
-    start: Callable[..., Any], triton: Any, known: list[Photo], keeps_alive: bool
+    start: Callable[..., Any], triton: Any, known: list[Photo]
 ) -> None:
+    """On kept connections; on one for each request under `gourmet up`, below."""
     web = start(triton.http_url)
-    with Load(web.url, known, per_s=20, keeps_alive=keeps_alive) as load:
+    with Load(web.url, known, per_s=20, keeps_alive=True) as load:
         load.run_until(lambda: load.account().count(ANSWERED) > 20)
         web.process.send_signal(signal.SIGTERM)
         load.run_until(lambda: web.process.poll() is not None)

@@ -210,11 +210,11 @@ def test_a_report_that_has_finished_appears_by_itself_and_leads_back(
     visit: Callable[..., Page], start: Callable[..., Any], triton: Any, tmp_path: Path
 ) -> None:
     web = start(triton.http_url, LAB_REPORTS=str(tmp_path))
+    storage.save(a_bench(), tmp_path / "bench" / "one")
     page = visit(f"{web.url}/lab")
-    expect(page.locator("#reports")).to_contain_text("No reports yet")
-    for name in ("one", "two"):
-        storage.save(a_bench(), tmp_path / "bench" / name)
-        expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(1 if name == "one" else 2)
+    expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(1)
+    storage.save(a_bench(), tmp_path / "bench" / "two")
+    expect(page.locator("#reports a", has_text="a benchmark")).to_have_count(2)
     expect(page.locator("#spoken")).to_contain_text("New report: a benchmark")
     # They share a title, and can still be told apart: in the list and in the browser's tabs.
     titles = page.locator("#reports a").all_inner_texts()

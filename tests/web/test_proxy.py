@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support import one_client
+from support.eventually import eventually
 
 from gourmet.serving.preflight import free_ports
 
@@ -58,13 +59,6 @@ def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             yield replace(web, port=port)
         finally:
             process.terminate()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:

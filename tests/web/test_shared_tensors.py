@@ -6,9 +6,6 @@ import json
 import urllib.request
 from typing import Any
 
-import numpy as np
-import pytest
-
 from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
@@ -30,17 +27,6 @@ def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of(
     assert tensor.nbytes in [region["byte_size"] for region in _regions(triton.http_url)]
 
 
-def test_so_does_a_photo_that_triton_decodes_with_room_for_larger_ones(triton: Any, sample: bytes) -> None:
-    client = AppTriton(triton.http_url)
-    before = {region["name"] for region in _regions(triton.http_url)}
-    inputs = {"INPUT_IMAGE": np.array([[sample]], dtype=object)}
-    first = client.infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
-    (region,) = [each for each in _regions(triton.http_url) if each["name"] not in before]
-    assert len(sample) < region["byte_size"] <= 2 * (len(sample) + 4)
-    sent = Triton.at(triton.http_url).infer("food_classifier", inputs, Deadline(60)).outputs["PROBABILITIES"]
-    assert first.tolist() == sent.tolist()
-
-
 def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_memory(
     triton: Any, sample: bytes
 ) -> None:
@@ -55,13 +41,3 @@ def test_the_answer_is_the_same_as_of_bytes_also_once_triton_has_forgotten_the_m
             urllib.request.urlopen(request, timeout=10).close()
         shared = sharing.infer(MODEL, {INPUT: tensor}, Deadline(60)).outputs["output"]
         assert shared.tolist() == sent.tolist()
-
-
-def test_a_triton_that_cannot_see_this_machine_s_memory_is_sent_bytes(
-    triton: Any, sample: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    monkeypatch.setattr("gourmet.client.shared_memory.FOLDER", tmp_path)
-    client = AppTriton(triton.http_url)
-    answer = client.infer(MODEL, {INPUT: contract.SYSTEM.encode(sample, "FP32")}, Deadline(60))
-    assert answer.outputs["output"].shape == (1, len(contract.SYSTEM.labels))
-    assert not list(tmp_path.iterdir())

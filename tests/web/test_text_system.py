@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,37 +73,6 @@ def test_the_health_check_of_the_containers_asks_its_sample(up: Up) -> None:
     # It is really asked, and not passed over.
     absent = run(sys.executable, "-c", here, ECHO_MODEL_NAME="nobody")
     assert "nobody is not ready" in absent.stderr
-
-
-def test_its_other_model_streams_a_word_at_a_time(up: Up) -> None:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{up.http}/v2/models/echo_stream/generate_stream",
-        json.dumps({"text": "one two three", "max_tokens": 2}).encode(),
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        lines = [line.decode().removeprefix("data: ") for line in answer if line.strip()]
-    assert [json.loads(line)["answer"] for line in lines] == ["three", " two"]
-
-
-def test_the_web_app_answers_for_it_whole_and_in_pieces(up: Up) -> None:
-    def ask(query: str, **more: bool) -> str:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{up.port}/api/v1/generate{query}",
-            json.dumps({"text": "one two three", **more}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            told: bytes = answer.read()
-        return told.decode()
-
-    assert json.loads(ask("?model=echo"))["text"] == "three two one"
-    events = re.findall(r"event: (\w+)\ndata: (.+)", ask("?model=echo_stream", stream=True))
-    assert [(name, json.loads(data)["text"]) for name, data in events] == [
-        *(("piece", "three"), ("piece", " two"), ("piece", " one"), ("done", "three two one"))
-    ]
-    health = urllib.request.urlopen(f"http://127.0.0.1:{up.port}/api/v1/health?system=echo", timeout=30)
-    with health:
-        assert json.load(health)["ready"] is True
 
 
 @pytest.mark.parametrize("model", ["echo", "echo_stream", "captions", "captions_stream"])

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
+from support.eventually import eventually
 from support.triton import some_models, triton_server
 
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
-MODEL, OTHER = "food_classifier", "food_classifier_onnx"
+MODEL, OTHER = "food_classifier_onnx", "digits"
 DEADLINE_S = 3.0
 
 
@@ -43,13 +40,6 @@ def control(server: TritonServer, action: str, model: str) -> None:
         assert response.status == 200
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
-        time.sleep(0.1)
-
-
 @contextlib.contextmanager
 def frozen(server: TritonServer) -> Iterator[None]:
     pid = server.pid
@@ -59,14 +49,6 @@ def frozen(server: TritonServer) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def big_photo() -> bytes:
-    """Larger than what sockets buffer, so that sending it to a frozen server blocks."""
-    noise = np.random.default_rng(3).integers(0, 256, (1700, 1700, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(noise).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def test_without_a_triton_the_answer_is_503_at_once_and_says_when_to_try_again(
@@ -98,8 +80,8 @@ def test_a_frozen_triton_gives_504_within_the_deadline_and_answers_again_afterwa
 ) -> None:
     assert web.predict(sample).status == 200
     with frozen(own_triton):
-        for photo in (sample, big_photo(), sample):
-            reply = web.predict(photo)
+        for _ in range(2):
+            reply = web.predict(sample)
             assert (reply.status, reply.json["error"]["code"]) == (504, "triton_too_slow")
             assert reply.seconds < DEADLINE_S + 1.5
     for _ in range(8):
@@ -120,16 +102,6 @@ def test_a_model_that_is_unloaded_gives_503_with_the_names_of_those_served(
     finally:
         control(own_triton, "load", MODEL)
     eventually(lambda: web.predict(sample).status == 200)
-
-
-def test_a_name_that_was_never_served_gives_503_with_the_names_of_those_served(
-    start: Callable[..., Any], own_triton: TritonServer, sample: bytes
-) -> None:
-    reply = start(own_triton.options.http_url, FOOD11_MODEL_NAME="no_such_model").predict(sample)
-    assert (reply.status, reply.json["error"]["code"]) == (503, "model_not_ready")
-    message = reply.json["error"]["message"]
-    assert "no_such_model" in message
-    assert all(name in message for name in (MODEL, OTHER))
 
 
 @pytest.mark.slow
