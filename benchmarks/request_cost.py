@@ -10,7 +10,6 @@ CPU time suffers less from what else a machine does than throughput, and turns s
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import sys
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
-from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -30,11 +28,12 @@ from gourmet.commands.values import FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import median_and_range
 from gourmet.measure.scenarios.own_server import own_server
 from gourmet.measure.task import Addresses, MeasureOptions
+from gourmet.pictures.drawn import views
 from gourmet.reports.table import markdown
 from gourmet.repository import DEFAULT
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11.contract import SYSTEM as FOOD
-from harness.load import BenchLoad, BenchWindow, HttpClient, http_loop
+from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
 from harness.main import main
 from harness.run import Contender, Measure, run
 from harness.server import started
@@ -42,9 +41,6 @@ from harness.server import started
 HERE: Final = Path(__file__).resolve().parents[1]
 _CONNECTIONS: Final = 4
 _MODELS: Final = ("food_classifier", "food_classifier_int8", "food_classifier_onnx")
-# Of the size of a small photo that a phone or a page sends: 28 to 32 KB.
-_PHOTO_BYTES: Final = range(28_000, 32_001)
-_BOUNDARY: Final = "a-boundary"
 
 
 class WebRequest(NamedTuple):
@@ -53,20 +49,10 @@ class WebRequest(NamedTuple):
     body: bytes = b""
 
 
-def photo() -> bytes:
-    """The sample at 400×300, at whichever quality makes it as large as `_PHOTO_BYTES`."""
-    picture = Image.open(io.BytesIO(FOOD.sample())).convert("RGB").resize((400, 300))
-    for quality in range(60, 100):
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=quality)
-        if len(buffer.getvalue()) in _PHOTO_BYTES:
-            return buffer.getvalue()
-    raise ValueError(f"no quality makes the sample {_PHOTO_BYTES.start} to {_PHOTO_BYTES.stop} bytes long")
-
-
 def requests() -> dict[str, WebRequest]:
-    part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="photo.jpg"\r\n\r\n'
-    form = part.encode() + photo() + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    # Of the size of a small photo that a phone or a page sends: 28 to 32 KB.
+    (photo,) = views(FOOD.sample(), 1, size=(400, 300), seed=7, quality=80)
+    form = photo_form(photo)
     asked = {name: WebRequest("POST", f"/predict?model={name}", form) for name in _MODELS}
     return {"/healthz": WebRequest("GET", "/healthz"), **asked}
 
@@ -80,7 +66,7 @@ def contender(
         command = [f"{checkout}/.venv/bin/python", "-P", "-m", "gunicorn", "--bind", f"127.0.0.1:{port}"]
         command += ["--config", "python:app.admission.gunicorn_conf", "app:create_app()"]
         env = {"TRITON_SERVER_URL": triton, "WEB_CONCURRENCY": "2"}
-        clients = partial(HttpClient, port, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
+        clients = partial(HttpClient, port, FORM_HEADERS)
 
         def is_ready() -> None:
             with closing(clients()) as client:

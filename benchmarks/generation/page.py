@@ -24,7 +24,7 @@ from gourmet.measure.results import HEADINGS, Requirement, median_and_range
 from gourmet.reports.chart import Drawing
 from gourmet.reports.table import markdown
 from harness.load import BenchWindow
-from harness.report import BenchRow, DocsPart, about_line, chart, goal_data, ratio_goal, rows_of
+from harness.report import BenchRow, DocsPart, about_line, chart, goal_data, ratio_goal, rows_of, window_data
 from harness.run import QUIET_CORES
 
 PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Generation", "to here: compare")
@@ -144,18 +144,7 @@ def as_data(comparison: SentenceComparison) -> dict[str, Any]:
     return {
         "sentences": comparison.sentences,
         "goals": [goal_data(goal) for goal in goals(comparison)],
-        "windows": [_window_data(window) for window in comparison.windows],
-    }
-
-
-def _window_data(window: BenchWindow) -> dict[str, Any]:
-    return {
-        "key": {"turn": window.turn, "arm": window.load.arm, "level": window.load.level},
-        "per_s": window.per_s,
-        **dict(zip(("p50_ms", "p95_ms", "p99_ms"), window.percentiles_ms, strict=True)),
-        "answers": len(window.latencies_ms),
-        "foreign_cores": window.foreign_cores,
-        "figures": window.figures,
+        "windows": [window_data(window) for window in comparison.windows],
     }
 
 

@@ -1,21 +1,20 @@
 """A closed loop of threads, each of which asks again as soon as it was answered, and the window of it.
 
 Blocking sockets copy less than asynchronous streams do where a photo of megabytes does not fit the socket at
-once, and threads outside the interpreter's lock take little of the cores that they share with the servers.
+once.
 """
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import os
-import re
-import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -24,17 +23,12 @@ import numpy as np
 import psutil
 
 from gourmet.errors import UsageError
-from gourmet.measure.server_probe import memory_mib, tree
+from gourmet.measure.server_probe import cpu_s, memory_mib, spent_s, tree
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
 
 _TIMEOUT_S: Final = 60.0
 _LONGEST_WARM_UP_S: Final = 20.0
-_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-_CLOSES: Final = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-# How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
-# hundredths of a second of /proc/<pid>/stat.
-_CPU_CLOCK: Final = 2
 
 # Asks about input number n, however many there are, and returns how many answers came; raises WrongAnswers,
 # or OSError and ValueError where the server failed.
@@ -88,10 +82,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class CpuUsed:
-    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all.
-
-    By process, since one that ended takes its seconds along, as an instance of a model that is reloaded does.
-    """
+    """CPU seconds up to a moment: of each group of processes, of the bench and all it started, of all."""
 
     groups: Mapping[str, Mapping[int, float]]
     bench: Mapping[int, float]
@@ -102,27 +93,14 @@ class CpuUsed:
         """`groups` are named by the process at their top."""
         busy = psutil.cpu_times()
         return cls(
-            {name: cpu_s(pid) for name, pid in (groups or {}).items()},
-            cpu_s(os.getpid()),
+            {name: cpu_s(tree(pid)) for name, pid in (groups or {}).items()},
+            cpu_s(tree(os.getpid())),
             busy.user + busy.nice + busy.system,
         )
 
     def foreign_since(self, before: CpuUsed) -> float:
         """CPU seconds of processes that have nothing to do with the bench."""
-        return max(0.0, self.machine - before.machine - spent(before.bench, self.bench))
-
-
-def cpu_s(pid: int) -> dict[int, float]:
-    """CPU seconds of a process and of all under it that still run."""
-    seconds = {}
-    for process in tree(pid):
-        with suppress(OSError):  # has just ended
-            seconds[process.pid] = time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
-    return seconds
-
-
-def spent(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+        return max(0.0, self.machine - before.machine - spent_s(before.bench, self.bench))
 
 
 def closed_loop(
@@ -156,7 +134,6 @@ def closed_loop(
         for each in asking:
             each.result()
     latencies_ms = [1000 * (done - sent) for sent, done in loop.answered if began <= done <= ended]
-    spent_s = {name: spent(before.groups[name], after.groups[name]) for name in after.groups}
     errors = Counter(why for at, why in loop.failed if began <= at <= ended)
     if errors and not latencies_ms:
         where = f"{load.arm}, {load.inputs}, {load.level} at a time"
@@ -168,7 +145,10 @@ def closed_loop(
         after.foreign_since(before) / (ended - began),
         errors,
         client_s / (ended - began),
-        {name: 1000 * each_s / len(latencies_ms) for name, each_s in spent_s.items()},
+        {
+            name: 1000 * spent_s(before.groups[name], busy) / len(latencies_ms)
+            for name, busy in after.groups.items()
+        },
         memory,
         figures or {},
     )
@@ -210,56 +190,35 @@ class _ClosedLoop:
 
 
 class HttpClient:
-    """HTTP/1.1 with a server on this machine over one connection, kept open as long as the server does.
-
-    A photo takes 0.05 ms of a core that the servers need, and 0.16 ms by `http.client`.
-    """
+    """A connection to a server on this machine, which is opened again where the server closed it."""
 
     def __init__(self, port: int, headers: Mapping[str, str]) -> None:
-        self._port = port
-        named = {"Host": f"127.0.0.1:{port}", "Accept": "application/json", **headers}
-        self._headers = "".join(f"{name}: {value}\r\n" for name, value in named.items())
-        self._socket: socket.socket | None = None
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+        self._headers = {"Accept": "application/json", **headers}
+        self.close = self._connection.close
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of an answer with status 200; raise OSError or ValueError where there is none."""
         try:
-            if self._socket is None:
-                self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=_TIMEOUT_S)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
-            self._socket.sendall(head.encode() + body)
-            status, closes, content = _read_answer(self._socket)
+            self._connection.request(method, path, body, self._headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except http.client.HTTPException as exc:
+            self.close()
+            raise ValueError(repr(exc)) from exc
         except BaseException:
             self.close()
             raise
-        if closes:
-            self.close()
-        if status != 200:
-            raise ValueError(f"HTTP {status}: {content[:200].decode(errors='replace')}")
+        if answer.status != 200:
+            raise ValueError(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
         return content
 
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+
+_BOUNDARY: Final = "----gourmet-bench"
+FORM_HEADERS: Final = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
 
 
-def _read_answer(connection: socket.socket) -> tuple[int, bool, bytes]:
-    """Status, whether the server closes the connection, and body."""
-    received = b""
-    while (end := received.find(b"\r\n\r\n")) < 0:
-        received += _receive(connection)
-    head, length = received[:end], _LENGTH.search(received[:end])
-    if length is None:
-        raise ValueError(f"an answer without a length: {head[:200].decode(errors='replace')}")
-    body_at = end + 4
-    while len(received) < body_at + int(length[1]):
-        received += _receive(connection)
-    return int(head.split(None, 2)[1]), bool(_CLOSES.search(head)), received[body_at:]
-
-
-def _receive(connection: socket.socket) -> bytes:
-    if not (data := connection.recv(65_536)):
-        raise ConnectionResetError("closed before the answer was whole")
-    return data
+def photo_form(photo: bytes) -> bytes:
+    """The form by which browsers send a photo."""
+    head = 'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
+    return f"--{_BOUNDARY}\r\n{head}\r\n\r\n".encode() + photo + f"\r\n--{_BOUNDARY}--\r\n".encode()

@@ -83,6 +83,13 @@ def ratio_goal(
     return goals_by_turn(what, ours.per_s, *(row.per_s for row in others), wanted=wanted, disturbed=disturbed)
 
 
+def window_data(window: BenchWindow) -> dict[str, Any]:
+    """Everything but the single latencies."""
+    data = asdict(window) | {"answers": len(window.latencies_ms), "per_s": window.per_s}
+    del data["latencies_ms"]
+    return data | dict(zip(("p50_ms", "p95_ms", "p99_ms"), window.percentiles_ms, strict=True))
+
+
 def goal_data(goal: Requirement) -> dict[str, Any]:
     return {**asdict(goal), "median": goal.median, "met": goal.met}
 

@@ -19,7 +19,7 @@ from gourmet.measure.validity import WrongAnswers
 from gourmet.runtime.openvino_network import ONNX_RUNTIME
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
-from harness.load import BenchLoad, BenchWindow, HttpClient, http_loop
+from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
 from harness.run import Contender, Measure
 from harness.server import started
 from peers import limit
@@ -28,7 +28,6 @@ from peers.photo_sets import PhotoSet
 
 FP32: Final = "food_classifier_onnx"
 INT8: Final = "food_classifier_int8"
-_BOUNDARY: Final = b"----gourmet-bench-peers"
 
 Role = Literal["ours", "peers", "no server"]
 
@@ -107,7 +106,7 @@ class PhotoBench:
         with tempfile.TemporaryDirectory(prefix="gourmet-peers-") as home:
             port, *others = free_ports(4)
             command, env, cwd = self._command(arm, model, port, others, Path(home))
-            forms = {name: [_form(photo) for photo in drawn.photos] for name, drawn in self.sets.items()}
+            forms = {name: [photo_form(photo) for photo in drawn.photos] for name, drawn in self.sets.items()}
             with started(arm.words, command, env, cwd, partial(_ask_sample, port, arm.path)) as pid:
                 groups = _groups(arm, pid)
 
@@ -121,7 +120,7 @@ class PhotoBench:
                             raise WrongAnswers(f"{arm.words} answers photo {photo} wrongly: {wrong}")
                         return 1
 
-                    return http_loop(load, partial(_client, port), ask, self.options, groups)
+                    return http_loop(load, partial(HttpClient, port, FORM_HEADERS), ask, self.options, groups)
 
                 yield measure
 
@@ -151,18 +150,9 @@ class PhotoBench:
         return command + ([str(port)] if command[-1] == "--port" else []), env, SERVERS
 
 
-def _form(photo: bytes) -> bytes:
-    head = b'Content-Disposition: form-data; name="file"; filename="photo.jpg"\r\nContent-Type: image/jpeg'
-    return b"--%b\r\n%b\r\n\r\n%b\r\n--%b--\r\n" % (_BOUNDARY, head, photo, _BOUNDARY)
-
-
-def _client(port: int) -> HttpClient:
-    return HttpClient(port, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY.decode()}"})
-
-
 def _ask_sample(port: int, path: str) -> None:
-    with closing(_client(port)) as client:
-        client.request("POST", path, _form(contract.SYSTEM.sample()))
+    with closing(HttpClient(port, FORM_HEADERS)) as client:
+        client.request("POST", path, photo_form(contract.SYSTEM.sample()))
 
 
 def _groups(arm: PhotoArm, pid: int) -> dict[str, int]:

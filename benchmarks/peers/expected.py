@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +54,7 @@ class Model:
 
 def plain_decode() -> Decode:
     """The peers' way from a photo to pixels, out of their own file."""
-    spec = importlib.util.spec_from_file_location("peers_plain", SERVERS / "plain.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    decode: Decode = module.decode
+    decode: Decode = runpy.run_path(str(SERVERS / "plain.py"))["decode"]
     return decode
 
 

@@ -11,7 +11,7 @@ from gourmet.measure.results import HEADINGS, Requirement, median_and_range
 from gourmet.reports import machine
 from gourmet.reports.chart import Drawing, stacked
 from gourmet.reports.table import markdown
-from harness.report import BenchRow, DocsPart, about, chart, goal_data, ratio_goal, rows_of
+from harness.report import BenchRow, DocsPart, about, chart, goal_data, ratio_goal, rows_of, window_data
 from harness.run import QUIET_CORES, Outcome
 from peers.contenders import ARMS, FP32
 
@@ -115,27 +115,8 @@ def as_data(comparison: PhotoComparison) -> dict[str, Any]:
         "photos": list(comparison.photos.values()),
         "decoding": comparison.decoding,
         "left_out": comparison.outcome.left_out,
-        "disturbed": any(row.disturbed for row in comparison.rows),
         "goals": [goal_data(goal) for goal in goals(comparison)],
-        "rows": [_as_data(row) for row in comparison.rows],
-    }
-
-
-def _as_data(row: BenchRow) -> dict[str, Any]:
-    return {
-        "arm": row.load.arm,
-        "photos": row.load.inputs,
-        "concurrency": row.load.level,
-        "photos_per_s": row.per_s,
-        "answers": sum(len(window.latencies_ms) for window in row.windows),
-        "errors": row.errors,
-        **dict(zip(("p50_ms", "p95_ms", "p99_ms"), row.percentiles_ms, strict=True)),
-        "cpu_ms": row.medians("cpu_ms"),
-        "memory_mib": row.medians("memory_mib"),
-        "client_cores": [window.client_cores for window in row.windows],
-        "foreign_cores": [window.foreign_cores for window in row.windows],
-        "how": [window.note for window in row.windows if window.note],
-        "median": row.median,
+        "windows": [window_data(window) for window in comparison.outcome.windows],
     }
 
 

@@ -98,7 +98,7 @@ def test_the_page_keeps_what_people_wrote_and_gets_picture_and_data(tmp_path: Pa
     assert "| loop in process | 8 | 97.5 (65.0–130.0) |" in text
     assert (tmp_path / page.PICTURE).read_text().startswith("<svg")
     first, *others = json.loads((tmp_path / page.DATA).read_text())["windows"]
-    assert first["key"] == {"turn": 0, "arm": LOOP, "level": 1}
+    assert (first["turn"], first["load"]["arm"], first["load"]["level"]) == (0, LOOP, 1)
     assert len(others) + 1 == len(some_windows())
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Final
 
 import psutil
 
@@ -13,6 +14,10 @@ from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.task import Addresses
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import LOOPBACK
+
+# How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
+# hundredths of a second of /proc/<pid>/stat.
+_CPU_CLOCK: Final = 2
 
 
 class ServerProbe:
@@ -39,9 +44,11 @@ class ServerProbe:
     def usage(self, client_cores: float) -> Usage:
         used: list[float | None] = []
         for pid, before, after in zip(self._servers, self._looks[0][2], self._looks[-1][2], strict=True):
-            # A process that ended in between takes its count along, as an instance of the config before may.
-            spent_s = sum(busy_s - before.get(each, 0.0) for each, busy_s in after.items())
-            used += [spent_s / self.seconds, memory_mib(tree(pid))] if pid and after else [None, None]
+            used += (
+                [spent_s(before, after) / self.seconds, memory_mib(tree(pid))]
+                if pid and after
+                else [None, None]
+            )
         return Usage(client_cores, *used)
 
 
@@ -76,10 +83,14 @@ def cpu_s(processes: Iterable[psutil.Process]) -> dict[int, float]:
     """CPU seconds of each so far; one that has just ended is left out."""
     seconds = {}
     for process in processes:
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            seconds[process.pid] = times.user + times.system
+        with suppress(OSError):
+            seconds[process.pid] = time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
     return seconds
+
+
+def spent_s(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Between two looks; a process that ended takes its count along, as an instance that is reloaded does."""
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
 def memory_mib(processes: Iterable[psutil.Process]) -> float:
