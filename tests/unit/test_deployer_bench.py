@@ -132,9 +132,7 @@ def test_a_load_whose_requests_would_wait_long_is_not_measured(monkeypatch: pyte
     arm = next(arm for arm in plan(levels=(4, 256)).arms() if arm.loads[0].level == 4)
     monkeypatch.setattr(sweep, "measure", lambda _w, load, *_: point(arm.name, 4.0, 250, level=load.level))
     nobody: Any = None
-    found, refused = sweep.run(
-        nobody, arm.loads, nobody, MeasureOptions(), arm.name, longest_wait_s=arm.longest_wait_s
-    )
+    found, refused = sweep.run(nobody, arm.loads, nobody, MeasureOptions(), arm.name)
     assert [each.load.level for each in found] == [4]
     assert [str(each).endswith("a request would wait for 64 s") for each in refused] == [True]
 

@@ -20,15 +20,7 @@ from gourmet.client.model_config import Config
 from gourmet.measure import stats, sweep
 from gourmet.measure.comparison import Found, NotMeasured, claim
 from gourmet.measure.inputs import DataSource
-from gourmet.measure.results import (
-    Bench,
-    LoadSpec,
-    Point,
-    Rejection,
-    Requirement,
-    Statement,
-    Through,
-)
+from gourmet.measure.results import Bench, LoadSpec, Point, Rejection, Requirement, Statement, Through
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
@@ -56,8 +48,6 @@ class Arm:
 
     # The system whose answers the model computes a step a request.
     stepped: str = ""
-    # A load whose requests would wait longer, at the best rate so far, is not measured.
-    longest_wait_s: float | None = None
 
     @property
     def model(self) -> str:
@@ -172,10 +162,29 @@ def run(
 
     Each arm's points are kept in the folder `resume`, and those that are there are not measured again.
     """
-    steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
     store = ResultStore(resume, plan_of(scenario, options, data, turns), ArmResult)
-    if any(store.get(turn, arm.name) is None for turn, arm in steps):
-        _measure(scenario, target, options, data, steps, store, on_step)
+    steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
+    if missing := [(turn, arm) for turn, arm in steps if store.get(turn, arm.name) is None]:
+        with scenario.server() if scenario.server else nullcontext(target) as asked:
+            on_step(0.0, "asking every row alone")
+            workloads = {
+                arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
+                for arm in {arm.asks: arm for arm in scenario.arms}.values()
+            }
+            checked = scenario.check(workloads)
+            with restored(asked, scenario.models) as running:
+                for place, (turn, arm) in enumerate(missing):
+
+                    def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
+                        on_step((place + share) / len(missing), f"turn {turn + 1} of {turns}: {words}")
+
+                    on_arm(0.0, arm.name)
+                    beside = scenario.beside(arm, workloads) if scenario.beside else ()
+                    load_config(asked, arm.model, config_of(running[arm.model], arm))
+                    workload = workloads[arm.asks]
+                    found = sweep.run(workload, arm.loads, asked, options, arm.name, on_arm)
+                    about = tuple(beside), workload.rows.about, checked
+                    store.put(ArmResult(tuple(found[0]), tuple(found[1]), *about), turn, arm.name)
     results = [result for turn, arm in steps if (result := store.get(turn, arm.name))]
     seen = Points(
         [point for result in results for point in result.points],
@@ -204,52 +213,11 @@ def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns
     }
 
 
-def _measure(
-    scenario: Scenario,
-    target: Addresses,
-    options: MeasureOptions,
-    data: DataSource,
-    steps: Sequence[tuple[int, Arm]],
-    store: ResultStore[ArmResult],
-    on_step: OnStep,
-) -> None:
-    """Measure the steps (a turn and an arm each) that the store does not have yet."""
-    turns = steps[-1][0] + 1
-    with scenario.server() if scenario.server else nullcontext(target) as asked:
-        on_step(0.0, "asking every row alone")
-        workloads = {
-            arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
-            for arm in {arm.asks: arm for arm in scenario.arms}.values()
-        }
-        checked = scenario.check(workloads)
-        with restored(asked, scenario.models) as running:
-            for place, (turn, arm) in enumerate(steps):
-
-                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
-                    said = f"turn {turn + 1} of {turns}: {words}" if turns > 1 else words
-                    on_step((place + share) / len(steps), said)
-
-                if store.get(turn, arm.name) is not None:
-                    continue
-                beside: Sequence[LayoutResult] = ()
-                if scenario.beside:
-                    on_arm(0.0, "without a server")
-                    beside = scenario.beside(arm, workloads)
-                on_arm(0.0, f"loading {arm.name}")
-                load_config(asked, arm.model, config_of(running[arm.model], arm))
-                workload = workloads[arm.asks]
-                points, refused = sweep.run(
-                    workload, arm.loads, asked, options, arm.name, on_arm, arm.longest_wait_s
-                )
-                result = ArmResult(tuple(points), tuple(refused), tuple(beside), workload.rows.about, checked)
-                store.put(result, turn, arm.name)
-
-
 @contextmanager
 def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Config]]:
     """The configs that serve now, put back afterwards, after Ctrl-C and SIGTERM too.
 
-    Whoever replaces an entry of the dictionary has that config served afterwards instead.
+    An entry of the dictionary that is replaced is what will be served instead.
     """
     with connect(target.url) as triton:
         running = {model: triton.config(model) for model in models}

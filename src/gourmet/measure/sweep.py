@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
@@ -19,6 +20,9 @@ from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
 OnStep = Callable[[float, str], None]
+
+# A request that would wait longer, at the best rate so far, tells nothing but that it waits.
+_LONGEST_WAIT_S: Final = 30.0
 
 
 def prepare(
@@ -55,10 +59,10 @@ def _check_served_by(answer: Answer, model: ModelInfo, target: Addresses) -> Non
     with connect(target.url) as triton:
         system = triton.describe(served).system
     # One system's models answer at /predict: no variable makes it ask a model of another.
-    instead = f", or start the app with {registry.load(system).model_variable}={model.name}"
+    variable = registry.load(system).model_variable if system == model.system else ""
     raise UsageError(
-        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: "
-        f"name that model{instead if system == model.system else ''}"
+        f"POST /predict of the app at {target.app_url} asks {served} and not {model.name}: name that model"
+        + (f", or start the app with {variable}={model.name}" if variable else "")
     )
 
 
@@ -69,7 +73,6 @@ def run(
     options: MeasureOptions,
     arm: str = "",
     on_step: OnStep = lambda _share, _words: None,
-    longest_wait_s: float | None = None,
 ) -> tuple[list[Point], list[Rejection]]:
     """Measure one load after another; a point that cannot be believed is refused and named.
 
@@ -81,20 +84,16 @@ def run(
     for place, load in enumerate(wanted):
         name = f"{arm or load.model} {load}"
         on_step(place / len(wanted), name)
-        if longest_wait_s and (waits := wait_s(points, load)) > longest_wait_s:
-            refused.append(Rejection(name, f"not measured: a request would wait for {waits:.0f} s"))
+        best = max((point.rows_per_s.value for point in points), default=math.inf)
+        if load.arrivals == "closed" and load.level * load.batch / best > _LONGEST_WAIT_S:
+            words = f"not measured: a request would wait for {load.level * load.batch / best:.0f} s"
+            refused.append(Rejection(name, words))
             continue
         try:
             points.append(measure(workload, load, target, options, arm))
         except (validity.Disturbed, validity.ServerOverrun) as exc:
             refused.append(Rejection(name, f"{exc.in_short} ({exc})"))
     return points, refused
-
-
-def wait_s(points: Sequence[Point], load: LoadSpec) -> float:
-    """How long a request of `load` would take at the best rate of these points; 0 where there are none."""
-    rates = [point.rows_per_s.value for point in points]
-    return load.level * load.batch / max(rates) if rates else 0.0
 
 
 def measure(

@@ -27,8 +27,6 @@ from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO
 
 FORMATS: Final = ("ts-script", "ts-trace", "onnx")
-# A request that would wait longer tells nothing but that it waits.
-_LONGEST_WAIT_S: Final = 30.0
 _NOISE: Final = 0.95
 # What Triton has to leave of an engine's own throughput.
 _WORTH: Final = 0.93
@@ -92,14 +90,14 @@ class Plan:
             model = self.model(form)
             change = Change(instances=1, dynamic_batching=False, engine=engine)
             loads = tuple(LoadSpec(model, batch=batch, protocol="grpc") for batch in self.batches)
-            yield Arm(f"{way} {STATIC}", change, loads, longest_wait_s=_LONGEST_WAIT_S)
+            yield Arm(f"{way} {STATIC}", change, loads)
             loads = tuple(LoadSpec(model, level, protocol="grpc") for level in self.levels)
             for engines in self.engines:
                 for delay in self.delays_us:
                     change = Change(instances=engines, dynamic_batching=True, delay_us=delay, engine=engine)
                     name = f"{way} dynamic, {engines} engine{'s' if engines > 1 else ''}"
                     name += f", delay {delay / 1000:g} ms" if delay else ""
-                    yield Arm(name, change, loads, longest_wait_s=_LONGEST_WAIT_S)
+                    yield Arm(name, change, loads)
 
     def scenario(self, target: Addresses | None, options: MeasureOptions) -> Scenario:
         """The scenario of what was deployed; without a `target`, on a server of its own."""
