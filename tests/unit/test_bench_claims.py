@@ -13,6 +13,7 @@ from support.points import STEADY, TWICE, a_point
 from gourmet.cli import main
 from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
+from gourmet.measure.scenario import Arm
 from gourmet.measure.scenarios import delays
 from gourmet.measure.without_server import Layout, LayoutResult
 
@@ -61,8 +62,10 @@ def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, 
     assert (found.seen, found.says[: len(begins)]) == (seen, begins)
 
 
-def of_delays(*rates: tuple[float, ...]) -> list[Point]:
-    return [a_point(delays.arm_name(us), seen) for us, seen in zip((0, 200, 2000), rates, strict=False)]
+def of_delays(*rates: tuple[float, ...], level: float) -> tuple[list[Arm], scenario.Points]:
+    names = [delays.arm_name(us) for us in (0, 200, 2000)]
+    arms = [Arm(name, None, ()) for name in names]
+    return arms, scenario.Points([a_point(n, seen, level) for n, seen in zip(names, rates, strict=False)])
 
 
 @pytest.mark.parametrize(
@@ -79,8 +82,9 @@ def of_delays(*rates: tuple[float, ...]) -> list[Point]:
 def test_a_longer_delay_pays_only_beyond_noise(
     shortest: tuple[float, ...], longer: tuple[float, ...], seen: bool | None
 ) -> None:
-    *_, look = delays.batches_and_waits(lambda _: of_delays(shortest, longer), "m at c=8").values()
-    pays = comparison.claim("it pays", lambda: look(scenario.Points([])))
+    arms, seen_points = of_delays(shortest, longer, level=8)
+    *_, look = delays.batches_and_waits(arms, 8, "m at c=8").values()
+    pays = comparison.claim("it pays", lambda: look(seen_points))
     assert pays.seen is seen
     assert pays.says.endswith("times, at c=8, with 200 µs instead of 0 µs.")
 
@@ -91,8 +95,7 @@ def test_a_longer_delay_pays_only_beyond_noise(
 def test_delays_that_change_nothing_are_the_same_within_noise(
     last: tuple[float, ...], seen: bool | None
 ) -> None:
-    (look,) = delays.only_noise(lambda _: of_delays(STEADY, last), "m").values()
-    assert look(scenario.Points([]))[0] is seen
+    assert delays.only_noise(*of_delays(STEADY, last, level=16))[0] is seen
 
 
 @pytest.mark.parametrize("name", sorted(scenarios.known()))

@@ -34,38 +34,27 @@ _ABOUT_ALONE: Final = (
 # Two arms with the same config may differ by this much from one turn to the next.
 _NOISE: Final = 0.10
 
-# The points of one model under one load, by growing delay.
-Chosen = Callable[[Points], Sequence[Point]]
-
 
 def queue_delay(name: str, model: str) -> Scenario:
+    loads = in_flight(model, *_ALONE_LEVELS)
     arms = tuple(
-        Arm(
-            arm_name(us),
-            Change(instances=2, dynamic_batching=True, delay_us=us),
-            in_flight(model, *_ALONE_LEVELS),
-        )
-        for us in _ALONE_US
+        Arm(arm_name(us), Change(instances=2, dynamic_batching=True, delay_us=us), loads) for us in _ALONE_US
     )
     claims: Claims = {}
     for level in _ALONE_LEVELS:
-        chosen = partial(Points.of, arms=[arm.name for arm in arms], level=level)
-        claims |= batches_and_waits(chosen, f"{model} at c={level}")
+        claims |= batches_and_waits(arms, level, f"{model} at c={level}")
     return Scenario(name, f"The queue-delay lab on {model}", _ABOUT_ALONE, arms, claims)
 
 
 def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scenario:
     """`lone` takes one row a request, `batched` has a batch dimension."""
-
-    def delayed(model: str) -> tuple[Arm, ...]:
-        return tuple(
+    first, second = (
+        tuple(
             Arm(f"{model} {arm_name(us)}", Change(instances=2), in_flight(model, _LEVEL), delay_us=us)
             for us in _DELAYS_US
         )
-
-    def chosen(model: str) -> Chosen:
-        return partial(Points.of, arms=[arm.name for arm in delayed(model)], level=_LEVEL)
-
+        for model in (lone, batched)
+    )
     about = (
         f"{title}: instance counts on {lone}, then queue delays on it, which takes one image a request "
         f"and can batch nothing, and on {batched}, which can. Sixteen clients ask again as soon as they are "
@@ -74,10 +63,10 @@ def instances_and_delays(name: str, title: str, lone: str, batched: str) -> Scen
     counts = tuple(Arm(_count(count), Change(instances=count), in_flight(lone, _LEVEL)) for count in _COUNTS)
     claims: Claims = {
         "with more instances than cores, a few do as well as many": _few_do,
-        **only_noise(chosen(lone), lone),
-        **batches_and_waits(chosen(batched), f"{batched} at c={_LEVEL}"),
+        f"delays change nothing on {lone}, which cannot batch (max_batch_size 0)": partial(only_noise, first),
+        **batches_and_waits(second, _LEVEL, f"{batched} at c={_LEVEL}"),
     }
-    return Scenario(name, title, about, (*counts, *delayed(lone), *delayed(batched)), claims)
+    return Scenario(name, title, about, (*counts, *first, *second), claims)
 
 
 def _few_do(points: Points) -> Found:
@@ -96,32 +85,28 @@ def arm_name(delay_us: int) -> str:
     return f"delay {delay_us} µs"
 
 
-def only_noise(chosen: Chosen, model: str) -> Claims:
+def only_noise(arms: Sequence[Arm], points: Points) -> Found:
     """Where nothing can be batched, the delays must make no difference."""
-
-    def look(points: Points) -> Found:
-        first, *_, last = found = _several(chosen(points))
-        longest = times_the_throughput(last, first)
-        rows = max(point.executed_rows for point in found)
-        figures = (
-            f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(last)} "
-            f"instead of {_delay(first)}; the dynamic batcher sends a lone row on at once"
-        )
-        return all_of(rows <= 1.0, above(longest, 1 - _NOISE), below(longest, 1 + _NOISE)), figures
-
-    return {f"delays change nothing on {model}, which cannot batch (max_batch_size 0)": look}
+    first, *_, last = found = _several(arms, _LEVEL, points)
+    longest = times_the_throughput(last, first)
+    rows = max(point.executed_rows for point in found)
+    figures = (
+        f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(last)} "
+        f"instead of {_delay(first)}; the dynamic batcher sends a lone row on at once"
+    )
+    return all_of(rows <= 1.0, above(longest, 1 - _NOISE), below(longest, 1 + _NOISE)), figures
 
 
-def batches_and_waits(chosen: Chosen, at: str) -> Claims:
+def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
     """Where rows can be batched: does waiting fill the batches, and what does it cost?"""
 
     def grows(figure: Callable[[Point], float], unit: str, factor: float, points: Points) -> Found:
-        first, *_, last = found = _several(chosen(points))
+        first, *_, last = found = _several(arms, level, points)
         figures = over(found, lambda point: f"{figure(point):.2f} {unit}", _delay)
         return figure(last) > factor * figure(first), figures
 
     def pays(points: Points) -> Found:
-        first, *longer = _several(chosen(points))
+        first, *longer = _several(arms, level, points)
         best = max(longer, key=lambda point: point.rows_per_s.value)
         gained, figures = more(best, first)
         return gained, f"at best {figures}, with {_delay(best)} instead of {_delay(first)}"
@@ -133,10 +118,11 @@ def batches_and_waits(chosen: Chosen, at: str) -> Claims:
     }
 
 
-def _several(points: Sequence[Point]) -> Sequence[Point]:
-    if len(points) < 2:
+def _several(arms: Sequence[Arm], level: float, points: Points) -> Sequence[Point]:
+    found = points.of([arm.name for arm in arms], level)
+    if len(found) < 2:
         raise NotMeasured
-    return points
+    return found
 
 
 def _delay(point: Point) -> str:
