@@ -14,7 +14,7 @@ from gourmet.commands.options import json_option
 from gourmet.commands.values import FILE, POSITIVE
 from gourmet.errors import UsageError
 from gourmet.roofline import machines
-from gourmet.roofline.analysis import Placed, Roofline, draw
+from gourmet.roofline.analysis import Roofline, draw
 from gourmet.roofline.analysis import roofline as analyse
 from gourmet.roofline.counting import count
 
@@ -129,28 +129,26 @@ def _print(found: Roofline, top: int, batches: bool) -> None:
         f"{machine.ridge(quantized=True):.3g} in int8"
     )
     slowest = sorted(found.layers, key=lambda placed: -placed.seconds)
-    table(_HEADINGS, [_row(one, found, batches) for one in slowest[:top]])
+    rows = [
+        (
+            one.name.removesuffix(f"/{one.op}"),  # it stands beside it
+            one.kind,
+            f"{one.operations / 1e6:.3g}",
+            f"{one.bytes / 1e6:.3g}",
+            f"{one.intensity:.3g}",
+            one.bound,
+            f"{one.seconds * 1e6:,.1f}",
+            f"{one.seconds / found.seconds:.1%}",
+            str(one.from_batch or "never") if batches else "-",
+        )
+        for one in slowest[:top]
+    ]
+    table(_HEADINGS, rows)
     if rest := slowest[top:]:
         share = sum(one.seconds for one in rest) / found.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
-    memory = [one for one in found.layers if one.bound == "memory"]
     click.echo(
         f"at best {found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
         f"{found.rows_per_s:,.0f} rows/s; "
-        f"{len(memory)} of {len(found.layers)} layers are memory-bound, {found.memory_share:.0%} of the time"
-    )
-
-
-def _row(one: Placed, found: Roofline, batches: bool) -> tuple[str, ...]:
-    # The end of a name tells layers apart; that it is a Conv stands beside it.
-    return (
-        one.name.removesuffix(f"/{one.op.split()[0]}"),
-        one.kind,
-        f"{one.operations / 1e6:.3g}",
-        f"{one.bytes / 1e6:.3g}",
-        f"{one.intensity:.3g}",
-        one.bound,
-        f"{one.seconds * 1e6:,.1f}",
-        f"{one.seconds / found.seconds:.1%}",
-        str(one.from_batch or "never") if batches else "-",
+        f"layers that are memory-bound take {found.memory_share:.0%} of the time"
     )

@@ -11,8 +11,6 @@ from gourmet.reports.chart import COLOURS, FAINT, INK, Drawing, Series, lines, s
 from gourmet.roofline.counting import Counted, Layer
 from gourmet.roofline.machines import Machine
 
-# Of the chart: the kinds of layers that have a colour, the words of its axes.
-_MOST_KINDS: Final = 5
 _COUNTS: Final = (
     "operations for each byte read or written; the area of a dot is its share of the time",
     "operations a second that it can reach",
@@ -66,10 +64,10 @@ class Roofline:
 def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
     """Place every layer that does anything."""
     busy = [layer for layer in counted.layers if layer.operations or layer.moved_bytes or layer.weight_bytes]
-    return Roofline(machine, batch, tuple(place(layer, machine, batch, counted.batches) for layer in busy))
+    return Roofline(machine, batch, tuple(place(layer, machine, batch) for layer in busy))
 
 
-def place(layer: Layer, machine: Machine, batch: int, batches: bool = True) -> Placed:
+def place(layer: Layer, machine: Machine, batch: int) -> Placed:
     operations = layer.operations * batch
     moved = layer.weight_bytes + layer.moved_bytes * batch
     computing, moving = operations / machine.peak(layer.quantized), moved / machine.bandwidth
@@ -82,7 +80,7 @@ def place(layer: Layer, machine: Machine, batch: int, batches: bool = True) -> P
         operations / moved if moved else math.inf,
         "memory" if moving > computing else "compute",
         max(computing, moving),
-        from_batch(layer, machine) if batches else (None if moving > computing else 1),
+        from_batch(layer, machine),
     )
 
 
@@ -122,18 +120,15 @@ def _panel(found: Roofline) -> Drawing:
     for (name, roof), ridge, ink in zip(roofs.items(), ridges, (INK, FAINT), strict=False):
         corners = [(lowest, lowest * machine.bandwidth), (ridge, roof), (highest, roof)]
         drawn.append(Series(f"{name}: {roof / 1e9:,.0f} G operations/s", corners, ink))
-    seconds: dict[str, float] = {}
-    for one in shown:
-        seconds[one.kind] = seconds.get(one.kind, 0.0) + one.seconds
-    # A colour for each of the kinds of layers that take most of the time.
-    kinds = sorted(seconds, key=lambda kind: -seconds[kind])[:_MOST_KINDS]
-    for kind, colour in zip([*kinds, "others"], COLOURS, strict=False):
-        mine = [one for one in shown if (one.kind if one.kind in kinds else "others") == kind]
+    for bound, colour in (("memory", COLOURS[0]), ("compute", COLOURS[1])):
+        mine = [one for one in shown if one.bound == bound]
         radii = [2.5 + 10.5 * math.sqrt(one.seconds / shown[0].seconds) for one in mine]
         hints = [
-            f"{one.name}: {one.intensity:.3g} operations/byte, {one.seconds / found.seconds:.1%} of the time"
+            f"{one.name}, {one.kind}: {one.intensity:.3g} operations/byte, "
+            f"{one.seconds / found.seconds:.1%} of the time"
             for one in mine
         ]
         places = [(one.intensity, one.operations / one.seconds) for one in mine]
-        drawn.append(Series(kind if mine else "", places, colour, joined=False, radii=radii, hints=hints))
+        name = f"{bound}-bound" if mine else ""
+        drawn.append(Series(name, places, colour, joined=False, radii=radii, hints=hints))
     return lines(drawn, machine.name, _COUNTS, size=(760.0, 460.0), log=True)

@@ -34,9 +34,6 @@ _FREE, _PARTIAL_READS, _ON_THE_WAY_OUT, _INTEGER_LAYERS, _FLOAT_LAYERS = (
 _QUANTIZE: Final = "QuantizeLinear"
 _DEQUANTIZE: Final = "DequantizeLinear"
 
-# Of the elements that numpy knows no such size of: text has none of its own.
-_SIZES: Final = {"INT4": 0.5, "UINT4": 0.5, "STRING": 0.0, "UNDEFINED": 0.0}
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -144,12 +141,8 @@ class _Graph:
                 self.users.setdefault(name, []).append(node)
 
     def _size(self, name: str, shape: Shape, element_type: int) -> None:
-        kind = onnx.TensorProto.DataType.Name(element_type)
-        numpy_size = onnx.helper.tensor_dtype_to_np_dtype
         self.shapes[name] = shape
-        self.bytes[name] = math.prod(shape) * (
-            _SIZES[kind] if kind in _SIZES else numpy_size(element_type).itemsize
-        )
+        self.bytes[name] = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
 
     def layers(self) -> Iterator[Layer]:
         absorbed: set[int] = set()
@@ -205,16 +198,7 @@ class _Graph:
         moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
         name = (first.name or first.output[0]).strip("/")
         operations = sum(map(self._operations, chain))
-        return Layer(name, self._described(first), operations, weights, moved, quantized)
-
-    def _described(self, node: Any) -> str:
-        """The type, and of a convolution its kernel: one by channel moves as much and computes far less."""
-        weight = self.shapes.get(node.input[1]) if node.op_type == "Conv" else None
-        if not weight:
-            return str(node.op_type)
-        kernel = "×".join(str(size) for size in weight[2:])
-        by_channel = weight[1] == 1 and any(one.name == "group" and one.i > 1 for one in node.attribute)
-        return f"Conv {kernel}" + (" by channel" if by_channel else "")
+        return Layer(name, first.op_type, operations, weights, moved, quantized)
 
     def _operations(self, node: Any) -> float:
         """None of them, with a note, where the type is not counted here or a shape could not be inferred."""

@@ -49,30 +49,27 @@ def measure() -> Machine:
     cpus, work = available_cpus(), 2 * _EDGE**3
     return Machine(
         f"this machine, {cpus} CPU{'s' if cpus > 1 else ''}",
-        work / _best(_product("float", "float", "float", cpus)),
-        work / _best(_product("uint8", "int8", "int32", cpus)),
+        work / _best(_product("MatMul", ("float", "float", "float"), cpus)),
+        work / _best(_product("MatMulInteger", ("uint8", "int8", "int32"), cpus)),
         _copy(cpus),
         f"measured: best product of {_EDGE}×{_EDGE} matrices in ONNX Runtime, best copy of {_COPY_MB} MB",
     )
 
 
-def _product(left: str, right: str, result: str, threads: int) -> Callable[[], Any]:
-    """A run of a product of two matrices of these types, as ONNX writes them."""
+def _product(op: str, types: tuple[str, str, str], threads: int) -> Callable[[], Any]:
+    """A run of a product of two matrices; `types` are ONNX's of both and of the result."""
     import onnxruntime as ort
 
-    size = f"[{_EDGE}, {_EDGE}]"
-    op = "MatMul" if result == "float" else "MatMulInteger"
+    a, b, c = (f"{kind}[{_EDGE}, {_EDGE}]" for kind in types)
     model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> product ({left}{size} a, {right}{size} b) '
-        f"=> ({result}{size} c) {{ c = {op}(a, b) }}"
+        f'<ir_version: 8, opset_import: ["": 17]> product ({a} a, {b} b) => ({c} c) {{ c = {op}(a, b) }}'
     )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     values = np.random.default_rng(0).integers(0, 100, (_EDGE, _EDGE))
-    types = {"float": np.float32, "int8": np.int8, "uint8": np.uint8}
-    feeds = {"a": values.astype(types[left]), "b": values.astype(types[right])}
+    types_of = {"float": np.float32, "int8": np.int8, "uint8": np.uint8}
+    feeds = {name: values.astype(types_of[kind]) for name, kind in zip("ab", types, strict=False)}
     return lambda: session.run(None, feeds)
 
 

@@ -27,18 +27,14 @@ from gourmet.tuning.results import (
     Verdict,
     as_json,
     nearest,
-    p95s,
 )
 
 HEADINGS: Final = (
     *("config", "best at", "rows/s", "p95 ms", "queue ms", "rows per batch", "cores", "measured", ""),
 )
-# What waits far above the front would press it flat against the bottom of the picture.
-_SHOWN: Final = 2.5
 _OTHER, _LIMIT = "#9aa0a6", "#b3261e"
 # A part that makes less of the difference than this is not named.
 _WORTH_NAMING: Final = 0.03
-_FULL: Final = 0.9
 
 
 def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: Confirmation | None) -> str:
@@ -52,45 +48,38 @@ def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: 
     if confirmation is None:
         return "The present config stays: no other could be measured."
     ours, theirs = confirmation.ours, confirmation.theirs
-    figures = f"“{best.name}” reaches {_reached(ours)}"
-    if request.kind == "throughput":
-        against = f"{confirmation.gain:.2f} times the throughput of the present config ({_reached(theirs)})"
-    else:
-        against = (
-            f"a p95 {confirmation.gain:.2f} times as short as that of the present config ({_reached(theirs)})"
-        )
+    how = "the throughput" if request.kind == "throughput" else "as short a p95 as that"
+    said = (
+        f"“{best.name}” reaches {_reached(ours)}, {confirmation.gain:.2f} times {how} of the present config "
+        f"({_reached(theirs)})"
+    )
     if not confirmation.won:
         # Noise is only what the interval does not exclude.
         why_not = "which is worse" if below(confirmation.gain, 1) else "which may be noise"
         why_not = why_not if confirmation.keeps else "its p95 does not keep the goal"
-        return f"The present config stays: the best found, {figures}, {against}, {why_not}."
+        return f"The present config stays: the best found, {said}, {why_not}."
     if confirmation.only_ours:
-        against += f", which misses the goal with a p95 of at least {min(p95s(theirs)):.3g} ms in every turn"
-    return f"{figures}, {against}, because {because(ours, theirs, request.cpus)}."
+        said += ", which misses the goal in every turn"
+    return f"{said}, because {because(ours, theirs, request.cpus)}."
 
 
 def because(ours: Point, theirs: Point, cpus: int) -> str:
     """Why one point is ahead of the other, as far as the figures tell."""
     (parallel, cost), (their_parallel, their_cost) = _parallel_and_cost(ours), _parallel_and_cost(theirs)
-    busy = batches = ""
-    mine, other = ours.usage.server_cores, theirs.usage.server_cores
+    busy, mine, other = "", ours.usage.server_cores, theirs.usage.server_cores
     if mine is not None and other is not None:
-        full = ", all that there are" if mine > _FULL * cpus else ""
-        busy = f" ({mine:.1f} of {cpus} cores busy instead of {other:.1f}{full})"
-    if abs(ours.executed_rows / max(theirs.executed_rows, 1e-9) - 1) > _WORTH_NAMING:
-        batches = f", in batches of {ours.executed_rows:.1f} rows instead of {theirs.executed_rows:.1f}"
+        busy = f" ({mine:.1f} of {cpus} cores busy instead of {other:.1f})"
     queue, their_queue = ours.split_ms.queue, theirs.split_ms.queue
-    took, they_took = ours.latency_ms.mean, theirs.latency_ms.mean
     # How much of the difference each makes.
     parts = {
         f"{parallel:.1f} executions run at a time instead of {their_parallel:.1f}{busy}": (
-            _log(parallel, their_parallel)
+            math.log(parallel / their_parallel)
         ),
-        f"a row costs {cost:.3g} ms of execution instead of {their_cost:.3g}{batches}": (
-            _log(their_cost, cost)
+        f"a row costs {cost:.3g} ms of execution instead of {their_cost:.3g}, in batches of "
+        f"{ours.executed_rows:.1f} rows instead of {theirs.executed_rows:.1f}": math.log(their_cost / cost),
+        f"a request waits {queue:.3g} ms in the queue instead of {their_queue:.3g}": (
+            (their_queue - queue) / theirs.latency_ms.mean
         ),
-        f"a request waits {queue:.3g} ms in the queue instead of {their_queue:.3g} (of {took:.3g} and "
-        f"{they_took:.3g})": (their_queue - queue) / max(they_took, 1e-9),
     }
     most_first = sorted(parts, key=parts.__getitem__, reverse=True)
     named = [words for words in most_first if parts[words] > _WORTH_NAMING]
@@ -100,17 +89,13 @@ def because(ours: Point, theirs: Point, cpus: int) -> str:
 def _parallel_and_cost(point: Point) -> tuple[float, float]:
     """How many executions ran at a time on average, and the milliseconds that a row costs in them."""
     rows = sum(size.rows * size.executions for size in point.batches)
-    cost = sum(size.infer_ms * size.executions for size in point.batches) / rows if rows else 0.0
+    # Triton counts microseconds, of which a model that does nothing takes none.
+    cost = max(1e-6, sum(size.infer_ms * size.executions for size in point.batches) / max(rows, 1))
     return point.rows_per_s.value * cost / 1000, cost
 
 
-def _log(ours: float, theirs: float) -> float:
-    return math.log(ours / theirs) if ours > 0 and theirs > 0 else 0.0
-
-
 def _reached(point: Point) -> str:
-    p95 = f"a p95 of {point.latency_ms.p95:.3g} ms"
-    return f"{point.rows_per_s.value:.4g} rows/s with {p95} at {point.load}"
+    return f"{point.rows_per_s.value:.4g} rows/s with a p95 of {point.latency_ms.p95:.3g} ms at {point.load}"
 
 
 def _out_of_reach(request: TuneRequest, best: Trial) -> str:
@@ -129,7 +114,19 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tune.json").write_text(as_json(tuning))
     (folder / "pareto.svg").write_text(pareto(tuning))
-    (folder / "index.html").write_text(_page(tuning))
+    page = render(
+        "tuning/report.html",
+        **vars(tuning.bench),
+        bench=tuning.bench,
+        says=tuning.sentence,
+        tuning=tuning,
+        served=served(tuning),
+        picture=pareto(tuning),
+        headings=HEADINGS,
+        rows=rows(tuning),
+        confirmation=confirmation_rows(tuning),
+    )
+    (folder / "index.html").write_text(page)
     if pbtxt := tuning.pbtxt():
         (folder / "config.pbtxt").write_text(pbtxt)
     else:
@@ -178,21 +175,19 @@ def front(points: Iterable[Point]) -> list[Point]:
 
 def pareto(tuning: Tuning) -> chart.Drawing:
     """Throughput to the right, p95 upwards: the closer to the bottom right, the better."""
-    points = [point for trial in tuning.trials for point in trial.points]
+    points = [*(point for trial in tuning.trials for point in trial.points), *tuning.sides]
     best, limit = front(points), tuning.request.p95_ms or 0.0
-    highest = _SHOWN * max(limit, *(point.latency_ms.p95 for point in (*best, *tuning.sides)))
-    shown = [point for point in (*points, *tuning.sides) if point.latency_ms.p95 <= highest]
-    fastest = max(point.rows_per_s.value for point in shown)
-    top = max(limit, *(point.latency_ms.p95 for point in shown))
-    colours = {"tried": _OTHER, tuning.best: chart.COLOURS[2], PRESENT: chart.COLOURS[1]}
+    # What waits far above the front would press it flat against the bottom of the picture.
+    highest = 2.5 * max(limit, *(point.latency_ms.p95 for point in best))
+    shown = [point for point in points if point.latency_ms.p95 <= highest]
     drawn = [Series("", [_place(point) for point in best], chart.INK)]
+    colours = {"tried": _OTHER, tuning.best: chart.COLOURS[2], PRESENT: chart.COLOURS[1]}
     for name, colour in colours.items():
         mine = [point for point in shown if (point.arm if point.arm in colours else "tried") == name]
         hints = ["{}: {:.4g} rows/s, p95 {:.3g} ms".format(point.name, *_place(point)) for point in mine]
-        says = [f"c={point.load.level:g}" for point in mine if name != "tried"]
-        radii = [8.0 if point.turns > 1 else 3.0 if name == "tried" else 4.5 for point in mine]
-        places = [_place(point) for point in mine]
-        drawn.append(Series(name, places, colour, joined=False, radii=radii, hints=hints, says=says))
+        radii = [8.0 if point.turns > 1 else 4.0 for point in mine]
+        drawn.append(Series(name, [*map(_place, mine)], colour, joined=False, radii=radii, hints=hints))
+    fastest = max(point.rows_per_s.value for point in shown)
     if limit:
         ends = [(0.0, limit), (fastest, limit)]
         drawn.append(Series(f"goal: p95 of at most {limit:g} ms", ends, _LIMIT))
@@ -201,28 +196,13 @@ def pareto(tuning: Tuning) -> chart.Drawing:
         f"p95 against throughput of every config of {tuning.request.model}",
         ("rows per second", "p95, ms"),
         x_range=(0, 1.05 * fastest),
-        y_range=(0, top),
+        y_range=(0, max(limit, *(point.latency_ms.p95 for point in shown))),
         size=(880.0, 420.0),
     )
 
 
 def _place(point: Point) -> tuple[float, float]:
     return point.rows_per_s.value, point.latency_ms.p95
-
-
-def _page(tuning: Tuning) -> str:
-    return render(
-        "tuning/report.html",
-        **vars(tuning.bench),
-        bench=tuning.bench,
-        says=tuning.sentence,
-        tuning=tuning,
-        served=served(tuning),
-        picture=pareto(tuning),
-        headings=HEADINGS,
-        rows=rows(tuning),
-        confirmation=confirmation_rows(tuning),
-    )
 
 
 def served(tuning: Tuning) -> str:

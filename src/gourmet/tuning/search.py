@@ -19,10 +19,10 @@ from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
-from gourmet.repository.config_change import Change, changed
+from gourmet.repository.config_change import Change, changed, summary
 from gourmet.tuning.report import sentence
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
-from gourmet.tuning.space import Space, name_of
+from gourmet.tuning.space import Space
 
 # How many go on: to have their neighbours tried, and to be measured for longer.
 _BASES: Final = 2
@@ -77,10 +77,8 @@ def searched(space: Space, trials: Sequence[Trial], long: MeasureOptions) -> lis
     """What was tried and how, for a reader to judge the result by."""
     numbers = {"bases": _BASES, "finalists": _FINALISTS}
     times = {"short": _shorter(long), "long": long}
-    template = "tuning/searched.txt"
-    return render(
-        template, space=space, request=space.request, trials=trials, **numbers, **times
-    ).splitlines()
+    given = {"space": space, "request": space.request, "trials": trials, **numbers, **times}
+    return render("tuning/searched.txt", **given).splitlines()
 
 
 def _shorter(long: MeasureOptions) -> MeasureOptions:
@@ -149,23 +147,24 @@ class Search:
     def _stage(self, stage: str, candidates: Sequence[Change], options: MeasureOptions, until: float) -> None:
         """Try each of these; `until` is the share of the whole search that is done then."""
         for place, candidate in enumerate(candidates):
-            name = PRESENT if candidate == self._space.present else name_of(candidate)
+            running, is_present = self._space.running, candidate == self._space.present
+            config = running if is_present else changed(running, candidate)
+            trial = Trial(PRESENT if is_present else summary(config), config, stage)
             done = self._done + (until - self._done) * place / len(candidates)
-            self._on_step(done, f"{stage} {place + 1} of {len(candidates)}: {name}")
-            self._candidates[name] = candidate
-            self.trials[name] = self._tried(name, stage, options)
+            self._on_step(done, f"{stage} {place + 1} of {len(candidates)}: {trial.name}")
+            self._candidates[trial.name] = candidate
+            self.trials[trial.name] = self._tried(trial, options)
         self._done = until
 
-    def _tried(self, name: str, stage: str, options: MeasureOptions) -> Trial:
-        running = self._space.running
-        trial = Trial(name, running if name == PRESENT else changed(running, self._candidates[name]), stage)
+    def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
+        loads = self._request.loads
         try:
             self._serve(trial)
-            points, refused = sweep.run(self._workload, self._request.loads, self._target, options, name)
+            points, refused = sweep.run(self._workload, loads, self._target, options, trial.name)
         except (TritonRefused, validity.Untrusted) as exc:
             # A config of ours that does not serve is a result; if what serves now does not, nothing is.
             # A row that Triton counts late, in the measurement after its own, says nothing against a config.
-            if name == PRESENT and not isinstance(exc, validity.CountsDisagree):
+            if trial.name == PRESENT and not isinstance(exc, validity.CountsDisagree):
                 raise
             return replace(trial, refused=str(exc))
         return replace(trial, points=tuple(points), refused="; ".join(map(str, refused)))

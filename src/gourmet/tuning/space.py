@@ -22,20 +22,6 @@ _INSTANCES_A_CPU: Final = 2
 _INSTANCES_ON_A_GPU: Final = (1, 2, 4)
 
 
-def name_of(candidate: Change) -> str:
-    """A config in a few words, like `2 × 1 thread, max 16, batching 1 ms, prefers 8`."""
-    instances, threads = candidate.instances, candidate.threads
-    said = f"{instances} × {threads} thread" if threads else f"{instances} instance"
-    said += "s" if (threads or instances) != 1 else ""
-    said += f", max {candidate.max_batch}" if candidate.max_batch else ""
-    if candidate.delay_us is not None:
-        wait = candidate.delay_us
-        said += f", batching {wait / 1000:g} ms" if wait >= 1000 else f", batching {wait} µs"
-    if candidate.preferred_batches:
-        said += ", prefers " + "/".join(map(str, candidate.preferred_batches))
-    return said
-
-
 @dataclass(frozen=True)
 class Space:
     """The candidates around a running config."""
@@ -73,14 +59,9 @@ class Space:
         return _batching(layout, int(batching.get("max_queue_delay_microseconds", 0)), *named)
 
     @property
-    def _in_flight(self) -> int:
-        """How many rows wait at a time, at most."""
-        return int(self.request.heaviest) * self.request.batch
-
-    @property
     def batches(self) -> bool:
         """Whether rows of several requests can go through the network at once, and would ever meet."""
-        return self.largest > 1 and self._in_flight > self.request.batch
+        return self.largest > 1 and self.request.heaviest >= 2
 
     @property
     def keeps_its_queue(self) -> bool:
@@ -106,13 +87,19 @@ class Space:
 
     def fine(self, bases: Iterable[Change], tried: Iterable[Change]) -> list[Change]:
         """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
-        found = []
+        request, found = self.request, []
+        delays = _DELAYS_US if request.delays_us is None else request.delays_us
+        # A wait of half the goal cannot keep it: the row must still be computed.
+        delays = [each for each in delays if request.p95_ms is None or each <= 500 * request.p95_ms]
+        # Batches that can come about: half and a quarter of what waits at most.
+        together = min(self.largest, int(request.heaviest) * request.batch)
+        usual = (together // 2, together // 4)
+        largest = request.max_batches or (() if self.takes_as_many else self._sizes(usual))
         for base in bases if self.batches else ():
-            found += [_batching(base, delay) for delay in self._delays()]
-            found += [
-                _batching(base, _WAIT_FOR_PREFERRED_US, size) for size in self._sizes(self.request.preferred)
-            ]
-            found += [replace(_batching(base), max_batch=size) for size in self._largest_to_try()]
+            found += [_batching(base, delay) for delay in delays]
+            for size in self._sizes(usual if request.preferred is None else request.preferred):
+                found.append(_batching(base, _WAIT_FOR_PREFERRED_US, size))
+            found += [replace(_batching(base), max_batch=size) for size in largest]
         return self._new(found, tried)
 
     def _new(self, found: Iterable[Change], tried: Iterable[Change] = ()) -> list[Change]:
@@ -123,29 +110,16 @@ class Space:
         request, cpus = self.request, self.request.cpus
         if not self.on_cpu:
             return [(count, None) for count in request.instances or _INSTANCES_ON_A_GPU]
-        most = _INSTANCES_A_CPU * cpus
-        counts = request.instances or [2**power for power in range(most.bit_length())]
+        counts = request.instances or [2**power for power in range((_INSTANCES_A_CPU * cpus).bit_length())]
         if request.threads:
             return [(count, threads) for count in counts for threads in request.threads]
         shared: list[tuple[int, int | None]] = [(count, max(1, cpus // count)) for count in counts]
         # One thread alone: a small network loses more by sharing a row out than it gains.
         return list(dict.fromkeys([*shared, *([(1, 1)] if 1 in counts else [])]))
 
-    def _delays(self) -> list[int]:
-        delays = _DELAYS_US if self.request.delays_us is None else self.request.delays_us
-        # A wait of half the goal cannot keep it: the row must still be computed.
-        return [each for each in delays if self.request.p95_ms is None or each <= 500 * self.request.p95_ms]
-
-    def _sizes(self, given: Sequence[int] | None = None) -> list[int]:
-        """Batches that can come about: half and a quarter of what waits at most."""
-        together = min(self.largest, self._in_flight)
-        sizes = (together // 2, together // 4) if given is None else given
-        return [size for size in dict.fromkeys(sizes) if max(2, self.request.batch) <= size <= self.largest]
-
-    def _largest_to_try(self) -> list[int]:
-        if self.request.max_batches is not None:
-            return [size for size in self.request.max_batches if size >= self.request.batch]
-        return [] if self.takes_as_many else self._sizes()
+    def _sizes(self, given: Sequence[int]) -> list[int]:
+        """Those of the sizes that are batches, and that every request of the load fits into."""
+        return [size for size in dict.fromkeys(given) if max(2, self.request.batch) <= size <= self.largest]
 
 
 def _batching(base: Change, delay_us: int = 0, *preferred: int) -> Change:
