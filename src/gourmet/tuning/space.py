@@ -89,8 +89,9 @@ class Space:
         """Neighbours of the best: longer waits, preferred sizes, smaller batches at most."""
         request, found = self.request, []
         delays = _DELAYS_US if request.delays_us is None else request.delays_us
-        # A wait of half the goal cannot keep it: the row must still be computed.
-        delays = [each for each in delays if request.p95_ms is None or each <= 500 * request.p95_ms]
+        if request.p95_ms is not None:
+            # A wait of half the goal cannot keep it: the row must still be computed.
+            delays = tuple(each for each in delays if each <= 500 * request.p95_ms)
         # Batches that can come about: half and a quarter of what waits at most.
         together = min(self.largest, int(request.heaviest) * request.batch)
         usual = (together // 2, together // 4)
