@@ -67,7 +67,7 @@ def test_any_mix_of_requests_gives_each_its_own_answer_and_the_bad_ones_alone_an
     requests: list[tuple[list[float], int]],
 ) -> None:
     jobs = [job(*rows, width=width) for rows, width in requests]
-    batches.answer_all(jobs, Recorder(), batches.RowBuffers(), batched=True)
+    batches.answer_all(jobs, Recorder(), batched=True)
     for (rows, _), done in zip(requests, jobs, strict=True):
         if -1 in rows:
             assert isinstance(done.error, ValueError)
@@ -78,29 +78,27 @@ def test_any_mix_of_requests_gives_each_its_own_answer_and_the_bad_ones_alone_an
 
 def test_requests_that_fit_share_one_run() -> None:
     run = Recorder()
-    batches.answer_all([job(1), job(2, 3), job(4, width=5)], run, batches.RowBuffers(), batched=True)
+    batches.answer_all([job(1), job(2, 3), job(4, width=5)], run, batched=True)
     assert [array.shape for array in run.seen] == [(3, 2), (1, 5)]
 
 
 def test_without_batching_every_request_runs_by_itself() -> None:
     run = Recorder()
-    batches.answer_all([job(1), job(2)], run, batches.RowBuffers(), batched=False)
+    batches.answer_all([job(1), job(2)], run, batched=False)
     assert [array.shape for array in run.seen] == [(1, 2), (1, 2)]
 
 
 def test_a_single_request_is_neither_copied_on_its_way_in_nor_out() -> None:
     alone, run = job(1, 2), Recorder()
     output = np.zeros((2, 2), np.float32)
-    batches.answer_all(
-        [alone], lambda feeds, wanted: run(feeds, wanted) and [output], batches.RowBuffers(), batched=True
-    )
+    batches.answer_all([alone], lambda feeds, wanted: run(feeds, wanted) and [output], batched=True)
     assert run.seen[0] is alone.feeds["x"]
     assert alone.answer["y"] is output
 
 
 def test_answers_of_a_shared_run_are_views_of_its_output() -> None:
     first, second, output = job(1), job(2, 3), np.arange(6, dtype=np.float32).reshape(3, 2)
-    batches.answer_all([first, second], lambda _feeds, _wanted: [output], batches.RowBuffers(), batched=True)
+    batches.answer_all([first, second], lambda _feeds, _wanted: [output], batched=True)
     assert np.shares_memory(first.answer["y"], output)
     assert np.shares_memory(second.answer["y"], output)
     np.testing.assert_array_equal(second.answer["y"], output[1:])
@@ -109,7 +107,7 @@ def test_answers_of_a_shared_run_are_views_of_its_output() -> None:
 def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None:
     refused, run = job(7), Recorder()
     refused.error = batches.UnusableTensors("no")
-    batches.answer_all([refused, job(1)], run, batches.RowBuffers(), batched=True)
+    batches.answer_all([refused, job(1)], run, batched=True)
     assert [array.tolist() for array in run.seen] == [[[1, 1]]]
     assert refused.answer == {}
 
@@ -117,16 +115,9 @@ def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None
 def test_each_request_of_a_shared_run_gets_only_what_it_wants() -> None:
     one, both = job(1), job(2)
     both.wanted = ["y", "z"]
-    batches.answer_all([one, both], Recorder(), batches.RowBuffers(), batched=True)
+    batches.answer_all([one, both], Recorder(), batched=True)
     assert one.answer.keys() == {"y"}
     assert both.answer.keys() == {"y", "z"}
-
-
-def test_the_stack_keeps_its_buffer_until_more_rows_come() -> None:
-    stack, part = batches.RowBuffers(), np.ones((2, 3), np.float32)
-    first = stack("x", [part, part])
-    assert np.shares_memory(first, stack("x", [part, part[:1]]))
-    assert not np.shares_memory(first, stack("x", [part, part, part]))
 
 
 @pytest.mark.parametrize(

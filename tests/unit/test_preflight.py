@@ -27,6 +27,10 @@ def model(repository: Path, name: str) -> None:
     (repository / name / "config.pbtxt").write_text(f'name: "{name}"')
 
 
+def of(system: str) -> dict[str, object]:
+    return {"parameters": {"system": {"string_value": system}}}
+
+
 def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int) -> None:
     with pytest.raises(preflight.NotReadyToStart, match=rf"port {taken_port} .* in use.*--http-port"):
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
@@ -85,16 +89,16 @@ def test_an_empty_repository_says_what_belongs_there(tmp_path: Path) -> None:
 
 
 def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
-    served = {"food_classifier": "food11", "food_classifier_onnx": ""}
+    served = {"food_classifier": of("food11"), "food_classifier_onnx": {}}
     chosen = preflight.configured_models({contract.SYSTEM.model_variable: "food_classifier_onnx"}, served)
     assert chosen == {"food11": "food_classifier_onnx"}
 
 
 def test_an_unknown_model_is_refused_with_the_served_names() -> None:
     with pytest.raises(
-        preflight.NotReadyToStart, match="'food_clasifier', which is not a served model; served are a, b"
+        preflight.NotReadyToStart, match="'food_clasifier', which is not a served model: choose one of a, b"
     ):
-        preflight.configured_models({contract.SYSTEM.model_variable: "food_clasifier"}, {"a": "", "b": ""})
+        preflight.configured_models({contract.SYSTEM.model_variable: "food_clasifier"}, {"a": {}, "b": {}})
 
 
 def test_a_model_of_another_system_is_refused_with_those_of_its_own() -> None:
@@ -107,22 +111,22 @@ def test_a_model_of_another_system_is_refused_with_those_of_its_own() -> None:
 
 
 def test_a_repository_without_food_is_served_all_the_same() -> None:
-    assert preflight.configured_models({}, {"digits_of_somebody": "digits"}) == {}
+    assert preflight.configured_models({}, {"digits_of_somebody": of("digits")}) == {}
 
 
 def test_a_model_that_is_loaded_late_is_not_started_with_unless_the_app_asks_it(tmp_path: Path) -> None:
     for name in ("asked", "other", "late"):
         model(tmp_path, name)
-    assert preflight.loaded_early([tmp_path], ["asked"]) == []  # Triton's own word for all of them
     late = 'parameters [ { key: "load" value: { string_value: "late" } } ]'
     (tmp_path / "late" / "config.pbtxt").write_text(f'name: "late" {late}')
     (tmp_path / "other" / "config.pbtxt").write_text('name: "other" broken {')  # which Triton says itself
-    assert preflight.loaded_early([tmp_path], ["asked"]) == ["asked", "other"]
-    assert preflight.loaded_early([tmp_path], ["late"]) == []
+    served = preflight.check_repositories([tmp_path])
+    assert preflight.loaded_early(served, ["asked"]) == ["asked", "other"]
+    assert preflight.loaded_early(served, ["late"]) == []  # Triton's own word for all of them
 
 
 def test_what_waits_for_the_shipped_models_is_what_the_pages_ask() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     asked = preflight.configured_models({}, served).values()
-    early = preflight.loaded_early([repository.DEFAULT], asked)
+    early = preflight.loaded_early(served, asked)
     assert set(asked) <= set(early) < set(served)

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
 
 from gourmet.serving.processes import Child
 from gourmet.serving.supervisor import backoff_s
-from gourmet.serving.waiting import unless, wait_until
+from gourmet.serving.waiting import wait_until
 
 
 def test_the_first_death_waits_for_nothing_and_each_early_one_after_it_twice_as_long_up_to_the_most() -> None:
@@ -30,19 +29,6 @@ def test_a_long_healthy_life_is_a_fresh_start() -> None:
 def test_waiting_fails_with_what_was_waited_for() -> None:
     with pytest.raises(TimeoutError, match="the soup did not boil within 0 s"):
         wait_until(lambda: False, 0.1, "the soup did not boil")
-
-
-def test_what_is_asked_aside_is_returned_or_raised_and_left_to_itself_once_told_to_stop() -> None:
-    stopped = threading.Event()
-    assert unless(stopped, lambda: "soup") == "soup"
-    with pytest.raises(ZeroDivisionError):
-        unless(stopped, lambda: 1 // 0)
-    stopped.set()
-    hangs = threading.Event()
-    try:
-        assert unless(stopped, hangs.wait) is None
-    finally:
-        hangs.set()
 
 
 def start(code: str, tmp_path: Path) -> tuple[Child, list[str]]:

@@ -200,7 +200,7 @@ def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample
 
 def test_an_unknown_model_is_refused_with_the_list_of_served_names() -> None:
     said = refused("--port", str(free_ports(1)[0]), env={contract.SYSTEM.model_variable: "food_clasifier"})
-    assert "served are digits, food_classifier, food_classifier_" in said
+    assert "not a served model: choose one of food_classifier, food_classifier_" in said
 
 
 def test_a_limit_on_open_files_is_named_before_anything_starts() -> None:

@@ -112,7 +112,7 @@ def up(
     if not web_only:
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
-        early = preflight.loaded_early(options.repositories, models.values())
+        early = preflight.loaded_early(served, models.values())
         preflight.check_ports(triton_host, as_options(ports))
 
     def announce() -> None:

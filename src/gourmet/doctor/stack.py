@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet import repository
 from gourmet.client.errors import TritonUnreachable
@@ -15,7 +15,6 @@ from gourmet.client.model_config import as_json
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
 from gourmet.runtime import manifest
-from gourmet.runtime.decoding import package
 from gourmet.runtime.instances import instance_count
 from gourmet.serving import preflight
 from gourmet.serving.connect import ask_sample, connect
@@ -51,7 +50,7 @@ def manifests(subject: Examined) -> Iterator[Finding]:
         try:
             config = as_json(repository.read_config(model))
             for version in (model / str(number) for number in repository.versions(model)):
-                checked = manifest.check(_weights_file(version, config), config, version)
+                checked = manifest.check(None, config, version)
                 (same if checked else without).append(model.name)
         except manifest.ManifestError as exc:
             yield refused(exc)
@@ -60,17 +59,6 @@ def manifests(subject: Examined) -> Iterator[Finding]:
     if without:
         yield ok(f"no manifest, and none asked for: {', '.join(dict.fromkeys(without))}")
     yield ok(f"{', '.join(dict.fromkeys(same)) or 'no model'} as deployed")
-
-
-def _weights_file(version: Path, config: Mapping[str, Any]) -> Path:
-    """The file that the version's backend hands to the manifest; a Python model's is any of its own."""
-    usual = "model.onnx"
-    if config.get("backend") == "python":
-        usual = next(
-            (name for name in ("model.pt", package.REFERENCE, package.FILE) if (version / name).is_file()),
-            "model.pt",
-        )
-    return manifest.weights_file(version, config, usual)
 
 
 def _models(subject: Examined) -> list[Path]:
@@ -123,7 +111,9 @@ def answers(subject: Examined) -> Iterator[Finding]:
         return
     with connect(subject.url) as triton:
         names = sorted(triton.index())
-    for system, name in preflight.configured_models(subject.environment, dict.fromkeys(names, "")).items():
+    for system, name in preflight.configured_models(
+        subject.environment, {name: {} for name in names}
+    ).items():
         try:
             yield ok(f"{name} answers: {ask_sample(subject.url, system, name)}")
         except GourmetError as exc:

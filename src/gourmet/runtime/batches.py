@@ -37,23 +37,6 @@ class Job:
         return int(next(iter(self.feeds.values())).shape[0])
 
 
-class RowBuffers:
-    """Stacks rows into buffers that are kept, so that a merged run asks for no fresh pages.
-
-    The result is valid until the next call.
-    """
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, Array] = {}
-
-    def __call__(self, name: str, parts: Sequence[Array]) -> Array:
-        rows = sum(part.shape[0] for part in parts)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape[0] < rows or buffer.shape[1:] != parts[0].shape[1:]:
-            buffer = self._buffers[name] = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
-        return np.concatenate(parts, out=buffer[:rows])
-
-
 def text(name: str, array: Array) -> Array:
     """The strings of a tensor, which Triton hands out as bytes and ONNX Runtime takes as text."""
     try:
@@ -92,63 +75,47 @@ def unsupported(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"allow_ragged_batch of input {declared['name']!r} is not supported"
 
 
-def answer_all(jobs: Iterable[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
+def answer_all(jobs: Iterable[Job], run: Run, *, batched: bool) -> None:
     """Give every job without an error its answer, with as few runs as the shapes allow."""
-    open_jobs = [job for job in jobs if job.error is None]
-    for group in _groups(open_jobs) if batched else [[job] for job in open_jobs]:
-        _answer_group(group, run, buffers, batched=batched)
-
-
-def _groups(jobs: Sequence[Job]) -> Iterable[list[Job]]:
-    """Jobs whose tensors differ in the number of rows alone can share a run."""
-    if len(jobs) < 2:
-        return [list(jobs)] if jobs else []
-    groups: dict[tuple[object, ...], list[Job]] = {}
+    groups: dict[object, list[Job]] = {}
     for job in jobs:
-        kind = tuple(
-            (name, array.shape[1:]) for name, array in sorted(job.feeds.items(), key=lambda pair: pair[0])
-        )
-        groups.setdefault(kind, []).append(job)
-    return groups.values()
+        if job.error is None:
+            # Jobs whose tensors differ in the number of rows alone can share a run.
+            kind = frozenset((name, array.shape[1:]) for name, array in job.feeds.items())
+            groups.setdefault(kind if batched else id(job), []).append(job)
+    for group in groups.values():
+        _answer_group(group, run, batched=batched)
 
 
-def _answer_group(group: list[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
+def _answer_group(group: list[Job], run: Run, *, batched: bool) -> None:
     try:
-        _run_group(group, run, buffers, batched=batched)
+        _run_group(group, run, batched=batched)
     except Exception as exc:
         if len(group) == 1:
             group[0].error = exc
             return
         # One request's values can fail a run (an index out of range); the others are not to blame.
         for job in group:
-            _answer_group([job], run, buffers, batched=batched)
+            _answer_group([job], run, batched=batched)
 
 
-def _run_group(group: list[Job], run: Run, buffers: RowBuffers, *, batched: bool) -> None:
+def _run_group(group: list[Job], run: Run, *, batched: bool) -> None:
     wanted = list(dict.fromkeys(name for job in group for name in job.wanted))
     if not wanted:
         return
-    if len(group) == 1:
-        feeds = group[0].feeds
-    else:
-        feeds = {name: buffers(name, [job.feeds[name] for job in group]) for name in group[0].feeds}
+    feeds = group[0].feeds
+    if len(group) > 1:
+        feeds = {name: np.concatenate([job.feeds[name] for job in group]) for name in feeds}
     outputs = dict(zip(wanted, run(feeds, wanted), strict=True))
-    if batched:
-        _split(group, outputs)
-    else:
-        group[0].answer = outputs
-
-
-def _split(group: list[Job], outputs: Mapping[str, Array]) -> None:
-    total = sum(job.rows for job in group)
+    total = sum(job.rows for job in group) if batched else 0
     for name, output in outputs.items():
-        if output.ndim == 0 or output.shape[0] != total:
+        if batched and (output.ndim == 0 or output.shape[0] != total):
             raise ValueError(
                 f"output {name!r} came back as {list(output.shape)} for {total} rows; a model with "
                 "max_batch_size above 0 must answer row by row"
             )
     if len(group) == 1:
-        group[0].answer = dict(outputs)
+        group[0].answer = outputs
         return
     start = 0
     for job in group:

@@ -37,15 +37,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def weights_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
-    """The file of a version, also where it lies with more of its weights in a folder of its name."""
-    path = version / (model_config.get("default_model_filename") or usual)
-    return path / usual if path.is_dir() else path
-
-
 def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
-    """That file, after a check that it is the one its manifest speaks of, before anything opens it."""
-    path = weights_file(version, model_config, usual)
+    """The file of a version, checked against its manifest before anything opens it.
+
+    It may lie with more of its weights in a folder of its name.
+    """
+    path = version / (model_config.get("default_model_filename") or usual)
+    if path.is_dir():
+        path /= usual
     if not path.is_file():
         raise ManifestError(
             f"no {path.name} found in {path.parent}; put the model there, "
@@ -55,13 +54,13 @@ def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) ->
     return path
 
 
-def check(file: Path, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
-    """Raise ManifestError unless `file` is the one in its version's manifest.
+def check(file: Path | None, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
+    """Raise ManifestError unless `file` is the one in its version's manifest; None is whichever is in it.
 
     Returns False where there is no manifest and none is required. `version` is the folder of the
     version, where that is not the folder of the file.
     """
-    version = version or file.parent
+    version = version or (file or Path()).parent
     path = version / MANIFEST
     if not path.exists():
         if not parameter(model_config, PARAMETER):
@@ -72,7 +71,9 @@ def check(file: Path, model_config: Mapping[str, Any], version: Path | None = No
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        named, wanted, found = manifest["file"], manifest["sha256"], sha256(file)
+        named, wanted = manifest["file"], manifest["sha256"]
+        file = file or version / named
+        found = sha256(file)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ManifestError(
             f"{path} cannot be read as a manifest, or its file not at all ({exc!r}): deploy the model again "

@@ -8,10 +8,10 @@ import resource
 import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet import repository
-from gourmet.client.model_config import as_json
+from gourmet.client.model_config import Config, as_json
 from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
@@ -19,9 +19,6 @@ from gourmet.systems import registry
 
 # With every model and a hundred clients Triton has 82 files and connections open, and a web process 101.
 _OPEN_FILES: Final = 256
-# The parameter of a model's config by which it is not waited for.
-_LOAD: Final = "load"
-_LATE: Final = "late"
 
 
 class NotReadyToStart(GourmetError):
@@ -70,12 +67,12 @@ def free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
-    """Every model in `repositories` with the system that its config names, empty where it names none.
+def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
+    """Every model in `repositories` with its config, which is empty where it cannot be read.
 
     Raise unless each repository can be read and no model is in two of them.
     """
-    served: dict[str, str] = {}
+    served: dict[str, Config] = {}
     for path in repositories:
         names = repository.model_names(path)
         if twice := set(names) & set(served):
@@ -83,53 +80,40 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, str]:
                 f"more than one repository has {', '.join(sorted(twice))}: rename or drop one"
             )
         for name in names:
-            served[name] = ""
+            served[name] = {}
             # Triton says itself what is wrong with a config, and serves the others.
             with contextlib.suppress(repository.RepositoryError):
-                config = as_json(repository.read_config(path / name))
-                served[name] = parameter(config, SYSTEM_PARAMETER)
+                served[name] = as_json(repository.read_config(path / name))
     return dict(sorted(served.items()))
 
 
-def loaded_early(repositories: Iterable[Path], configured: Collection[str]) -> list[str]:
+def loaded_early(served: Mapping[str, Config], configured: Collection[str]) -> list[str]:
     """The models to start Triton with; none if that is all of them.
 
     A model whose config says so is loaded when the others answer, since each takes its time, and starting
     is what one waits for: parameters { key: "load" value: { string_value: "late" } }.
     """
-    early, late = list(configured), False
-    for path in repositories:
-        for name in repository.model_names(path):
-            if name in configured:
-                continue
-            config: dict[str, Any] = {}
-            with contextlib.suppress(repository.RepositoryError):
-                config = as_json(repository.read_config(path / name))
-            if parameter(config, _LOAD) == _LATE:
-                late = True
-            else:
-                early.append(name)
-    return sorted(early) if late else []
+    early = [name for name in served if name in configured or parameter(served[name], "load") != "late"]
+    return early if len(early) < len(served) else []
 
 
-def configured_models(env: Mapping[str, str], served: Mapping[str, str]) -> dict[str, str]:
+def configured_models(env: Mapping[str, str], served: Mapping[str, Config]) -> dict[str, str]:
     """For every system, the model that the environment chose for it, which must be served and its own.
 
     A system whose variable is not set is left out where its default model is not served: a user's own
     repository need not hold all that this project knows.
     """
+    systems = {name: parameter(config, SYSTEM_PARAMETER) for name, config in served.items()}
     found = {}
     for system, known in registry.load_all().items():
         chosen = env.get(known.model_variable)
         name = chosen or known.default_model
-        if name in served and served[name] in ("", system):
+        if systems.get(name) in ("", system):
             found[system] = name
         elif chosen:
+            what = f"a model of the system {systems[name]!r}" if name in systems else "not a served model"
+            usable = ", ".join(other for other, its in systems.items() if its in ("", system))
             raise NotReadyToStart(
-                f"{known.model_variable} is {name!r}, which is not a served model; served are "
-                f"{', '.join(served)}"
-                if name not in served
-                else f"{known.model_variable} is {name!r}, which is a model of the system {served[name]!r}: "
-                f"choose one of {', '.join(other for other, its in served.items() if its == system)}"
+                f"{known.model_variable} is {name!r}, which is {what}: choose one of {usable}"
             )
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -21,13 +22,12 @@ from typing import Final
 
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.errors import GourmetError
-from gourmet.runtime.signals import stops_set
+from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
-from gourmet.serving.waiting import unless
 from gourmet.systems import FOLDERS_ENV, folders
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
@@ -170,9 +170,15 @@ class Supervisor:
     def _wait_for_models(self, server: TritonServer) -> None:
         """Until the configured models answered a picture; raise if one of them cannot."""
         self._until(server.live)
+        if self._stopping.is_set():
+            return
         try:
-            # Aside, since a model that hangs answers neither us nor Ctrl-C.
-            unless(self._stopping, lambda: self._ask_models(server))
+            with handled(
+                dict.fromkeys(STOPS, signal.default_int_handler)
+            ):  # a model that hangs answers never
+                self._ask_models(server)
+        except KeyboardInterrupt:
+            self._stopping.set()
         except GourmetError:
             time.sleep(_POLL_S)  # a lost connection may be seen before the death
             server.live()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Future
 from http.client import HTTPException
-from typing import TypeVar
-
-Answer = TypeVar("Answer")
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, poll_s: float = 0.05) -> float:
@@ -21,23 +16,6 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, what: str, poll_s: f
             raise TimeoutError(f"{what} within {timeout_s:.0f} s")
         time.sleep(poll_s)
     return time.monotonic() - started
-
-
-def unless(stopped: threading.Event, ask: Callable[[], Answer], poll_s: float = 0.05) -> Answer | None:
-    """What `ask()` returns or raises; None as soon as `stopped` is set, whatever it may still wait for."""
-    answer: Future[Answer] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except BaseException as exc:
-            answer.set_exception(exc)
-
-    threading.Thread(target=run, daemon=True).start()
-    while not answer.done():
-        if stopped.wait(poll_s):
-            return None
-    return answer.result()
 
 
 def http_ok(url: str, timeout_s: float = 2.0) -> bool:

@@ -51,13 +51,12 @@ class TritonPythonModel:
         )
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
-        self._stack = batches.RowBuffers()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
         self._free_shapes = signatures.looser_inputs(config, engine.signature)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._read(request) for request in requests]
-        batches.answer_all(jobs, self._run, self._stack, batched=self._batched)
+        batches.answer_all(jobs, self._run, batched=self._batched)
         return [batches.response(pb_utils, job, (sessions.InvalidArgument,)) for job in jobs]
 
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:

@@ -43,7 +43,6 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
         self._batched = config["max_batch_size"] > 0
-        self._stack = batches.RowBuffers()
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [
@@ -53,5 +52,5 @@ class TritonPythonModel:
             )
             for request in requests
         ]
-        batches.answer_all(jobs, self._network.run, self._stack, batched=self._batched)
+        batches.answer_all(jobs, self._network.run, batched=self._batched)
         return [batches.response(pb_utils, job) for job in jobs]
