@@ -16,7 +16,7 @@ import pytest
 import tritonclient.http as triton_http
 
 from gourmet.client.errors import TritonRefused
-from gourmet.deploying.deploy import load, load_or_roll_back, rollback, staged
+from gourmet.deploying.deploy import load, rollback, staged
 from gourmet.doctor.findings import Examined
 from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
@@ -75,8 +75,8 @@ class Asking:
                     self.failures.append(str(exc))
 
 
-def next_version(model: Path, content: bytes) -> None:
-    with staged(model, "model.onnx") as (aside, _):
+def next_version(model: Path, content: bytes, url: str) -> None:
+    with staged(model, "model.onnx", served=lambda _version: load(url, MODEL)) as (aside, _):
         file = aside / "model.onnx"
         file.write_bytes(content)
         says = {"file": file.name, "sha256": manifest.sha256(file)}
@@ -87,9 +87,8 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
     with Asking(lab_triton.http_url) as asking:
         changed = onnx.load(model / "1" / "model.onnx")
         changed.producer_name = "another export"
-        next_version(model, changed.SerializeToString())
         asking.wait_for("1")
-        load_or_roll_back(lab_triton.http_url, model)
+        next_version(model, changed.SerializeToString(), lab_triton.http_url)
         asking.wait_for("2")
         rollback(model)
         load(lab_triton.http_url, MODEL)
@@ -101,8 +100,7 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
 def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, model: Path) -> None:
     """Triton's list keeps a row for the version that is gone, beside that of the one that serves."""
     url = lab_triton.http_url
-    next_version(model, (model / "1" / "model.onnx").read_bytes())
-    load(url, MODEL)
+    next_version(model, (model / "1" / "model.onnx").read_bytes(), url)
     rollback(model)
     load(url, MODEL)
     with connect(url) as client:
@@ -125,9 +123,8 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     lab_triton: Any, model: Path
 ) -> None:
     with Asking(lab_triton.http_url) as asking:
-        next_version(model, b"no model at all")
         with pytest.raises(TritonRefused):
-            load_or_roll_back(lab_triton.http_url, model)
+            next_version(model, b"no model at all", lab_triton.http_url)
         asking.wait_for("1")
     assert asking.failures == []
     assert set(asking.versions) == {"1"}

@@ -51,8 +51,8 @@ def deploy(
     pictures where no --data are given.
     """
     from gourmet.deploying.deploy import deploy as put
-    from gourmet.deploying.deploy import load_or_roll_back
-    from gourmet.deploying.target import TakesCheckpoints, table
+    from gourmet.deploying.deploy import load
+    from gourmet.deploying.target import table
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
@@ -62,18 +62,20 @@ def deploy(
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
     if checkpoint and weights:
         raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
-    if checkpoint and not isinstance(export, TakesCheckpoints):
-        raise UsageError(f"{system} knows no published checkpoints: give --weights, a file")
     chosen = weights or Path("runs") / system / "last.safetensors"
-    if checkpoint and isinstance(export, TakesCheckpoints):
+    if checkpoint:
         chosen = export.find(checkpoint)
     # Weights that others trained lie beside no data of theirs.
     data = data or (None if architecture or checkpoint else data_of(chosen))
     with bar("reading") as tick:
         deployment = export.open(chosen, data, tick, architecture=architecture)
+    triton = url or serving_url(models)
+
+    def served(version: Path) -> None:
+        if triton:
+            load(triton, version.parent.name)
+
     for name in export.formats if form == "all" else (form,):
         with bar(f"exporting {name}"):
-            folder, checks = put(deployment, name, models, number)
-        if url := url or serving_url(models):
-            load_or_roll_back(url, folder.parent)
+            folder, checks = put(deployment, name, models, number, served)
         click.echo(f"{folder}\n{table(checks)}")

@@ -7,13 +7,12 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_pbtxt
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
@@ -22,10 +21,9 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.serving.connect import connect
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
-_LOADS_WITHIN_S: Final = 180.0
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
 
@@ -78,7 +76,13 @@ def deploy(
             }
             (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
             file.chmod(0o644)
-            _write_files(model, files, undo)
+            for name, text in files.items():
+                path = model / name
+                if path.exists():
+                    undo.callback(write_whole, path, path.read_text(encoding="utf-8"))
+                else:
+                    undo.callback(path.unlink, missing_ok=True)
+                write_whole(path, text)
         undo.pop_all()
     return final, checks
 
@@ -92,28 +96,13 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
         config = ConfigFile(model, _YOURS + as_pbtxt(target.config), {})
     else:
         config = ConfigFile.read(model)
-    return config.with_version(_parameters(deployment.calibration), target.dims)
-
-
-def _parameters(calibration: Mapping[str, float]) -> dict[str, str]:
-    return {name: f"{value:.4f}" for name, value in calibration.items()}
+    return config.with_version(deployment.calibration, target.dims)
 
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
     for folder in reversed([model, *(each for each in model.parents if not each.exists())]):
         folder.mkdir()
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-
-
-def _write_files(model: Path, files: Mapping[str, str], undo: contextlib.ExitStack) -> None:
-    """Write each, and have `undo` put back what was there."""
-    for name, text in files.items():
-        path = model / name
-        if path.exists():
-            undo.callback(write_whole, path, path.read_text(encoding="utf-8"))
-        else:
-            undo.callback(path.unlink, missing_ok=True)
-        write_whole(path, text)
 
 
 @contextlib.contextmanager
@@ -166,7 +155,12 @@ def rollback(model: Path) -> tuple[int, int]:
     if len(numbers) < 2:
         raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
     before, latest = numbers[-2:]
-    text = _config_of(model, before).text()
+    config, manifest = ConfigFile.read(model), model / str(before) / MANIFEST
+    if manifest.exists():
+        about = json.loads(manifest.read_text(encoding="utf-8"))
+        config = replace(config, generated=about.get("config", config.generated))
+        config = config.with_version(about.get("calibration", {}), about.get("dims", {}))
+    text = config.text()
     withdrawn = model / f".withdrawn-{latest}"
     shutil.rmtree(withdrawn, ignore_errors=True)
     (model / str(latest)).rename(withdrawn)
@@ -174,26 +168,7 @@ def rollback(model: Path) -> tuple[int, int]:
     return latest, before
 
 
-def _config_of(model: Path, number: int) -> ConfigFile:
-    """What the model's config.pbtxt is with a version that is there, as its manifest says."""
-    config, manifest = ConfigFile.read(model), model / str(number) / MANIFEST
-    if not manifest.exists():
-        return config
-    about = json.loads(manifest.read_text(encoding="utf-8"))
-    config = replace(config, generated=about.get("config", config.generated))
-    return config.with_version(_parameters(about.get("calibration", {})), about.get("dims", {}))
-
-
 def load(url: str, model: str) -> None:
     """Have Triton serve what is on disk; it answers from the old version until the new one is ready."""
-    with connect(url, _LOADS_WITHIN_S) as triton:
+    with connect(url, LOADS_WITHIN_S) as triton:
         triton.load(model)
-
-
-def load_or_roll_back(url: str, model: Path) -> None:
-    """Like `load`; a version that Triton refuses is withdrawn again, so that disk and server agree."""
-    try:
-        load(url, model.name)
-    except TritonRefused:
-        rollback(model)
-        raise

@@ -66,10 +66,5 @@ class Export(Protocol):
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         """Read `weights`, of `architecture` where they do not say it, and the examples to verify with."""
 
-
-@runtime_checkable
-class TakesCheckpoints(Protocol):
-    """What an EXPORT is besides, where it knows the checkpoints that others publish."""
-
     def find(self, checkpoint: str) -> Path:
-        """The weights of a folder, or of a public name; raises GourmetError."""
+        """The weights that others publish, of a folder or by a public name; raises GourmetError."""

@@ -43,22 +43,13 @@ class ConfigFile:
             )
         return cls(model, by_hand, as_json(parse(generated)))
 
-    def with_version(self, parameters: Mapping[str, str], dims: Mapping[str, Sequence[int]]) -> ConfigFile:
-        """With these parameters, and these shapes of inputs and outputs that it has already."""
-        written, generated = as_json(parse(self.by_hand)), copy.deepcopy(self.generated)
-        for key, value in parameters.items():
-            theirs = written.get("parameters", {}).get(key, {}).get("string_value")
-            if theirs is None:
-                generated.setdefault("parameters", {})[key] = {"string_value": value}
-            elif theirs != value:
-                raise self._by_hand(f"the parameter {key!r}", theirs, value)
-        for name, shape in dims.items():
-            if tensor := _tensor(generated, name):
-                tensor["dims"] = list(shape)
-            elif (tensor := _tensor(written, name)) is None:
-                raise RepositoryError(f"{self.model / CONFIG} has no input or output {name!r}: add it there")
-            elif (theirs := list(map(int, tensor["dims"]))) != list(shape):
-                raise self._by_hand(f"the dims of {name!r}", str(theirs), str(list(shape)))
+    def with_version(self, calibration: Mapping[str, float], dims: Mapping[str, Sequence[int]]) -> ConfigFile:
+        """With these parameters, and these shapes of the inputs and outputs that are generated."""
+        generated = copy.deepcopy(self.generated)
+        for name, value in calibration.items():
+            generated.setdefault("parameters", {})[name] = {"string_value": f"{value:.4f}"}
+        for tensor in (each for part in _TENSORS for each in generated.get(part, ())):
+            tensor["dims"] = list(dims.get(tensor["name"], tensor["dims"]))
         return replace(self, generated=generated)
 
     def text(self) -> str:
@@ -73,17 +64,6 @@ class ConfigFile:
         generated = as_pbtxt(self.generated)
         by_hand = f"{self.by_hand.rstrip()}\n\n" if self.by_hand.strip() else ""
         return f"{by_hand}{_LINE}{_digest(generated)}\n{generated}"
-
-    def _by_hand(self, what: str, theirs: str, ours: str) -> RepositoryError:
-        return RepositoryError(
-            f"{self.model / CONFIG} has {what} written by hand, {theirs}, and this version's is {ours}: "
-            "change it there, or delete it there to have it written with each version"
-        )
-
-
-def _tensor(config: Config, name: str) -> Config | None:
-    tensors = [tensor for part in _TENSORS for tensor in config.get(part, ())]
-    return next((tensor for tensor in tensors if tensor["name"] == name), None)
 
 
 def _said(config: Config) -> set[str]:

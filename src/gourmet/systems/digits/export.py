@@ -8,16 +8,16 @@ from gourmet.deploying.target import Export
 from gourmet.systems.digits.contract import SYSTEM
 from gourmet.systems.digits.data import DATA
 from gourmet.systems.digits.network import load
-from gourmet.tasks.classification.export import ClassifierExport, Onnx
+from gourmet.tasks.classification.export import ClassifierExport, Exported
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,
     DATA,
     load,
     {
-        "onnx": Onnx("digits", output="logits"),
+        "onnx": Exported("digits", output="logits"),
         # What torch's exporter called the tensors of the network that this model was first made from.
-        "mnist": Onnx("onnx-mnist-cpu", input="input.1", output="26", batched=False),
+        "mnist": Exported("onnx-mnist-cpu", input="input.1", output="26", batched=False),
     },
     preprocessing={
         "ink": "white on black; background is what the border mostly is",

@@ -9,15 +9,15 @@ from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import load
-from gourmet.tasks.classification.export import ClassifierExport, Onnx, TorchScript
+from gourmet.tasks.classification.export import ClassifierExport, Exported
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,
     DATA,
     load,
     {
-        "torchscript": TorchScript("food_classifier"),
-        "onnx": Onnx("food_classifier_onnx"),
+        "torchscript": Exported("food_classifier", torchscript=True),
+        "onnx": Exported("food_classifier_onnx"),
         "int8": int8.target,
     },
     preprocessing={

@@ -28,7 +28,7 @@ from gourmet.systems.food11 import contract
 from gourmet.systems.food11.network import Food11Network
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.export import Source
-from gourmet.tasks.classification.formats import OPSET, export_onnx, open_onnx
+from gourmet.tasks.classification.formats import OPSET, open_onnx, write_onnx
 from gourmet.tasks.classification.gate import Pixels
 
 _WARNINGS, _ERRORS = 2, 3  # onnxruntime's levels; warnings are its default
@@ -94,7 +94,7 @@ def build(source: Source, path: Path) -> dict[str, Any]:
         )
     network = PixelNetwork(source.network, source.calibration.temperature).eval()
     example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
-    export_onnx(network, example, path, "pixels", "probabilities")
+    write_onnx(network, example, path, "pixels", "probabilities")
     # onnxruntime advises on the root logger, and warns of what its quantizer leaves over.
     logging.getLogger().setLevel(logging.ERROR)
     onnxruntime.set_default_logger_severity(_ERRORS)

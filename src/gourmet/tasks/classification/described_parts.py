@@ -9,7 +9,7 @@ from gourmet.deploying.target import Export
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
-from gourmet.tasks.classification.export import ClassifierExport, Onnx
+from gourmet.tasks.classification.export import ClassifierExport, Exported
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.picture_training import PictureTraining
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
@@ -30,7 +30,7 @@ def evaluate(system: PictureClassifier) -> Evaluation:
 
 
 def export(system: PictureClassifier) -> Export:
-    models = {"onnx": Onnx(system.default_model)}
+    models = {"onnx": Exported(system.default_model)}
     return ClassifierExport(system, data(system), _network(system), models)
 
 

@@ -18,19 +18,14 @@ from torch import nn
 from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
 from gourmet.deploying.target import Deployment, Target
+from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.model_config import model_config, tensor
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
-from gourmet.tasks.classification.formats import (
-    eager,
-    open_onnx,
-    open_torchscript,
-    write_onnx,
-    write_traced,
-)
+from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, Load
@@ -61,7 +56,11 @@ class Source:
     @property
     def eager(self) -> Answers:
         """The network as it was trained, asked with pixels."""
-        return eager(self.network, self.system.normalise)
+        return self.with_pixels(eager(self.network))
+
+    def with_pixels(self, model: Answers) -> Answers:
+        """A model that takes the network's own input, asked with pixels."""
+        return lambda pixels: model(self.system.normalise(pixels))
 
     def example(self, rows: int) -> torch.Tensor:
         """A tensor to trace the network with."""
@@ -73,49 +72,32 @@ Formats = Mapping[str, Callable[[Source], Target]]
 
 
 @dataclass(frozen=True)
-class Onnx:
-    """The format of most classifiers: an ONNX file that takes the network's tensor and gives its logits."""
+class Exported:
+    """A served model that answers as the network: ONNX, or TorchScript for a Python model that opens it."""
 
     model: str
     input: str = "input"
     output: str = "output"
     batched: bool = True
+    torchscript: bool = False
 
     def __call__(self, source: Source) -> Target:
+        system, example = source.system, source.example(2 if self.batched else 1)
+        form, config = FORMATS["ts-trace"], None
+        if not self.torchscript:
+            form = onnx_format(self.input, self.output, batched=self.batched)
+            row = example.shape[1:]
+            config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
+
+        def build(path: Path) -> dict[str, Any]:
+            shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
+            return {**form.write(source.network, example, path), "input": f"float32 [{shape}]"}
+
         def opened(path: Path) -> Answers:
-            normalise = source.system.normalise
-            return open_onnx(path, self.input, self.output, normalise, batched=self.batched)
-
-        row = list(source.example(1).shape[1:])
-        config = onnx_config(source.system, self.model, self.input, row, self.output, batched=self.batched)
-        verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
-        labels = source.system.labels
-        return Target(self.model, "model.onnx", partial(self._write, source), verify, config, labels)
-
-    def _write(self, source: Source, path: Path) -> dict[str, Any]:
-        example = source.example(2 if self.batched else 1)
-        facts = write_onnx(source.network, example, path, self.input, self.output, batched=self.batched)
-        shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
-        return {**facts, "input": f"float32 [{shape}]"}
-
-
-@dataclass(frozen=True)
-class TorchScript:
-    """A traced network, for a Python model that opens it."""
-
-    model: str
-
-    def __call__(self, source: Source) -> Target:
-        def opened(path: Path) -> Answers:
-            return open_torchscript(path, source.system.normalise)
+            return source.with_pixels(form.open(path))
 
         verify = gate.verify(opened, partial(gate.same_answers, source.eager, photos=source.held_out))
-        return Target(self.model, "model.pt", partial(self._write, source), verify)
-
-    def _write(self, source: Source, path: Path) -> dict[str, Any]:
-        example = source.example(2)
-        shape = ", ".join(map(str, example.shape[1:]))
-        return {**write_traced(source.network, example, path), "input": f"float32 [N, {shape}]"}
+        return Target(self.model, form.file, build, verify, config, system.labels if config else ())
 
 
 def filled_in(name: str, **given: Any) -> str:
@@ -191,6 +173,9 @@ class ClassifierExport:
                 if name != SUBJECT_THRESHOLD_PARAMETER or self.system.subject
             },
         )
+
+    def find(self, checkpoint: str) -> Path:
+        raise UsageError(f"{self.system.name} knows no published checkpoints: give --weights, a file")
 
     def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
         """Pictures to calibrate with, others to verify with, and the classes of these."""

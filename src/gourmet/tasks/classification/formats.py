@@ -18,7 +18,7 @@ from torch import nn
 
 from gourmet.errors import GourmetError
 from gourmet.tasks.classification.accuracy import Scores
-from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.gate import Answers
 
 OPSET: Final = 17
 # As in NVIDIA's example, whose clients ask by these names.
@@ -26,7 +26,6 @@ INPUT: Final = "input__0"
 OUTPUT: Final = "output__0"
 # Torch's, about TorchScript: on CPUs nothing that it would rather have is as fast.
 no_advice: Final = partial(warnings.catch_warnings, action="ignore", category=DeprecationWarning)
-Normalise = Callable[[Pixels], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,25 @@ class Format:
 def write_onnx(
     network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
 ) -> dict[str, Any]:
-    """Write and check an ONNX file; returns what the manifest says of its form."""
+    """Write and check an ONNX file with one input `name` and one `output`; returns what it is for a manifest.
+
+    It is for any batch, or for the example's alone. A batch of any size needs an example of two rows: with
+    one, the exporter takes it for a constant.
+    """
     # The exporter refuses a name such as a number, which the file can have.
     exported = output if not output.isdigit() else "output"
-    export_onnx(network, example, path, name, exported, batched=batched)
+    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
+    with no_advice():
+        torch.onnx.export(
+            network,
+            (example,),
+            str(path),
+            dynamo=False,
+            input_names=[name],
+            output_names=[exported],
+            dynamic_axes={name: {0: "batch"}, exported: {0: "batch"}} if batched else None,
+            opset_version=OPSET,
+        )
     model = onnx.load(path)
     if exported != output:
         for node in model.graph.node:
@@ -83,79 +97,44 @@ def _save(module: Any, path: Path, how: str) -> dict[str, Any]:
     return {"form": f"TorchScript, {how}"}
 
 
-def export_onnx(
-    network: nn.Module, example: torch.Tensor, path: Path, name: str, output: str, *, batched: bool = True
-) -> None:
-    """Write `network` with one input `name` and one `output`, for any batch or for the example's alone.
-
-    A batch of any size needs an example of two rows: with one, the exporter takes it for a constant.
-    """
-    # The exporter that torch now prefers needs a further package (onnxscript) for the same graph.
-    with no_advice():
-        torch.onnx.export(
-            network,
-            (example,),
-            str(path),
-            dynamo=False,
-            input_names=[name],
-            output_names=[output],
-            dynamic_axes={name: {0: "batch"}, output: {0: "batch"}} if batched else None,
-            opset_version=OPSET,
-        )
-
-
-def as_it_is(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Nothing to normalise: what is asked is the network's own input."""
-    return values
-
-
-def eager(network: nn.Module, normalise: Normalise = as_it_is) -> Answers:
-    """A network asked with pixels."""
-
-    def answers(pixels: Pixels) -> Scores:
+def eager(network: nn.Module) -> Answers:
+    def answers(rows: npt.NDArray[Any]) -> Scores:
         with torch.inference_mode():
-            return network(torch.from_numpy(normalise(pixels))).numpy()  # type: ignore[no-any-return]
+            return network(torch.from_numpy(rows)).numpy()  # type: ignore[no-any-return]
 
     return answers
 
 
-def open_torchscript(path: Path, normalise: Normalise = as_it_is) -> Answers:
+def open_torchscript(path: Path) -> Answers:
     """`path` opened as it is served: frozen, and fused for this machine."""
     with no_advice():
         network = torch.jit.load(str(path)).eval()  # type: ignore[no-untyped-call]
-        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)), normalise)
+        return eager(torch.jit.optimize_for_inference(torch.jit.freeze(network)))
 
 
-def open_onnx(
-    path: Path,
-    name: str,
-    output: str,
-    normalise: Normalise = as_it_is,
-    *,
-    batched: bool = True,
-) -> Answers:
-    """`path` opened by ONNX Runtime; asked with pixels, of which `normalise` makes its input.
-
-    A model that is not `batched` is asked about one picture at a time.
-    """
+def open_onnx(path: Path, name: str, output: str, *, batched: bool = True) -> Answers:
+    """`path` opened by ONNX Runtime; one that is not `batched` is asked about one row at a time."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def answers(pixels: Pixels) -> Scores:
-        given = normalise(pixels)
-        rows = [given] if batched else np.split(given, len(given))
-        return np.concatenate([session.run([output], {name: each})[0] for each in rows])
+    def answers(rows: npt.NDArray[Any]) -> Scores:
+        asked = [rows] if batched else np.split(rows, len(rows))
+        return np.concatenate([session.run([output], {name: each})[0] for each in asked])
 
     return answers
+
+
+def onnx_format(name: str, output: str, *, batched: bool = True) -> Format:
+    return Format(
+        "onnxruntime",
+        "onnxruntime_onnx",
+        "model.onnx",
+        partial(write_onnx, name=name, output=output, batched=batched),
+        partial(open_onnx, name=name, output=output, batched=batched),
+    )
 
 
 FORMATS: Final[Mapping[str, Format]] = {
     "ts-script": Format("pytorch", "pytorch_libtorch", "model.pt", write_scripted, open_torchscript),
     "ts-trace": Format("pytorch", "pytorch_libtorch", "model.pt", write_traced, open_torchscript),
-    "onnx": Format(
-        "onnxruntime",
-        "onnxruntime_onnx",
-        "model.onnx",
-        partial(write_onnx, name=INPUT, output=OUTPUT),
-        partial(open_onnx, name=INPUT, output=OUTPUT),
-    ),
+    "onnx": onnx_format(INPUT, OUTPUT),
 }

@@ -14,8 +14,9 @@ from gourmet.tasks.classification.accuracy import Scores, balanced_accuracy
 from gourmet.tasks.system_parts import BadData
 
 Pixels = npt.NDArray[np.uint8]
-# From pixels [N, …] to scores [N, classes]: logits, or probabilities where the model gives those.
-Answers = Callable[[Pixels], Scores]
+# From pixels or the network's rows [N, …] to scores [N, classes]: logits, or probabilities where the model
+# gives those.
+Answers = Callable[[npt.NDArray[Any]], Scores]
 
 BATCHES: Final = (1, 2, 16)
 MAX_LOGIT_DIFFERENCE: Final = 1e-3

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.tasks.classification.formats import INPUT, OPSET, OUTPUT, Format, export_onnx
+from gourmet.tasks.classification.formats import INPUT, OPSET, OUTPUT, Format, write_onnx
 from gourmet.tasks.classification.gate import Answers
 
 
@@ -52,7 +52,7 @@ def engine_format(*, rows: int, usual_rows: int, workspace: int, half: bool) -> 
         parser = trt.OnnxParser(definition, trt.Logger(trt.Logger.ERROR))
         with tempfile.TemporaryDirectory() as folder:
             onnx = Path(folder) / "model.onnx"
-            export_onnx(network, example, onnx, INPUT, OUTPUT)
+            write_onnx(network, example, onnx, INPUT, OUTPUT)
             if not parser.parse_from_file(str(onnx)):
                 raise GourmetError(f"TensorRT cannot take this network: {parser.get_error(0)}")
         settings = builder.create_builder_config()
