@@ -1,5 +1,5 @@
-"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace, and each served
-model belongs to a system.
+"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace, each served
+model belongs to a system, and its statistics tell how long a request was inside.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from app.core import tracing
 from app.core.errors import (
@@ -35,14 +35,16 @@ from gourmet.client.errors import (
 from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
-from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, Reply, Transport
-from gourmet.client.triton import Answer, KeyedTransport, Triton, transports
+from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.contracts import ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
+# A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
+# after each of these pauses.
+_PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
@@ -97,25 +99,23 @@ class AppTriton(Triton):
             for each in transports(addresses, connect_timeout_s)
         )
 
-    def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
-        with as_serving_errors():
-            return super().describe(model, deadline)
-
-    def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
-        with as_serving_errors():
-            return super().statistics(model, deadline)
-
-    def infer(
-        self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
-    ) -> Answer:
-        with as_serving_errors():
-            return super().infer(model, inputs, deadline, request_id)
+    describe = as_serving_errors()(Triton.describe)
+    statistics = as_serving_errors()(Triton.statistics)
+    infer = as_serving_errors()(Triton.infer)
 
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
     ) -> Generator[Tensors | None, None, None]:
         with as_serving_errors():
             yield from super().stream(model, inputs, deadline, request_id)
+
+
+@dataclass(frozen=True)
+class Served(Generic[S]):
+    """A model that is ready, with the system that it belongs to."""
+
+    system: S
+    info: ModelInfo
 
 
 class ServedModels(Generic[S]):
@@ -137,9 +137,7 @@ class ServedModels(Generic[S]):
         self._fits = fits
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
-    def find(
-        self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False
-    ) -> tuple[S, ModelInfo]:
+    def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
         """`model`, which has to be of `system` if that is given.
 
         The one that is configured for a system may say nothing about itself; any other has to name its
@@ -155,7 +153,7 @@ class ServedModels(Generic[S]):
                     f"{model!r} takes {takes}, which is not what models of {found.name} take: set "
                     f"{self.systems[owner].model_variable} to one that Triton serves"
                 )
-            return found, info
+            return Served(found, info)
         try:
             # A name like `a/b` would ask another question of Triton.
             candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
@@ -165,16 +163,16 @@ class ServedModels(Generic[S]):
             candidate = None
         mine = candidate and self._owner(candidate, system)
         if not candidate or not mine:
-            raise UnknownModel(model, [info.name for _, info in self.ready(deadline, system)])
-        return mine, candidate
+            raise UnknownModel(model, [each.info.name for each in self.ready(deadline, system)])
+        return Served(mine, candidate)
 
-    def ready(self, deadline: Deadline, system: str = "") -> Iterator[tuple[S, ModelInfo]]:
+    def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
         """Those that Triton has ready, by their names; only those of `system` if that is given."""
         for name in self._triton.ready_models(deadline):
             with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
                 info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
-                    yield mine, info
+                    yield Served(mine, info)
 
     def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
         """What `model` takes and gives, cached for a few seconds."""
@@ -187,3 +185,45 @@ class ServedModels(Generic[S]):
     def _owner(self, info: ModelInfo, system: str) -> S | None:
         found = self.systems.get(info.system)
         return found if found and system in ("", found.name) and self._fits(found, info) else None
+
+
+class ServerTiming(NamedTuple):
+    """Milliseconds, the mean of so many requests."""
+
+    requests: int
+    queue: float
+    compute: float
+
+
+class ServerTimer:
+    """Begun before a request and read after its answer, which it never costs.
+
+    Triton's answer over HTTP does not say. Its statistics do, as sums over a model's requests: what they grew
+    by while a request was under way is that request's own where it was the only one that ended meanwhile, and
+    else the mean of those that did, which is told as such.
+    """
+
+    def __init__(self, triton: Triton, model: str, deadline: Deadline) -> None:
+        self._triton, self._model, self._deadline = triton, model, deadline
+        self._before = self._now()
+
+    def inside(self, version: str) -> ServerTiming | None:
+        """What Triton noted of `version` since; None where it was loaded again or notes nothing."""
+        before = self._before.get(version)
+        for pause_s in _PAUSES_S:
+            now = self._now().get(version)
+            if before is None or now is None or now.requests < before.requests:
+                return None
+            if now.requests > before.requests:
+                grew = now.since(before)
+                compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
+                each_ms = 1 / grew.requests / 1e6
+                return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
+            time.sleep(pause_s)
+        return None
+
+    def _now(self) -> dict[str, ModelStatistics]:
+        with contextlib.suppress(ServingError):
+            found = self._triton.statistics(self._model, self._deadline)
+            return {statistics.version: statistics for statistics in found}
+        return {}

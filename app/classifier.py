@@ -15,13 +15,12 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from app.asking import ServedModels
+from app.asking import Served, ServedModels, ServerTimer, ServerTiming
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError
-from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel, ModelInfo
+from gourmet.contracts import BadAnswer, BadModel
 from gourmet.pictures import decoders
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels, from_base64, is_harmless
@@ -85,17 +84,16 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class ServedModel:
-    """A model that is ready, with the system that it belongs to and what its config says."""
+class ServedModel(Served[PictureClassifier]):
+    """With what its config says."""
 
-    system: PictureClassifier
-    info: ModelInfo
     labels: tuple[str, ...]
     threshold: float
     subject_threshold: float = 0.0
 
     @classmethod
-    def of(cls, system: PictureClassifier, info: ModelInfo) -> ServedModel:
+    def of(cls, served: Served[PictureClassifier]) -> ServedModel:
+        system, info = served.system, served.info
         try:
             return cls(system, info, system.labels_of(info), info.threshold, info.subject_threshold)
         except BadModel as exc:
@@ -230,16 +228,16 @@ class Classifier:
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
         found = []
-        for owner, info in self._models.ready(deadline, system):
+        for each in self._models.ready(deadline, system):
             try:
-                found.append(ServedModel.of(owner, info))
+                found.append(ServedModel.of(each))
             except InferenceFailed as exc:
                 _log.warning("not listed: %s", exc)
         return found
 
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
         name = model or self._models.configured[system or self._first]
-        return ServedModel.of(*self._models.find(name, deadline, system, afresh=afresh))
+        return ServedModel.of(self._models.find(name, deadline, system, afresh=afresh))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
         return self._find(served.info.name, deadline, served.system.name, afresh=True)

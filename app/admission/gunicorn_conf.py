@@ -12,12 +12,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
-
-from gunicorn.glogging import Logger
+from typing import Any
 
 from gourmet.runtime import malloc
 from gourmet.runtime.run_folder import RunFolder
@@ -30,29 +26,6 @@ def _threads() -> int:
     with contextlib.suppress(SettingsError):
         return Settings.from_env(os.environ).threads
     return 1
-
-
-# Address, request, status, bytes, milliseconds, id.
-_ACCESS_LINE: Final = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
-
-
-class AccessLogger(Logger):  # type: ignore[misc]
-    """Writes such a line without the table of all that it could hold, and leaves others to gunicorn."""
-
-    def access(self, resp: Any, req: Any, environ: Mapping[str, Any], request_time: timedelta) -> None:
-        if self.cfg.access_log_format != _ACCESS_LINE:
-            super().access(resp, req, environ, request_time)
-        elif self.access_log_enabled:
-            asked = f"{environ['REQUEST_METHOD']} {environ['RAW_URI']} {environ['SERVER_PROTOCOL']}"
-            self.access_log.info(
-                '%s "%s" %s %sB %dms %s',
-                environ["REMOTE_ADDR"],
-                asked.replace('"', '\\"'),
-                str(resp.status).partition(" ")[0],
-                resp.sent,
-                request_time / timedelta(milliseconds=1),
-                next((value for name, value in resp.headers if name == "X-Request-ID"), "-"),
-            )
 
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
@@ -70,8 +43,8 @@ worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
 accesslog: str | None = "-"
-access_log_format = _ACCESS_LINE
-logger_class = AccessLogger
+# Address, request, status, bytes, milliseconds, id.
+access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
 
 if os.environ.get("LOG_FORMAT", "").strip() == "json":
     from app.core.logs import gunicorn_config

@@ -108,14 +108,16 @@ def init_app(app: Flask, settings: Settings) -> None:
 
 
 def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
-    """Count the photos of a call beyond the first, which was counted when the call came; or its texts."""
-    limiter: Limiter | None = app.extensions.get("limiter")
-    if limiter is None or photos == 1:
-        return
+    """Count the photos of a call beyond the first, which was counted when the call came; or its texts.
+
+    Only where the settings have a rate limit.
+    """
+    limiter: Limiter = app.extensions["limiter"]
     if photos > limiter.rate.requests:
         message = f"{photos} {called} in one call are never allowed here: at most {_words(limiter.rate)}"
         raise TooManyRequests(message)
-    _take(limiter, photos - 1)
+    if photos > 1:
+        _take(limiter, photos - 1)
 
 
 def _take(limiter: Limiter, count: int) -> None:

@@ -106,8 +106,7 @@ class Admission:
         path = environ["PATH_INFO"]
         is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
         if (
-            environ["REQUEST_METHOD"] != "POST"
-            or not self.queue.is_full(client_of(environ["REMOTE_ADDR"]))
+            not self.queue.is_full(client_of(environ["REMOTE_ADDR"]))
             or not is_json
             or "HTTP_ORIGIN" in environ
             or path not in self._admitted_paths
@@ -188,7 +187,7 @@ def init_app(app: FlaskApp, settings: Settings) -> None:
     app.config["MAX_FORM_PARTS"] = MAX_OTHER_PARTS
     admission = Admission(app, settings, app.extensions["metrics"])
     app.extensions["admission"] = admission
-    app.before_flask.append(admission.refuse)
+    app.before_flask["POST"] = admission.refuse
     app.before_request(admission.arrive)
     app.teardown_request(admission.leave)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
@@ -33,11 +32,10 @@ from app.core.errors import (
     as_dict,
     for_visitor,
 )
-from app.core.http import as_json, render, request_id, since_start_ms
-from app.core.metrics import Metrics
+from app.core.http import phases_ms, render, request_id, unstored
+from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
-from app.server_timing import ServerTiming
 from gourmet.client.deadline import Deadline
 
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
@@ -49,16 +47,9 @@ PARAMETERS: Final = {
 
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
+# What became of a photo, with the milliseconds of each phase where it was answered.
+_Outcome = tuple[Prediction | Exception, TimingsMs]
 P = TypeVar("P", bound=schemas.Predicted)
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What became of a photo."""
-
-    photo: UploadedPhoto
-    result: Prediction | Exception
-    timings: TimingsMs
 
 
 class _Results(schemas.Schema):
@@ -78,7 +69,8 @@ def one_of(parameter: str, allowed: Collection[str]) -> str:
 def answer(services: Services, describe: Describe, system: str = "") -> Response:
     """What is on this request's photos, each put by `describe`."""
     photos, model = photos_and_model(services.settings)
-    count_photos(current_app, len(photos))
+    if services.settings.rate_limit:
+        count_photos(current_app, len(photos))
     deadline = Deadline(services.settings.request_deadline_s, client_left())
     asked_as, closely = request_id(), request.args.get("inside") == "1"
 
@@ -90,12 +82,12 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
             found = services.classifier.classify(
                 photo.data, deadline, asked_as, model, system=system, with_server_timing=closely
             )
-            return _Outcome(photo, found, phases_ms(found.timings_ms, wait_ms))
+            return found, phases_ms(found.timings_ms, wait_ms)
         except Exception as exc:
-            return _Outcome(photo, exc, {})
+            return exc, {}
 
     if len(photos) == 1:
-        return _results([ask(photos[0])], describe)
+        return _results(photos, [ask(photos[0])], describe)
     within, now = carried(ask), time.perf_counter()
     futures = [services.photos.submit(within, photo, now) for photo in photos]
     # A call ends by itself at the deadline; a little later is for those that wait for a thread.
@@ -104,35 +96,29 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
         future.cancel()
     too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
     return _results(
-        [
-            _Outcome(photo, too_slow, {}) if future in late else future.result()
-            for photo, future in zip(photos, futures, strict=True)
-        ],
-        describe,
+        photos, [(too_slow, {}) if future in late else future.result() for future in futures], describe
     )
 
 
-def _results(outcomes: list[_Outcome], describe: Describe) -> Response:
+def _results(photos: list[UploadedPhoto], outcomes: list[_Outcome], describe: Describe) -> Response:
     """One photo has the status of its own error; of several, only a server that answered none tells by it."""
     results: list[schemas.Schema] = []
     errors: list[ServingError] = []
     timings: TimingsMs = {}
-    for outcome in outcomes:
-        name = outcome.photo.filename
-        if isinstance(outcome.result, UnknownModel):  # the fault of the call and of no photo
-            raise outcome.result
-        if isinstance(outcome.result, Prediction):
-            timings = outcome.timings
-            count(outcome.result, timings)
-            results.append(describe(outcome.result, timings, name))
+    for photo, (found, timings) in zip(photos, outcomes, strict=True):
+        if isinstance(found, UnknownModel):  # the fault of the call and of no photo
+            raise found
+        if isinstance(found, Prediction):
+            count(found, timings)
+            results.append(describe(found, timings, photo.filename))
         else:
-            errors.append(for_visitor(outcome.result))
+            errors.append(for_visitor(found))
             problem = schemas.Problem(**as_dict(errors[-1])["error"])
-            results.append(schemas.Failed(filename=name, error=problem))
+            results.append(schemas.Failed(filename=photo.filename, error=problem))
     response = unstored(_Results(results=results))
-    if len(outcomes) == 1 and timings:
+    if len(photos) == 1 and timings:
         add_server_timing(response, timings)
-    if len(errors) == len(outcomes) and (len(errors) == 1 or all(e.status >= 500 for e in errors)):
+    if len(errors) == len(photos) and (len(errors) == 1 or all(e.status >= 500 for e in errors)):
         response.status_code = errors[0].status
         if errors[0].retry_after_s is not None:
             response.headers["Retry-After"] = str(errors[0].retry_after_s)
@@ -188,21 +174,11 @@ def form_answer(
 def count(prediction: Prediction, timings: TimingsMs) -> None:
     g.model = prediction.model
     metrics: Metrics = current_app.extensions["metrics"]
-    metrics.observe_prediction(
-        prediction.system.name,
-        prediction.model,
-        prediction.label,
-        prediction.class_id,
-        prediction.probability,
-        timings,
-    )
-
-
-def phases_ms(inner: TimingsMs, wait_ms: float | None = None) -> dict[str, float]:
-    """The phases of `inner` with those of the request round them, which ends now, in their order."""
-    in_line_ms = float(g.get("line_ms", 0.0))
-    waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
-    return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": since_start_ms()}
+    metrics.observe_phases(prediction.system.name, timings)
+    counted = metrics.of_system[prediction.system.name]
+    label = prediction.label if prediction.class_id < MOST_LABELS else OTHER
+    counted["predictions_total"].labels(prediction.model, label).inc()
+    counted["confidence"].labels(label).observe(prediction.probability)
 
 
 def answer_of(
@@ -222,7 +198,7 @@ def answer_of(
         "class_id": prediction.class_id,
         "threshold": prediction.threshold,
         "bytes_sent": prediction.bytes_sent,
-        "inside": _inside(prediction.inside),
+        "inside": prediction.inside and schemas.Inside(**prediction.inside._asdict()),
         "probabilities": prediction.probabilities,
         **own,
     }
@@ -230,19 +206,6 @@ def answer_of(
     if prediction.relevance is not None:
         answer[prediction.system.subject] = prediction.relevance
     return shape(**answer)
-
-
-def _inside(timing: ServerTiming | None) -> schemas.Inside | None:
-    if timing is None:
-        return None
-    return schemas.Inside(requests=timing.requests, queue=timing.queue_ms, compute=timing.compute_ms)
-
-
-def unstored(body: schemas.Schema) -> Response:
-    """An answer of the API, which is of this moment."""
-    response = as_json(body)
-    response.headers["Cache-Control"] = "no-store"
-    return response
 
 
 def add_server_timing(response: Response, timings: TimingsMs) -> None:

@@ -17,10 +17,10 @@ from markupsafe import Markup, escape
 
 from app.api import photo_calls, schemas
 from app.api.openapi import Operation, document, documented, examples_of, photos
-from app.api.photo_calls import answer_of, unstored
+from app.api.photo_calls import answer_of
 from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
-from app.core.http import API, marked
+from app.core.http import API, marked, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 

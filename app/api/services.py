@@ -13,11 +13,11 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from flask import Blueprint, Flask, render_template, request, url_for
 
 from app.api.schemas import Health, HealthModel
+from app.api.text_calls import Generator
 from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, ServingError, TritonUnavailable
 from app.core.settings import Settings
-from app.generator import Generator
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
 from gourmet.contracts import Generation, System

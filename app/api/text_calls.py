@@ -1,43 +1,128 @@
-"""Calls that are answered with text: read, asked, and answered whole or piece by piece."""
+"""Calls that are answered with text, by any model of any system that generates; and answers in parts.
+
+For Flask a request is over before the first part of its answer is made: what it holds, such as its turn at
+the admission queue, is handed over and given back after the last part, or when the client goes away. The
+status was sent before the first part, so an error is a part too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import time
+from collections.abc import Generator as Pieces
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from flask import Response, current_app, g, request
+import numpy as np
+from flask import Response, current_app, g, request, stream_with_context
 
 from app.admission.uploads import admission, receiving
 from app.api import schemas
-from app.api.events import EVENTS, Parts, streamed
-from app.api.photo_calls import phases_ms
-from app.core.http import request_id
+from app.asking import Served, ServedModels
+from app.core.errors import BadRequest, InferenceFailed, as_dict, for_visitor
+from app.core.http import phases_ms, request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
-from app.generator import Generator, ReadyModel, joined
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import GeneratedText, Options
+from gourmet.client.triton import Triton
+from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, ModelInfo, Options, Tensors
 
+LINES: Final = "application/x-ndjson"
+EVENTS: Final = "text/event-stream"
 ERRORS: Final = (400, 404, 408, 413, 500, 502, 503, 504)
 
+# A part, or None where there was none for a while.
+Parts = Iterator[schemas.Schema | None]
+ReadyModel = Served[Generation]
 
-def received(settings: Settings, most_bytes: int) -> bytes:
+
+class Generator:
+    def __init__(
+        self, triton: Triton, systems: Mapping[str, Generation], configured: Mapping[str, str]
+    ) -> None:
+        self._triton = triton
+        self.example_kinds = {system.example_kind for system in systems.values()}
+        self._models = ServedModels(triton, systems, configured, lambda _, __: True)
+
+    def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
+        """`model`, or the one that is configured for `system`, or for the only system there is."""
+        configured = self._models.configured
+        if not model and not system and len(configured) != 1:
+            raise BadRequest(
+                "name a model: configured are " + ", ".join(configured.values())
+                if configured
+                else "this app has no system that generates text"
+            )
+        name = model or (configured[system] if system else next(iter(configured.values())))
+        return self._models.find(name, deadline, system)
+
+    def pieces(
+        self, model: ReadyModel, example: bytes, options: Options, deadline: Deadline, request_id: str
+    ) -> Pieces[GeneratedText | None, None, None]:
+        """As the model makes them, a single one where it answers whole; None in a silence."""
+        inputs = _inputs(model, example, options)
+        if not model.info.decoupled:
+            yield _read(model, self._triton.infer(model.info.name, inputs, deadline, request_id).outputs)
+            return
+        for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
+            yield None if outputs is None else _read(model, outputs)
+
+    def answers(
+        self,
+        model: ReadyModel,
+        examples: Sequence[bytes],
+        options: Options,
+        deadline: Deadline,
+        request_id: str,
+    ) -> list[GeneratedText]:
+        """As rows of one request, where the model answers whole; else one after another."""
+        if model.info.decoupled:
+            return [
+                joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
+            ]
+        rows = [_inputs(model, example, options) for example in examples]
+        together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
+        return [
+            _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
+            for row in range(len(examples))
+        ]
+
+    def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
+        """The model configured for `system`, if it answers; raise ServingError."""
+        model = self.find("", deadline, system)
+        joined(self.pieces(model, model.system.sample(), {}, deadline, "readyz"))
+        return model.info
+
+
+def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
+    """The whole answer that `pieces` are."""
+    found = [piece for piece in pieces if piece] or [GeneratedText("")]
+    return GeneratedText("".join(piece.text for piece in found), found[-1].tokens, found[-1].score)
+
+
+def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
+    try:
+        return model.system.request_inputs(example, model.info, options)
+    except ValueError as exc:
+        raise BadRequest(str(exc)) from exc
+    except BadModel as exc:
+        raise InferenceFailed(str(exc)) from exc
+
+
+def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
+    try:
+        return model.system.generated(outputs, model.info)
+    except BadAnswer as exc:
+        raise InferenceFailed(str(exc)) from exc
+
+
+def received(settings: Settings, max_bytes: int) -> bytes:
     """The body of a request, which is JSON of a few texts."""
-    request.max_content_length = most_bytes
-    too_large = f"the text is too long: send at most {most_bytes // 1000} KB of JSON"
-    with receiving(settings, too_large):
+    request.max_content_length = max_bytes
+    with receiving(settings, f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
         return request.get_data(cache=False)
-
-
-def whole(
-    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
-) -> schemas.Generated:
-    started = _begun(model)
-    pieces = generator.pieces(model, example, options, deadline, request_id())
-    return _generated(model, [piece for piece in pieces if piece], started, {})
 
 
 def several(
@@ -48,16 +133,25 @@ def several(
     deadline: Deadline,
 ) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
     """The answers to these examples, which are asked together, and the time that all of it took."""
-    started = _begun(model)
+    g.model = model.info.name
+    started = time.perf_counter()
     answers = generator.answers(model, examples, options, deadline, request_id())
     return answers, _observed(model, sum(answer.tokens or 0 for answer in answers), started, {})
+
+
+def whole(
+    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
+) -> schemas.Generated:
+    (answer,), timings = several(generator, model, [example], options, deadline)
+    return _generated(model, answer, timings)
 
 
 def in_pieces(
     generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
 ) -> Response:
     """Server-sent events, each as soon as it is there."""
-    started = _begun(model)
+    g.model = model.info.name
+    started = time.perf_counter()
     pieces = generator.pieces(model, example, options, deadline, request_id())
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_turn())
@@ -65,11 +159,6 @@ def in_pieces(
         # What goes wrong before the first piece, or a silence, has a status of its own.
         first = list(itertools.islice(pieces, 1))
         return streamed(_parts(model, itertools.chain(first, pieces), started), held.pop_all(), EVENTS)
-
-
-def _begun(model: ReadyModel) -> float:
-    g.model = model.info.name
-    return time.perf_counter()
 
 
 def _parts(model: ReadyModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
@@ -83,27 +172,24 @@ def _parts(model: ReadyModel, pieces: Iterator[GeneratedText | None], started: f
             yield None
             continue
         now = time.perf_counter()
-        if found:
-            counted["piece_seconds"].labels(name).observe(now - last)
-        else:
-            counted["first_piece_seconds"].labels(name).observe(now - last)
-            inner["first_piece"] = (now - last) * 1000
+        counted["piece_seconds" if found else "first_piece_seconds"].labels(name).observe(now - last)
+        inner.setdefault("first_piece", (now - last) * 1000)
         last = now
         found.append(piece)
         yield schemas.Piece(text=piece.text)
-    yield _generated(model, found, started, inner)
+    answer = joined(iter(found))
+    yield _generated(model, answer, _observed(model, answer.tokens, started, inner))
 
 
 def _generated(
-    model: ReadyModel, pieces: list[GeneratedText], started: float, inner: Mapping[str, float]
+    model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings
 ) -> schemas.Generated:
-    answer = joined(pieces)
     return schemas.Generated(
         text=answer.text,
         tokens=answer.tokens,
         score=answer.score,
         model=schemas.ModelName(name=model.info.name, version=model.info.version),
-        timings_ms=_observed(model, answer.tokens, started, inner),
+        timings_ms=timings,
         request_id=request_id(),
     )
 
@@ -113,5 +199,36 @@ def _observed(
 ) -> schemas.GenerationTimings:
     timings = phases_ms({**inner, "triton": (time.perf_counter() - started) * 1000})
     metrics: Metrics = current_app.extensions["metrics"]
-    metrics.observe_generation(model.system.name, model.info.name, tokens, timings)
+    counted = metrics.of_system[model.system.name]
+    counted["generations_total"].labels(model.info.name).inc()
+    counted["tokens_total"].labels(model.info.name).inc(tokens or 0)
+    metrics.observe_phases(model.system.name, timings)
     return schemas.GenerationTimings(**timings)
+
+
+def streamed(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Response:
+    """The answer whose parts are `parts`; `held` is closed at its end, however that comes."""
+    written = stream_with_context(_written(parts, held, content_type))
+    response = Response(written, content_type=content_type)
+    response.call_on_close(held.close)  # also where nobody reads a single part
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Accel-Buffering"] = "no"  # nginx would keep the parts until there are many
+    return response
+
+
+def _written(parts: Parts, held: contextlib.ExitStack, content_type: str) -> Iterator[str]:
+    with held:
+        try:
+            for part in parts:
+                yield _text(part, content_type)
+        except Exception as exc:
+            problem = schemas.Problem(**as_dict(for_visitor(exc))["error"])
+            yield _text(schemas.Error(error=problem), content_type)
+
+
+def _text(part: schemas.Schema | None, content_type: str) -> str:
+    """A line, or a server-sent event: in a silence a comment, which finds out if the client is there."""
+    if part is None:
+        return ":\n\n" if content_type == EVENTS else ""
+    text = part.model_dump_json(exclude_none=True) + "\n"
+    return f"event: {part.event}\ndata: {text}\n" if content_type == EVENTS else text

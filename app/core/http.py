@@ -102,6 +102,13 @@ def since_start_ms() -> float:
     return (time.perf_counter() - float(g.started)) * 1000
 
 
+def phases_ms(inner: Mapping[str, float], wait_ms: float | None = None) -> dict[str, float]:
+    """The phases of `inner` with those of the request round them, which ends now, in their order."""
+    in_line_ms = float(g.get("line_ms", 0.0))
+    waited = {"wait": in_line_ms + (wait_ms or 0.0)} if in_line_ms or wait_ms is not None else {}
+    return {"receive": float(g.get("receive_ms", 0.0)), **waited, **inner, "total": since_start_ms()}
+
+
 def render(
     template: str, data: Callable[[], BaseModel | Mapping[str, Any]], status: int = 200, **context: Any
 ) -> Response:
@@ -121,6 +128,13 @@ def as_json(body: BaseModel | Mapping[str, Any]) -> Response:
     if isinstance(body, BaseModel):
         return Response(body.model_dump_json(exclude_none=True) + "\n", mimetype=JSON)
     return jsonify(body)
+
+
+def unstored(body: BaseModel) -> Response:
+    """An answer of the API, which is of this moment."""
+    response = as_json(body)
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
 def _layout() -> str | None:
@@ -200,8 +214,8 @@ class FlaskApp(Flask):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # What may answer a request without what Flask does for every one.
-        self.before_flask: list[Callable[[WSGIEnvironment], WsgiAnswer | None]] = []
+        # By method, what may answer a request without what Flask does for every one.
+        self.before_flask: dict[str, Callable[[WSGIEnvironment], WsgiAnswer | None]] = {}
 
     def wsgi_app(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
@@ -210,11 +224,11 @@ class FlaskApp(Flask):
                 status, headers + [each for each in HEADERS if each[0] not in given], *exc_info
             )
 
-        for answer in self.before_flask:
-            if found := answer(environ):
-                status, about, body = found
-                start(status, [*about.items(), ("Content-Length", str(len(body)))])
-                return [body]
+        answer = self.before_flask.get(environ["REQUEST_METHOD"])
+        if answer and (found := answer(environ)):
+            status, about, body = found
+            start(status, [*about.items(), ("Content-Length", str(len(body)))])
+            return [body]
         return super().wsgi_app(environ, start)
 
 

@@ -14,7 +14,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.core.http import since_start_ms
 from app.core.settings import Settings
-from gourmet.contracts import System
+from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
 
 DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -26,44 +26,38 @@ _Shares: Final = partial(Histogram, buckets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 
 _Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7))
 _Live: Final = partial(Gauge, multiprocess_mode="livesum")
 _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
-# What is counted of the web, and of a system by its task; the names begin with "web" or the system's prefix.
-_COUNTED: Final[dict[str, _Table]] = {
-    "web": {
-        "requests_total": (Counter, "Requests answered, by route and status", ["route", "method", "status"]),
-        "request_seconds": (_Times, "Time from the end of a request's headers to its answer", ["route"]),
-        "photo_bytes": (_Bytes, "How large the photos were that came", []),
-        "errors_total": (
-            Counter,
-            "Requests and photos refused or failed, by the code of the error",
-            ["code"],
-        ),
-        "photos_in_flight": (
-            _Live,
-            "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
-            ["stage"],
-        ),
-        "refusals_total": (
-            Counter,
-            "Requests refused since there was too much to do, by what there was too much of",
-            ["at"],
-        ),
-    },
-    "classification": {
-        "phase_seconds": (_Times, "Where the time of a classified photo went", ["phase"]),
-        "predictions_total": (Counter, "Photos classified, by model and label", ["model", "label"]),
-        "confidence": (_Shares, "How sure the answers were, by label", ["label"]),
-    },
-    "generation": {
-        "phase_seconds": (_Times, "Where the time of a generated text went", ["phase"]),
-        "generations_total": (Counter, "Texts generated, by model", ["model"]),
-        "tokens_total": (Counter, "Tokens of generated texts, where the model tells them", ["model"]),
-        "first_piece_seconds": (
-            _Times,
-            "Time from asking Triton to the first piece of a streamed text",
-            ["model"],
-        ),
-        "piece_seconds": (_Times, "Time between the pieces of a streamed text", ["model"]),
-    },
+# What is counted of the web, and of each kind of system; the names begin with "web" or the system's prefix.
+_OF_THE_WEB: Final[_Table] = {
+    "requests_total": (Counter, "Requests answered, by route and status", ["route", "method", "status"]),
+    "request_seconds": (_Times, "Time from the end of a request's headers to its answer", ["route"]),
+    "photo_bytes": (_Bytes, "How large the photos were that came", []),
+    "errors_total": (Counter, "Requests and photos refused or failed, by the code of the error", ["code"]),
+    "photos_in_flight": (
+        _Live,
+        "Requests with photos at the moment: being uploaded, waiting for their turn, at work",
+        ["stage"],
+    ),
+    "refusals_total": (
+        Counter,
+        "Requests refused since there was too much to do, by what there was too much of",
+        ["at"],
+    ),
+}
+_OF_PICTURES: Final[_Table] = {
+    "phase_seconds": (_Times, "Where the time of a classified photo went", ["phase"]),
+    "predictions_total": (Counter, "Photos classified, by model and label", ["model", "label"]),
+    "confidence": (_Shares, "How sure the answers were, by label", ["label"]),
+}
+_OF_TEXTS: Final[_Table] = {
+    "phase_seconds": (_Times, "Where the time of a generated text went", ["phase"]),
+    "generations_total": (Counter, "Texts generated, by model", ["model"]),
+    "tokens_total": (Counter, "Tokens of generated texts, where the model tells them", ["model"]),
+    "first_piece_seconds": (
+        _Times,
+        "Time from asking Triton to the first piece of a streamed text",
+        ["model"],
+    ),
+    "piece_seconds": (_Times, "Time between the pieces of a streamed text", ["model"]),
 }
 
 
@@ -71,10 +65,13 @@ class Metrics:
     def __init__(self, systems: Iterable[System] = ()) -> None:
         self._registry = CollectorRegistry()  # of one app, so that a process may have several
         self.of_system = {
-            system.name: self._made(re.sub(r"\W", "_", system.metrics_prefix), _COUNTED[system.task])
+            system.name: self._made(
+                re.sub(r"\W", "_", system.metrics_prefix),
+                _OF_TEXTS if isinstance(system, Generation) else _OF_PICTURES,
+            )
             for system in systems
         }
-        web = self._made("web", _COUNTED["web"])
+        web = self._made("web", _OF_THE_WEB)
         self.requests: Counter = web["requests_total"]
         self.request_seconds: Histogram = web["request_seconds"]
         self.photo_bytes: Histogram = web["photo_bytes"]
@@ -88,28 +85,9 @@ class Metrics:
             for name, (kind, text, labels) in table.items()
         }
 
-    def observe_prediction(
-        self,
-        system: str,
-        model: str,
-        label: str,
-        class_id: int,
-        probability: float,
-        timings_ms: Mapping[str, float],
-    ) -> None:
-        counted = self.of_system[system]
-        label = label if class_id < MOST_LABELS else OTHER
-        counted["predictions_total"].labels(model, label).inc()
-        counted["confidence"].labels(label).observe(probability)
-        _observe_phases(counted["phase_seconds"], timings_ms)
-
-    def observe_generation(
-        self, system: str, model: str, tokens: int | None, timings_ms: Mapping[str, float]
-    ) -> None:
-        counted = self.of_system[system]
-        counted["generations_total"].labels(model).inc()
-        counted["tokens_total"].labels(model).inc(tokens or 0)
-        _observe_phases(counted["phase_seconds"], timings_ms)
+    def observe_phases(self, system: str, timings_ms: Mapping[str, float]) -> None:
+        for phase, ms in timings_ms.items():
+            self.of_system[system]["phase_seconds"].labels(phase).observe(ms / 1000)
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"
@@ -126,11 +104,6 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
-
-
-def _observe_phases(histogram: Histogram, timings_ms: Mapping[str, float]) -> None:
-    for phase, ms in timings_ms.items():
-        histogram.labels(phase).observe(ms / 1000)
 
 
 def init_app(app: Flask, _: Settings) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 from flask import Blueprint, Flask, Response
 
 from app.admission.uploads import client_left
-from app.api.photo_calls import answer_of, count, form_photo, one_of, phases_ms
+from app.api.photo_calls import answer_of, count, form_photo, one_of
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
-from app.core.http import marked, render, request_id
+from app.core.http import marked, phases_ms, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import System

@@ -17,12 +17,12 @@ from PIL import Image
 
 from app.admission.uploads import client_left
 from app.api.openapi import Operation, documented, photos
-from app.api.photo_calls import one_of, unstored
+from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, CorrectionsFull
-from app.core.http import marked
+from app.core.http import marked, unstored
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.files import written_aside

@@ -20,11 +20,11 @@ from flask import Flask, Response, current_app
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import admission, client_left
 from app.api import openapi, schemas
-from app.api.events import LINES, streamed
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
 from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
+from app.api.text_calls import LINES, streamed
 from app.classifier import AskRows
 from app.core.errors import BadRequest, HeatMapsBusy
 from app.core.http import marked, request_id

@@ -12,16 +12,14 @@ from pydantic import Field, model_validator
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
-from app.api.events import EVENTS
 from app.api.openapi import JSON, Operation, documented
-from app.api.photo_calls import unstored
 from app.api.request_parsing import from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
+from app.api.text_calls import EVENTS, ReadyModel
 from app.core.errors import BadRequest, ModelNotReady, ServingError, for_visitor
-from app.core.http import marked, request_id
+from app.core.http import marked, request_id, unstored
 from app.core.messages import starting_with, t
-from app.generator import ReadyModel
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
@@ -153,7 +151,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         for place, text in enumerate(texts):
             if why := problem(text):
                 raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
-        count_photos(app, len(texts), "texts")
+        if settings.rate_limit:
+            count_photos(app, len(texts), "texts")
         deadline = Deadline(settings.generate_deadline_s)
         if asked.stream:
             model = streaming_model(asked.model or "", deadline)

@@ -17,8 +17,8 @@ from flask.testing import FlaskClient
 from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
-from app.api.events import LINES
 from app.api.schemas import HeatMap, ModelName, Progress
+from app.api.text_calls import LINES
 from app.classifier import AskRows, ServedModel
 from app.core import errors
 from app.core.settings import Rate, Settings

@@ -15,6 +15,8 @@ from flask.testing import FlaskClient
 from support.listener import Listen, Listener, answered, http, listen
 
 from app import create_app
+from app.api.photo_calls import count
+from app.classifier import Prediction
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings, SettingsError
 from app.features import OWN_PAGES
@@ -188,9 +190,12 @@ def test_a_contract_that_is_none_is_refused_when_the_app_starts(tmp_path: Path) 
 def test_a_system_of_a_thousand_labels_has_few_series() -> None:
     labels = tuple(f"class {at}" for at in range(1000))
     many = replace(FOOD, name="many", labels=labels, metrics_prefix="so-many")
-    metrics = Metrics([many])
-    for at in range(1000):
-        metrics.observe_prediction("many", "m", labels[at], at, 0.9, {"total": 1.0})
+    app = create_app()
+    app.extensions["metrics"] = metrics = Metrics([many])
+    with app.app_context():
+        for at in range(1000):
+            probabilities = tuple(0.9 * (each == at) for each in range(1000))
+            count(Prediction(many, labels, probabilities, "m", "1"), {"total": 1.0})
     text = metrics.text().decode()
     counted = re.findall(r'^so_many_predictions_total{label="(.+?)",model="m"} (\S+)', text, re.M)
     assert len(counted) == MOST_LABELS + 1
