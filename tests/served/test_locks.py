@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -28,7 +25,6 @@ from gourmet.measure.perf_analyzer import profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.connect import ask_sample, connect
-from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonServer
 
 KEYS = api_keys.Keys.made({})
@@ -159,23 +155,3 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
     url = with_keys if protocol == "http" else locked.options.grpc_url
     load = LoadSpec("digits", protocol=protocol, shared_memory=True)
     assert profile(load, url, 0.4, 9.99).measured.rows_per_s > 0
-
-
-def test_a_start_that_cannot_keep_its_keys_says_so(tmp_path: Path) -> None:
-
-    open_to_all = tmp_path / "keys"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    http, grpc, metrics, web = map(str, free_ports(4))
-    ports = ("--http-port", http, "--grpc-port", grpc, "--metrics-port", metrics, "--port", web)
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("gourmet")), "up", "--triton-only", *ports],
-        env={**os.environ, run_file.FOLDER_ENV: str(open_to_all)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "others can write to it" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,8 +1,9 @@
-"""Every check of `gourmet doctor` that needs no server, each with the fault brought about."""
+"""Every check of `gourmet doctor` that needs no server, each with the fault brought about (on a copy)."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -14,14 +15,23 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from unit.doctoring import said
 
 from gourmet.cli import main
+from gourmet.commands import doctor
 from gourmet.commands.doctor import CHECKS, examine
 from gourmet.doctor import machine
 from gourmet.doctor.findings import Examined
+from gourmet.repository import DEFAULT
 from gourmet.runtime import manifest
 from gourmet.serving import wheel
+
+
+def said(check: str, subject: Examined, level: str) -> str:
+    """The only line of that level of one check, as a run through all of them would say it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "CHECKS", {check: CHECKS[check]})
+        (found,) = [finding for _, finding in examine(subject) if finding.level == level]
+    return str(found)
 
 
 def test_nothing_fails_where_nothing_is_wrong(subject: Examined, program: Callable[[str, str], None]) -> None:
@@ -91,3 +101,76 @@ def test_the_command_prints_a_line_a_finding(subject: Examined) -> None:
     assert ran.exit_code == 0, ran.output
     assert all(line[:4] in ("ok  ", "warn") for line in ran.stdout.splitlines())
     assert "no Triton answers at localhost" in ran.stdout
+
+
+def test_a_gpu_that_the_image_has_no_kernels_for(
+    subject: Examined, program: Callable[[str, str], None]
+) -> None:
+    program("nvidia-smi", "echo '0, Tesla P100-PCIE-16GB, 580.95.05, 6.0'")
+    line = said("gpu", subject, "fail")
+    assert "compute capability 6.0: NVIDIA's image 26.09-py3 carries kernels for 7.5 to 12.1" in line
+    assert "CUDA failure 209: no kernel image is available for execution on the device" in line
+    assert "gourmet config MODEL --cpu" in line
+    assert "TRITON_TAG=" in line
+
+
+def test_the_image_that_it_speaks_of_is_the_one_that_is_built() -> None:
+    dockerfile = DEFAULT.parents[1] / "Dockerfile.triton"
+    assert f"ARG TRITON_TAG={machine.IMAGE}" in dockerfile.read_text().splitlines()
+
+
+@pytest.mark.parametrize("capability", ["9.0", "12.9"])  # of a major version the later ones run the same
+def test_a_gpu_that_everything_has_kernels_for(
+    subject: Examined, program: Callable[[str, str], None], capability: str
+) -> None:
+    program("nvidia-smi", f"echo '0, NVIDIA X, 580.95.05, {capability}'")
+    assert (
+        said("gpu", subject, "ok") == f"GPU 0 (NVIDIA X), compute capability {capability}, driver 580.95.05"
+    )
+
+
+def test_a_driver_that_is_not_loaded(subject: Examined, program: Callable[[str, str], None]) -> None:
+    words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    program("nvidia-smi", f'echo "{words}"; exit 9')
+    line = said("gpu", subject, "fail")
+    assert words in line
+    assert "load or install the driver" in line
+
+
+def config_of(models: Path, model: str, old: str, new: str) -> None:
+    path = models / model / "config.pbtxt"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+BROKEN_MODELS = {
+    "a config that Triton cannot read": (
+        lambda m: config_of(m, "food_classifier", "max_batch_size", "max_batchsize"),
+        "models",
+        "is not a config that Triton can read",
+    ),
+    "a file that is not the deployed one": (
+        lambda m: (m / "food_classifier_int8" / "1" / "model.onnx").write_bytes(b"other"),
+        "manifests",
+        "has sha256 [0-9a-f]{64}, its manifest says [0-9a-f]{64}: ",
+    ),
+    "a manifest that went missing": (
+        lambda m: (m / "food_classifier" / "1" / manifest.MANIFEST).unlink(),
+        "manifests",
+        r"manifest\.json is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_MODELS)
+def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str) -> None:
+    bring_about, check, says = BROKEN_MODELS[fault]
+    bring_about(models_copy)
+    line = said(check, replace(subject, repositories=(models_copy,)), "fail")
+    assert re.search(says, line), line
+
+
+def test_a_queue_policy_with_one_instance(subject: Examined, models_copy: Path) -> None:
+    config_of(models_copy, "food_classifier", "count: 2", "count: 1")
+    line = said("models", replace(subject, repositories=(models_copy,)), "warn")
+    assert "food_classifier has a queue policy and one instance" in line

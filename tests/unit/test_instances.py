@@ -27,26 +27,24 @@ def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("four_cpus")
 @pytest.mark.parametrize(
-    ("groups", "threads"),
+    ("groups", "parameter", "threads"),
     [
-        ([], 4),
-        ([{"count": 1}], 4),
-        ([{"count": 2}], 2),
-        ([{"count": 3}], 1),
-        ([{"count": 16}], 1),
-        ([{"count": 1}, {"count": 1}], 2),
-        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0, 1]}], 2),
-        ([{"count": 1}, {"count": 3, "passive": True}], 4),
+        ([], "", 4),
+        ([{"count": 1}], "", 4),
+        ([{"count": 2}], "", 2),
+        ([{"count": 3}], "", 1),
+        ([{"count": 16}], "", 1),
+        ([{"count": 1}, {"count": 1}], "", 2),
+        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0, 1]}], "", 2),
+        ([{"count": 1}, {"count": 3, "passive": True}], "", 4),
+        ([{"count": 2}], "3", 3),
+        ([{"count": 2}], "0", 2),
     ],
 )
-def test_threads_are_shared_out_among_the_instances(groups: list[dict[str, Any]], threads: int) -> None:
-    assert instances.cpu_threads(config(*groups)) == threads
-
-
-@pytest.mark.usefixtures("four_cpus")
-def test_a_parameter_overrides_the_share() -> None:
-    assert instances.cpu_threads(config({"count": 2}, intra_op_thread_count="3")) == 3
-    assert instances.cpu_threads(config({"count": 2}, intra_op_thread_count="0")) == 2
+def test_threads_are_shared_out_among_the_instances_unless_a_parameter_says_how_many(
+    groups: list[dict[str, Any]], parameter: str, threads: int
+) -> None:
+    assert instances.cpu_threads(config(*groups, intra_op_thread_count=parameter)) == threads
 
 
 @pytest.mark.parametrize("text", ["two", "-1", "1.5", "²"])
@@ -74,6 +72,7 @@ def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
             3,
         ),
         ("0::/host/only\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
+        ("", {}, 8),
     ],
 )
 def test_a_cgroup_quota_limits_the_cpus(
@@ -83,36 +82,25 @@ def test_a_cgroup_quota_limits_the_cpus(
     assert instances.available_cpus(cgroup(tmp_path, line, files)) == cpus
 
 
-def test_without_cgroups_the_affinity_counts(tmp_path: Path) -> None:
-    assert instances.available_cpus(tmp_path) == len(os.sched_getaffinity(0))
-
-
 @pytest.mark.parametrize(
     ("kind", "config_text", "device"),
     [
         ("CPU", "", instances.CPU),
         ("MODEL", "", instances.CPU),
+        ("GPU", None, instances.Device("cuda", 1, required=False)),
         ("GPU", "instance_group [{ count: 1 kind: KIND_GPU }]", instances.Device("cuda", 1)),
         ("GPU", "instance_group [{ count: 1 }]", instances.Device("cuda", 1, required=False)),
         ("KIND_GPU", "# not KIND_GPU", instances.Device("cuda", 1, required=False)),
     ],
 )
 def test_only_a_config_that_names_a_gpu_insists_on_it(
-    tmp_path: Path, kind: str, config_text: str, device: instances.Device
+    tmp_path: Path, kind: str, config_text: str | None, device: instances.Device
 ) -> None:
-    (tmp_path / "config.pbtxt").write_text(config_text)
+    if config_text is not None:
+        (tmp_path / "config.pbtxt").write_text(config_text)
     args = {
         "model_instance_kind": kind,
         "model_instance_device_id": "1",
         "model_repository": str(tmp_path),
     }
     assert instances.wanted_device(args) == device
-
-
-def test_a_model_without_a_config_file_does_not_insist_on_a_gpu(tmp_path: Path) -> None:
-    args = {
-        "model_instance_kind": "GPU",
-        "model_instance_device_id": "0",
-        "model_repository": str(tmp_path),
-    }
-    assert not instances.wanted_device(args).required

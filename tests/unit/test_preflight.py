@@ -7,8 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from gourmet import repository
+from gourmet.cli import main
 from gourmet.repository import RepositoryError
 from gourmet.serving import preflight
 from gourmet.systems.food11 import contract
@@ -52,13 +54,6 @@ def test_which_addresses_are_of_this_machine_alone(hosts: tuple[str, ...], is_so
     assert {preflight.is_loopback(host) for host in hosts} == {is_so}
 
 
-def test_free_ports_pass() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    preflight.check_ports("127.0.0.1", {"--port": port})
-
-
 @pytest.mark.parametrize(
     ("allowed", "refused"), [(64, True), (255, True), (256, False), (resource.RLIM_INFINITY, False)]
 )
@@ -69,6 +64,8 @@ def test_a_limit_on_open_files_is_named_with_what_raises_it(
     named = rf"have {allowed} files .*`ulimit -n`.* run `ulimit -n 1024`"
     with pytest.raises(preflight.NotReadyToStart, match=named) if refused else nullcontext():
         preflight.check_open_files()
+    if refused:
+        assert f"have {allowed} files" in CliRunner().invoke(main, ["up"]).output
 
 
 def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
@@ -78,14 +75,16 @@ def test_a_model_in_two_repositories_is_refused(tmp_path: Path) -> None:
         preflight.check_repositories([tmp_path / "a", tmp_path / "b"])
 
 
-def test_a_repository_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match=f"no model repository found at {tmp_path / 'gone'}"):
-        preflight.check_repositories([tmp_path / "gone"])
-
-
-def test_an_empty_repository_says_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match=r"holds no models: each is a folder with a config\.pbtxt"):
-        preflight.check_repositories([tmp_path])
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("gone", "no model repository found at"),
+        ("", r"holds no models: each is a folder with a config\.pbtxt"),
+    ],
+)
+def test_a_repository_without_models_is_refused(tmp_path: Path, folder: str, says: str) -> None:
+    with pytest.raises(RepositoryError, match=says):
+        preflight.check_repositories([tmp_path / folder])
 
 
 def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
@@ -94,20 +93,15 @@ def test_the_environment_chooses_the_model_that_answers_the_page() -> None:
     assert chosen == {"food11": "food_classifier_onnx"}
 
 
-def test_an_unknown_model_is_refused_with_the_served_names() -> None:
-    with pytest.raises(
-        preflight.NotReadyToStart, match="'food_clasifier', which is not a served model: choose one of a, b"
-    ):
-        preflight.configured_models({contract.SYSTEM.model_variable: "food_clasifier"}, {"a": {}, "b": {}})
-
-
-def test_a_model_of_another_system_is_refused_with_those_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("name", "what"), [("food_clasifier", "not a served model"), ("digits", "a model of the system 'digits'")]
+)
+def test_a_model_that_cannot_answer_is_refused_with_those_that_can(name: str, what: str) -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     with pytest.raises(
-        preflight.NotReadyToStart,
-        match="FOOD11_MODEL_NAME is 'digits', which is a model of the system 'digits': choose one of food_cl",
+        preflight.NotReadyToStart, match=f"is '{name}', which is {what}: choose one of food_cl"
     ):
-        preflight.configured_models({contract.SYSTEM.model_variable: "digits"}, served)
+        preflight.configured_models({contract.SYSTEM.model_variable: name}, served)
 
 
 def test_a_repository_without_food_is_served_all_the_same() -> None:
@@ -130,3 +124,26 @@ def test_what_waits_for_the_shipped_models_is_what_the_pages_ask() -> None:
     asked = preflight.configured_models({}, served).values()
     early = preflight.loaded_early(served, asked)
     assert set(asked) <= set(early) < set(served)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "says"),
+    [
+        (("--triton-only", "--web-only"), {}, "leave nothing to start: give one or neither"),
+        (
+            (),
+            {contract.SYSTEM.model_variable: "food_clasifier"},
+            "choose one of food_classifier, food_",
+        ),
+        (("--port", "{taken}"), {}, "in use or cannot be bound"),
+        (("--triton-only", "--http-port", "{taken}"), {}, "choose another with --http-port"),
+    ],
+)
+def test_up_refuses_before_anything_starts(
+    taken_port: int, arguments: tuple[str, ...], env: dict[str, str], says: str
+) -> None:
+    free = ["--port", str(preflight.free_ports(1)[0])]
+    words = [word.format(taken=taken_port) for word in arguments]
+    ran = CliRunner().invoke(main, ["up", *free, *words], env=env)
+    assert ran.exit_code in (1, 2)
+    assert says in ran.output

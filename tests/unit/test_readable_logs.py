@@ -25,50 +25,49 @@ ASIDE = (
 FAILED = "E1121 02:32:03.190579 6125 model_lifecycle.cc:642] \"failed to load 'x' version 1: bad\""
 
 
-def test_a_line_keeps_its_time_and_message_and_says_where_it_is_from() -> None:
-    assert printed(LOADED) == " triton │ 02:32:12 successfully loaded 'food_classifier'\n"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        POOL,
-        NO_GPU,
-        "+------+---+",
-        "| Model | Version |",
-        ENDED,
-        ASIDE,
-        "At:",
-        "  /a/b/model.py(48): initialize",
-        "",
-    ],
-)
-def test_what_tells_nothing_is_left_out(line: str) -> None:
-    assert printed(line) == ""
-
-
-@pytest.mark.parametrize("line", [FAILED, "RuntimeError: from a model's own print"])
-def test_faults_and_what_models_print_are_always_shown(line: str) -> None:
-    assert printed(line)
-
-
-@pytest.mark.parametrize("line", [POOL, NO_GPU, "+------+---+"])
-def test_verbose_shows_everything(line: str) -> None:
-    assert printed(line, verbose=True)
-
-
 BOOTING = "[2026-11-21 03:02:09 +0000] [16840] [INFO] Booting worker with pid: 16840"
 TIMEOUT = "[2026-11-21 03:02:09 +0000] [16830] [CRITICAL] WORKER TIMEOUT (pid:16840)"
 ANSWERED = '127.0.0.1 "POST /predict HTTP/1.1" 200 527B 170ms 296435c3'
 PROBED = '127.0.0.1 "GET /healthz HTTP/1.1" 200 15B 9ms a5f40133'
 
 
-@pytest.mark.parametrize("line", [BOOTING, PROBED])
-def test_the_web_apps_routine_is_left_out_unless_asked_for(line: str) -> None:
-    assert printed(line, origin="web") == ""
-    assert printed(line, origin="web", verbose=True)
+@pytest.mark.parametrize(
+    ("origin", "line", "shown"),
+    [
+        ("triton", LOADED, "02:32:12 successfully loaded 'food_classifier'"),
+        ("triton", FAILED, "02:32:03 failed to load 'x' version 1: bad"),
+        ("triton", "RuntimeError: from a model's own print", "RuntimeError: from a model's own print"),
+        ("web", ANSWERED, ANSWERED),
+        ("web", TIMEOUT, "03:02:09 WORKER TIMEOUT (pid:16840)"),
+    ],
+)
+def test_what_tells_something_is_shown_with_its_time_and_where_it_is_from(
+    origin: str, line: str, shown: str
+) -> None:
+    assert printed(line, origin=origin) == f"{origin:>7} │ {shown}\n"
 
 
-def test_requests_and_faults_of_the_web_app_are_shown() -> None:
-    assert printed(ANSWERED, origin="web") == f"    web │ {ANSWERED}\n"
-    assert printed(TIMEOUT, origin="web") == "    web │ 03:02:09 WORKER TIMEOUT (pid:16840)\n"
+TRITON_SAYS = (
+    POOL,
+    NO_GPU,
+    "+------+---+",
+    "| Model | Version |",
+    ENDED,
+    ASIDE,
+    "At:",
+    "  /a/b/model.py(48): initialize",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        *(("triton", line) for line in (POOL, NO_GPU, ENDED, ASIDE, "", *TABLE, *TRACE)),
+        ("web", BOOTING),
+        ("web", PROBED),
+    ],
+)
+def test_what_tells_nothing_is_left_out_unless_asked_for(origin: str, line: str) -> None:
+    assert printed(line, origin=origin) == ""
+    assert printed(line, origin=origin, verbose=True)

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet import repository
-from gourmet.cli import VERBS, main
+from gourmet.cli import main
 from gourmet.commands.bench_options import measuring
 from gourmet.commands.options import found_repositories, port_options, serving_url, url_option
 from gourmet.commands.perf_analyzer import _address_for
@@ -95,7 +95,7 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
         assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
 
 
-def test_doctor_looks_at_the_repositories_that_the_stack_serves() -> None:
+def test_the_repositories_looked_at_are_those_that_the_stack_serves() -> None:
     with runs(stack(repositories=["/models", "/more"])):
         assert found_repositories() == (Path("/models"), Path("/more"))
     assert found_repositories() == (repository.DEFAULT,)
@@ -150,12 +150,8 @@ def test_every_verb_that_takes_an_address_names_the_variable_for_it(verb: list[s
     assert "env var: TRITON_SERVER_URL" in said
 
 
-def test_the_version_is_said() -> None:
+def test_the_version_is_said_and_up_names_the_variable_of_every_system() -> None:
     assert asked(main, "--version").startswith("gourmet, version 0.")
-    assert set(VERBS) >= {"up", "doctor"}
-
-
-def test_up_names_the_variable_of_every_system() -> None:
     said = " ".join(asked(main, "up", "--help").split())
     assert "FOOD11_MODEL_NAME" in said
     assert "(unless set: digits)" in said

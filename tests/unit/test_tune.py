@@ -86,17 +86,17 @@ def test_what_was_searched_is_told_with_its_seconds() -> None:
     ]
 
 
-def test_a_model_that_cannot_batch_is_tried_by_layout_alone_and_says_why() -> None:
-    single = around({**RUNNING, "max_batch_size": 0})
-    assert {each.dynamic_batching for each in single.coarse()} == {False}
-    assert single.fine(single.coarse(), []) == []
-    assert "max_batch_size is 0" in told(single)
-
-
-def test_a_lone_request_has_no_company_to_wait_for() -> None:
-    alone = around(levels=(1,))
-    assert alone.fine([alone.present], []) == []
-    assert "no two requests" in told(alone)
+@pytest.mark.parametrize(
+    ("space", "because"),
+    [
+        (around({**RUNNING, "max_batch_size": 0}), "max_batch_size is 0"),
+        (around(levels=(1,)), "no two requests"),
+    ],
+)
+def test_what_cannot_batch_is_tried_by_layout_alone_and_says_why(space: Space, because: str) -> None:
+    assert {each.dynamic_batching for each in space.coarse()} == {False}
+    assert space.fine(space.coarse(), []) == []
+    assert because in told(space)
 
 
 def test_neighbours_differ_in_waits_preferred_sizes_and_largest_batches() -> None:
@@ -192,28 +192,21 @@ def test_the_reason_is_that_a_row_costs_less_in_a_batch() -> None:
         report.because(ours, point(), 2)
         == "a row costs 2 ms of execution instead of 5, in batches of 4.0 rows instead of 1.0"
     )
-
-
-def test_where_the_figures_show_no_reason_none_is_made_up() -> None:
     assert report.because(point(), point(), 2).startswith("of nothing that the figures show: ")
 
 
-def test_what_does_not_beat_the_present_config_is_not_recommended() -> None:
-    tie = confirmation(point(101, 10, "other"), point())
-    assert not tie.won
-    said = report.sentence(request(50), "better", Trial("other", {}, "long"), tie)
+@pytest.mark.parametrize(("rate", "why"), [(101, "which may be noise."), (80, "which is worse.")])
+def test_what_does_not_beat_the_present_config_is_not_recommended(rate: float, why: str) -> None:
+    lost = confirmation(point(rate, 10, "other"), point())
+    assert not lost.won
+    said = report.sentence(request(50), "no better", Trial("other", {}, "long"), lost)
     assert said.startswith("The present config stays: ")
-    assert said.endswith("which may be noise.")
+    assert said.endswith(why)
+
+
+def test_keeping_the_goal_decides_before_the_gain() -> None:
     assert not confirmation(point(200, 90, "other"), point(), keeps=False).won
     assert confirmation(point(90, 10, "other"), point(100, 99), only_ours=True).won
-
-
-def test_what_the_interval_excludes_is_not_called_noise() -> None:
-    worse = confirmation(point(80, 10, "other"), point())
-    said = report.sentence(request(None), "no better", Trial("other", {}, "long"), worse)
-    assert worse.gain.high is not None
-    assert worse.gain.high < 1
-    assert said.endswith("which is worse.")
 
 
 def tuning(verdict: Any, **more: Any) -> Tuning:
@@ -250,12 +243,8 @@ def test_the_saved_search_has_its_goal_its_trials_and_where_it_ran() -> None:
     assert saved["trials"][0]["points"][0]["demand"]["level"] == 8
     others = "searched duel verdict sentence command when machine"
     assert set(others.split()) < set(saved)
-
-
-def test_where_the_best_did_not_win_the_present_config_is_recommended() -> None:
     same, far = tuning("no better"), tuning("out of reach")
-    assert same.recommended is same.trials[0]
-    assert far.recommended is None
+    assert (same.recommended, far.recommended) == (same.trials[0], None)
 
 
 def test_the_picture_shows_goal_front_and_both_sides() -> None:

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,9 +14,8 @@ from pathlib import Path
 
 import pytest
 from support.triton import MODELS, some_models
-from support.up import GOURMET, Up
+from support.up import Up
 
-from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems.food11 import contract
 
@@ -158,21 +155,6 @@ def test_one_broken_model_keeps_none_of_the_others_from_serving(up, few) -> None
     assert http_ok(f"http://127.0.0.1:{running.http}/v2/models/{ONNX}/ready")
 
 
-def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """What `gourmet up` says where it must not start anything."""
-    done = subprocess.run(
-        [GOURMET, "up", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-    assert done.returncode in (1, 2), done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
-
-
 def test_a_broken_configured_model_is_said_and_nothing_keeps_running(up, few) -> None:
     (few / ONNX / "1" / "model.onnx").write_bytes(b"no network")
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
@@ -196,36 +178,3 @@ def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample
     assert running.process.returncode == 0
     wait_until(lambda: not running.processes(), 5, f"still running: {running.processes()}")
     assert not running.leftovers()
-
-
-def test_an_unknown_model_is_refused_with_the_list_of_served_names() -> None:
-    said = refused("--port", str(free_ports(1)[0]), env={contract.SYSTEM.model_variable: "food_clasifier"})
-    assert "not a served model: choose one of food_classifier, food_classifier_" in said
-
-
-def test_a_limit_on_open_files_is_named_before_anything_starts() -> None:
-    command = ["bash", "-c", f"ulimit -n 64 && exec {GOURMET} up"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "64 files" in done.stderr
-    assert "`ulimit -n 1024`" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_port_in_use_is_said_before_anything_starts() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        said = refused("--port", str(taken.getsockname()[1]))
-    assert "in use" in said
-    assert "--port" in said
-
-
-def test_triton_only_and_web_only_together_are_refused() -> None:
-    assert "leave nothing to start" in refused("--triton-only", "--web-only")
-
-
-def test_help_names_every_option() -> None:
-    text = subprocess.run([GOURMET, "up", "--help"], capture_output=True, text=True, check=True).stdout
-    for option in ("--model-repository", "--model-control", "--response-cache", "--workers", "--web-only"):
-        assert option in text
