@@ -44,17 +44,6 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "is_so"),
-    [
-        (("127.0.0.1", "127.0.0.2", "::1", "localhost"), True),
-        (("0.0.0.0", "::", "", "192.0.2.1", "example.org"), False),
-    ],
-)
-def test_which_addresses_are_of_this_machine_alone(hosts: tuple[str, ...], is_so: bool) -> None:
-    assert {preflight.is_loopback(host) for host in hosts} == {is_so}
-
-
-@pytest.mark.parametrize(
     ("allowed", "refused"), [(64, True), (255, True), (256, False), (resource.RLIM_INFINITY, False)]
 )
 def test_a_limit_on_open_files_is_named_with_what_raises_it(

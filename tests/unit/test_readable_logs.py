@@ -47,17 +47,7 @@ def test_what_tells_something_is_shown_with_its_time_and_where_it_is_from(
     assert printed(line, origin=origin) == f"{origin:>7} │ {shown}\n"
 
 
-TRITON_SAYS = (
-    POOL,
-    NO_GPU,
-    "+------+---+",
-    "| Model | Version |",
-    ENDED,
-    ASIDE,
-    "At:",
-    "  /a/b/model.py(48): initialize",
-    "",
-)
+TABLE, TRACE = ("+------+---+", "| Model | Version |"), ("At:", "  /a/b/model.py(48): initialize")
 
 
 @pytest.mark.parametrize(

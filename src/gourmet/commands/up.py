@@ -121,8 +121,8 @@ def up(
             log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
         if web:
             log.say("gourmet", f"the page {web.url}", "green")
-        if web and not preflight.is_loopback(host):
-            log.say("gourmet", _OPEN.format(host), "yellow")
+            if host not in run_file.LOOPBACK:
+                log.say("gourmet", _OPEN.format(host), "yellow")
 
     with contextlib.ExitStack() as kept:
         if not web_only:

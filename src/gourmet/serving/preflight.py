@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import resource
 import socket
 from collections.abc import Collection, Iterable, Mapping
@@ -48,14 +47,6 @@ def check_open_files() -> None:
             f"a process may have {allowed} files and connections open here (`ulimit -n`), and Triton and the "
             f"web app need {_OPEN_FILES}: run `ulimit -n 1024` first, in a new shell if this one refuses"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach what listens on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def free_ports(count: int) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import platform
+import struct
 from typing import Final
 
 UMASK: Final = 0o077
@@ -32,37 +33,21 @@ _ALLOW: Final = 0x7FFF0000
 _FAIL: Final = 0x00050000
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _Instruction(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_uint16),
-        ("if_so", ctypes.c_uint8),
-        ("if_not", ctypes.c_uint8),
-        ("value", ctypes.c_uint32),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(_Instruction)))
-
-
-def _compiled(processor: int, fchmod: int) -> _Program:
-    steps = [
-        _Instruction(_LOAD, 0, 0, _PROCESSOR_AT),
-        _Instruction(_SKIP_UNLESS_EQUAL, 0, 5, processor),
-        _Instruction(_LOAD, 0, 0, _CALL_AT),
-        _Instruction(_SKIP_UNLESS_EQUAL, 0, 3, fchmod),
-        _Instruction(_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
-        _Instruction(_SKIP_UNLESS_EQUAL, 0, 1, _REFUSED_MODE),
-        _Instruction(_RETURN, 0, 0, _FAIL | errno.EPERM),
-        _Instruction(_RETURN, 0, 0, _ALLOW),
-    ]
-    return _Program(len(steps), (_Instruction * len(steps))(*steps))
-
-
-_numbers = _NUMBERS.get(platform.machine())
-_program = _compiled(*_numbers[:2]) if _numbers else None
+# Made before a fork, after which as little as possible is to be done.
+_processor, _fchmod, _seccomp = _NUMBERS.get(platform.machine(), (0, 0, 0))
+# Each is its code, how many to skip if so and if not, and a value (struct sock_filter).
+_steps = [
+    (_LOAD, 0, 0, _PROCESSOR_AT),
+    (_SKIP_UNLESS_EQUAL, 0, 5, _processor),
+    (_LOAD, 0, 0, _CALL_AT),
+    (_SKIP_UNLESS_EQUAL, 0, 3, _fchmod),
+    (_LOAD, 0, 0, _SECOND_ARGUMENT_AT),
+    (_SKIP_UNLESS_EQUAL, 0, 1, _REFUSED_MODE),
+    (_RETURN, 0, 0, _FAIL | errno.EPERM),
+    (_RETURN, 0, 0, _ALLOW),
+]
+_instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _steps))
+_program = struct.pack("HP", len(_steps), ctypes.addressof(_instructions))  # struct sock_fprog
 
 
 def keep_modes() -> None:
@@ -70,6 +55,6 @@ def keep_modes() -> None:
 
     Where the kernel does not allow that, nothing happens: see `TritonServer.exposed`.
     """
-    if _numbers and _program:  # made before a fork, after which as little as possible is to be done
+    if _seccomp:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _libc.syscall(_numbers[2], _SET_MODE_FILTER, _FLAG_SPEC_ALLOW, ctypes.byref(_program))
+        _libc.syscall(_seccomp, _SET_MODE_FILTER, _FLAG_SPEC_ALLOW, _program)

@@ -18,7 +18,6 @@ _GUNICORN_LINE: Final = re.compile(
     r"\[\S+ (?P<clock>\d\d:\d\d:\d\d) \S+\] \[(?P<where>\d+)\] \[(?P<level>[A-Z])\w+\] (?P<words>.*)$"
 )
 _COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow"}  # and red for all others
-_PROBE: Final = re.compile(r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.\d" 200 ')
 
 # What is worth a line without --verbose; warnings and errors always are.
 _TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
@@ -30,8 +29,11 @@ _NOT_A_FAULT: Final = re.compile(
     r"Failed to initialize NVML|CUDA memory pool disabled|failed to load all models|"
     r"no CUDA-capable device|NVML_ERROR|Exit timeout expired|ignore version directory '\.withdrawn-"
 )
-# What the Python backend adds below the message of a model that could not load.
-_TRACE: Final = re.compile(r"^\s*At:$|^  /\S+\(\d+\): \w+$")
+# Tables, probes, and what the Python backend adds below the message of a model that could not load.
+_NOTHING: Final = re.compile(
+    r"^\s*$|^[+|]|^\s*At:$|^  /\S+\(\d+\): \w+$|"
+    r'"GET /(healthz|readyz|metrics|lab/figures) HTTP/1\.\d" 200 '
+)
 
 
 class LogPrinter:
@@ -53,16 +55,12 @@ class LogPrinter:
         def take(line: str) -> None:
             if found := pattern.match(line):
                 level, words = found["level"], found["words"]
+                telling = level != "I" or _TELLING.search(words)
                 where = f"  ({found['where']})" if self._verbose else ""
-                if where or (not _NOT_A_FAULT.search(words) and (level != "I" or _TELLING.search(words))):
+                if self._verbose or (telling and not _NOT_A_FAULT.search(words)):
                     self.say(origin, f"{found['clock']} {words}{where}", _COLOURS.get(level, "red"))
             # The start-up tables, and the stubs' own output: keep what a model printed.
-            elif self._verbose or not _tells_nothing(line):
+            elif self._verbose or not (_NOTHING.search(line) or _NOT_A_FAULT.search(line)):
                 self.say(origin, line)
 
         return take
-
-
-def _tells_nothing(line: str) -> bool:
-    patterns = (_NOT_A_FAULT, _TRACE, _PROBE)
-    return not line.strip() or line[0] in "+|" or any(pattern.search(line) for pattern in patterns)

@@ -22,7 +22,7 @@ from gourmet.errors import GourmetError, UsageError
 
 FOLDER_ENV: Final = "GOURMET_KEYS"
 DEFAULT_URL: Final = "localhost:8000"
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 @dataclass(frozen=True)
