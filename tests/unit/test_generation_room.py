@@ -16,7 +16,7 @@ from support import caption_network
 
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.beams import search
-from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Likeliest, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.rows import Row, TooManyRows
 
@@ -26,7 +26,7 @@ PLACES = 49
 WITHIN_S = 30
 
 
-class Pictures(DecoderGraph):
+class Pictures(Engine):
     """What is asked of it is kept, and a test may get between."""
 
     places = PLACES
@@ -279,7 +279,7 @@ def test_searches_are_limited_and_counted_down_again(engine: Pictures) -> None:
     with opened(engine) as room:
         waiting = [Row(picture, 2, beams=2) for _ in range(32)]
         room.submit(waiting)
-        with pytest.raises(TooManyRows, match="32 searches wait already: ask again later"):
+        with pytest.raises(TooManyRows, match="32 sentences wait already: ask again later"):
             room.submit([Row(picture, 2, beams=2)])
         go_on.set()
         finished(waiting)

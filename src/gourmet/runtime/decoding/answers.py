@@ -21,16 +21,15 @@ class OutOfTime(GourmetError):
     """An answer that was not finished before its deadline."""
 
 
+class ClientLeft(GourmetError):
+    """An answer that nobody waits for."""
+
+
 class Vocabulary(Protocol):
     """The tokens of a system's answers."""
 
-    @property
-    def start(self) -> int:
-        """What the network has before the first token of an answer."""
-
-    @property
-    def end(self) -> int:
-        """What it answers when there is nothing to add."""
+    start: int  # what the network has before the first token of an answer
+    end: int  # what it answers when there is nothing to add
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
@@ -78,18 +77,15 @@ class AnswerJob:
         is_cancelled: Callable[[], bool] = lambda: False,
         in_pieces: bool = False,
     ) -> None:
-        self._vocabulary, self._out_of_time = network.vocabulary, network.out_of_time
-        self._in_pieces, self._on_piece = in_pieces, on_piece
+        self._parts, self._network, self._on_piece, self._in_pieces = parts, network, on_piece, in_pieces
         self._lock = threading.Lock()
-        self._parts = parts
         self.rows: Final = [part for part in parts if isinstance(part, Row)]
         for row in self.rows:
             row.deadline, row.is_cancelled, row.on_tokens = deadline, is_cancelled, self._advanced
         self._at = 0  # the part that is being sent
-        self._said = 0  # characters of it
+        self._sent = 0  # characters of it
         self.finished = False
         self.error: Exception | None = None
-        self.was_cancelled = False
 
     @property
     def text(self) -> str:
@@ -118,12 +114,14 @@ class AnswerJob:
                 return
             piece = ""
             if row and row.finished in ("deadline", "cancelled", "failed"):
-                self.finished = True
-                self.was_cancelled = row.finished == "cancelled"
-                self.error = row.error or OutOfTime(self._out_of_time)
+                late = row.finished == "deadline"
+                without_error = (
+                    OutOfTime(self._network.out_of_time) if late else ClientLeft("the client is gone")
+                )
+                self.error = row.error or without_error
             else:
                 piece = self._ready()
-                self.finished = self._at == len(self._parts)
+            self.finished = bool(self.error) or self._at == len(self._parts)
             if self.finished or (piece and self._in_pieces):
                 self._on_piece(self, GeneratedText(piece, self.tokens, self.score))
 
@@ -136,11 +134,11 @@ class AnswerJob:
                 found += part
             else:
                 text = self._text(part) if part.finished else self._whole_words(part)
-                found += text[self._said :]
-                self._said = max(self._said, len(text))
+                found += text[self._sent :]
+                self._sent = max(self._sent, len(text))
                 if not part.finished:
                     break
-                self._said = 0
+                self._sent = 0
             self._at += 1
         return found
 
@@ -148,11 +146,11 @@ class AnswerJob:
         """A word is whole when the next begins."""
         answer = row.answer
         places = range(len(answer) - 1, -1, -1)
-        known = next((place for place in places if self._vocabulary.begins_word(answer[place])), 0)
-        return self._vocabulary.decode(answer[:known])
+        known = next((place for place in places if self._network.vocabulary.begins_word(answer[place])), 0)
+        return self._network.vocabulary.decode(answer[:known])
 
     def _text(self, row: Row) -> str:
-        return self._vocabulary.decode(row.answer)
+        return self._network.vocabulary.decode(row.answer)
 
 
 def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:

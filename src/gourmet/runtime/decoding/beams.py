@@ -48,9 +48,7 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> Found:
             break
         if row.gave_up():
             break
-        if slots.used < len(chosen):
-            slots.repeat(0, len(chosen) - slots.used)
-        slots.rearrange(0, [place for _, place, _ in chosen])
+        slots.take([place for _, place, _ in chosen])
         slots.choose([token for _, _, token in chosen])
     return max(whole or begun, key=_worth)
 

@@ -6,8 +6,9 @@ size]. A place is a word of a sentence or a patch of a picture.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,48 +28,25 @@ class Likeliest(NamedTuple):
     added: Floats  # keys and values of the newest token: [rows, layers, 2, heads, 1, size]
 
 
-class Engine(Protocol):
-    @property
-    def places(self) -> int | None:
-        """The places of every memory, where all have the same, as those of a picture's grid do."""
+class Engine(ABC):
+    """Steps by a decoder's graph, whatever runs it; a system adds how it encodes."""
 
-    def encode(self, sources: Sequence[Any]) -> Sequence[Floats]:
-        """The memory of each source; ValueError for a source that cannot be used."""
-
-    def step(
-        self,
-        tokens: Integers,
-        lengths: Integers,
-        cache: Floats,
-        memory: Floats,
-        mask: npt.NDArray[np.int32],
-    ) -> Likeliest:
-        """What may follow `tokens`, in rows that have `lengths` tokens in `cache` already."""
-
-
-class DecoderGraph:
-    """The `step` of an Engine by a decoder's graph, whatever runs it; a system adds how it encodes."""
-
+    # Of every memory, where all have the same, as those of a picture's grid do.
     places: int | None = None
 
     def __init__(self, decoder: Run) -> None:
         self._decoder = decoder
 
+    @abstractmethod
+    def encode(self, sources: Sequence[Any]) -> Sequence[Floats]:
+        """The memory of each source; ValueError for a source that cannot be used."""
+
     def step(
-        self,
-        tokens: Integers,
-        lengths: Integers,
-        cache: Floats,
-        memory: Floats,
-        mask: npt.NDArray[np.int32],
+        self, tokens: Integers, lengths: Integers, cache: Floats, memory: Floats, mask: npt.NDArray[np.int32]
     ) -> Likeliest:
-        inputs = {
-            "token": tokens[:, None],
-            "length": lengths[:, None],
-            "cache": cache,
-            "memory": memory,
-            "mask": mask,
-        }
+        """What may follow `tokens`, in rows that have `lengths` tokens in `cache` already."""
+        rows = {"token": tokens[:, None], "length": lengths[:, None]}
+        inputs = {**rows, "cache": cache, "memory": memory, "mask": mask}
         return Likeliest(*self._decoder(["tokens", "scores", "added"], inputs))
 
 

@@ -42,14 +42,22 @@ def write_reference(path: Path, model: str, sha256: str) -> None:
     path.write_text(json.dumps({"model": model, "sha256": sha256}, indent=2) + "\n", encoding="utf-8")
 
 
-def find(version: Path) -> Path:
-    """The package of a model's version: its own, or the one that it refers to."""
-    reference = version / REFERENCE
-    if not reference.exists():
-        return version / FILE
+def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a version's package, or of the one it refers to, if they are those that its manifest
+    names; raises GourmetError.
+    """
+    path = version / REFERENCE
+    if not path.exists():
+        manifest.check(version / FILE, config)
+        return read(version / FILE)
+    manifest.check(path, config)
+    return read(_referred_to(path))
+
+
+def _referred_to(reference: Path) -> Path:
     try:
         about = json.loads(reference.read_text(encoding="utf-8"))
-        beside, digest = version.parent.parent / str(about["model"]), str(about["sha256"])
+        beside, digest = reference.parents[2] / str(about["model"]), str(about["sha256"])
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
     for path in sorted(beside.glob(f"[0-9]*/{FILE}")):
@@ -57,12 +65,5 @@ def find(version: Path) -> Path:
             return path
     raise GourmetError(
         f"{reference} refers to a package that {beside} does not have: keep both models in one repository, "
-        f"or deploy {beside.name} and then {version.parent.name} again"
+        f"or deploy {beside.name} and then {reference.parents[1].name} again"
     )
-
-
-def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a version's package, checked against its manifest; raises GourmetError."""
-    own = version / REFERENCE
-    manifest.check(own if own.exists() else version / FILE, config)
-    return read(find(version))

@@ -57,13 +57,8 @@ class Slots:
         rows = max(self.used, FEWEST_ROWS)
         self._cache = self._fitted(self._cache, self._longest(self._lengths) + 1)
         self._fit_memory(self._longest(self._places))
-        tokens, scores, added = self._engine.step(
-            self._tokens[:rows],
-            self._lengths[:rows],
-            self._cache[:rows],
-            self._memory[:rows],
-            self._mask[:rows],
-        )
+        inputs: tuple[Any, ...] = (self._tokens, self._lengths, self._cache, self._memory, self._mask)
+        tokens, scores, added = self._engine.step(*(each[:rows] for each in inputs))
         every = np.arange(self.used)
         self._cache[every, :, :, :, self._lengths[: self.used]] = added[: self.used, :, :, :, 0]
         self._lengths[: self.used] += 1
@@ -72,18 +67,12 @@ class Slots:
     def choose(self, tokens: Sequence[int]) -> None:
         self._tokens[: self.used] = tokens
 
-    def rearrange(self, first: int, parents: Sequence[int]) -> None:
-        """The rows from `first` on go on as copies of these, as beams do."""
-        here = slice(first, first + len(parents))
-        for each in (self._cache, self._lengths, self._tokens):
-            each[here] = each[list(parents)]
-
-    def repeat(self, row: int, times: int) -> None:
-        """So many more rows like this one, behind the last."""
-        here = slice(self.used, self.used + times)
-        for each in self._rows():
-            each[here] = each[row]
-        self.used += times
+    def take(self, parents: Sequence[int]) -> None:
+        """The rows are copies of these from now on, as beams are."""
+        same_memories = len(parents) <= self.used
+        for each in (self._cache, self._lengths, self._tokens) if same_memories else self._rows():
+            each[: len(parents)] = each[list(parents)]
+        self.used = len(parents)
 
     def leave(self, row: int) -> int:
         """Free this row's slot; the row that has it from now on was at the place that is returned."""

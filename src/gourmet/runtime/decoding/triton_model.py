@@ -23,7 +23,7 @@ import triton_python_backend_utils as pb_utils
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob, GenerationServing, ServedNetwork, submit
+from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationServing, ServedNetwork, submit
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.decoding.rows import TooManyRows
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
@@ -32,7 +32,7 @@ from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 _ROWS: Final = 16
 _ROWS_PARAMETER: Final = "rows_at_once"
 # Where the client set no limit: longer than any of ours waits.
-LONGEST_S: Final = 60.0
+_LONGEST_S: Final = 60.0
 # Triton is not asked more often than this whether a client is still there; of most answers, never.
 _ASKED_EVERY_S: Final = 0.1
 
@@ -49,13 +49,13 @@ class GenerationModel:
             files = package.open_version(version, config)
             system = parameter(config, SYSTEM_PARAMETER)
             serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
-            network = self._network = serving.open(files, cpu_threads(config))
+            network = self.network = serving.open(files, cpu_threads(config))
             rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
-        self._in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
-        self._has_rows = int(config.get("max_batch_size", 0)) > 0
-        self._room = GenerationRoom(
+        self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
+        self.has_rows = int(config.get("max_batch_size", 0)) > 0
+        self.room = GenerationRoom(
             network.engine,
             start=network.vocabulary.start,
             end=network.vocabulary.end,
@@ -63,77 +63,82 @@ class GenerationModel:
             continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
         )
         # Handing an answer to Triton takes as long as a step, which the loop does not wait for.
-        self._sending = ThreadPoolExecutor(1, thread_name_prefix="send")
+        self.sending = ThreadPoolExecutor(1, thread_name_prefix="send")
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
         for request in requests:
-            reply = _Reply(request, self._sending, self._network, has_rows=self._has_rows)
-            reply.begin(request, self._room, in_pieces=self._in_pieces)
+            _Reply(request, self)
 
     def finalize(self) -> None:
-        self._room.close()
-        self._sending.shutdown()
+        self.room.close()
+        self.sending.shutdown()
 
 
 class _Reply:
     """One request on its way through the room, and what is sent to its client."""
 
-    def __init__(
-        self,
-        request: pb_utils.InferenceRequest,
-        sending: ThreadPoolExecutor,
-        network: ServedNetwork,
-        *,
-        has_rows: bool,
-    ) -> None:
-        self._sender, self._sending = request.get_response_sender(), sending
-        self._network, self._has_rows = network, has_rows
+    def __init__(self, request: pb_utils.InferenceRequest, model: GenerationModel) -> None:
+        self._sender, self._model = request.get_response_sender(), model
         self._lock = threading.Lock()
         self._jobs: Sequence[AnswerJob] = ()
-        self._unfinished = 0
-
-    def begin(self, request: pb_utils.InferenceRequest, room: GenerationRoom, *, in_pieces: bool) -> None:
-        inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
-        deadline = time.monotonic() + (request.timeout() / 1e6 or LONGEST_S)
-        is_cancelled = now_and_then(self._sender.is_cancelled)
-        on_piece = self._on_piece if in_pieces else self._on_answer
         try:
-            self._jobs = [
-                AnswerJob(
-                    parts,
-                    self._network,
-                    on_piece,
-                    deadline=deadline,
-                    is_cancelled=is_cancelled,
-                    in_pieces=in_pieces,
-                )
-                for parts in self._network.requested(inputs)
-            ]
+            self._jobs = jobs(
+                request,
+                model.network,
+                self._on_piece,
+                self._sender.is_cancelled,
+                in_pieces=model.in_pieces,
+            )
             self._unfinished = len(self._jobs)
-            submit(self._jobs, room)
+            submit(self._jobs, model.room)
         except (ValueError, TooManyRows) as exc:
             self._send(refusal(exc))
 
     def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
-        response = failure(job) or answer_response(self._network, [piece], rows=self._has_rows)
-        self._send(response, final=job.finished)
-
-    def _on_answer(self, job: AnswerJob, _: GeneratedText) -> None:
+        network, rows = self._model.network, self._model.has_rows
+        if self._model.in_pieces:
+            response = refusal(job.error) if job.error else _response([piece], network, rows=rows)
+            self._send(response, final=job.finished)
+            return
         with self._lock:
             self._unfinished -= 1
             if self._unfinished:
                 return
-        failures = filter(None, map(failure, self._jobs))
-        answers = [job.whole() for job in self._jobs]
-        self._send(next(failures, None) or answer_response(self._network, answers, rows=self._has_rows))
+        self._send(whole_response(self._jobs, network, rows=rows))
 
     def _send(self, response: pb_utils.InferenceResponse, *, final: bool = True) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        self._sending.submit(self._sender.send, response, flags=flags)
+        self._model.sending.submit(self._sender.send, response, flags=flags)
 
 
-def answer_response(
-    network: ServedNetwork, answers: Sequence[GeneratedText], *, rows: bool
+def jobs(
+    request: pb_utils.InferenceRequest,
+    network: ServedNetwork,
+    on_piece: Callable[[AnswerJob, GeneratedText], None],
+    is_cancelled: Callable[[], bool],
+    *,
+    in_pieces: bool = False,
+) -> list[AnswerJob]:
+    """One for each row of a request; raises ValueError for what cannot be answered."""
+    inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
+    deadline = time.monotonic() + (request.timeout() / 1e6 or _LONGEST_S)
+    asked = _now_and_then(is_cancelled)
+    return [
+        AnswerJob(parts, network, on_piece, deadline=deadline, is_cancelled=asked, in_pieces=in_pieces)
+        for parts in network.requested(inputs)
+    ]
+
+
+def whole_response(
+    jobs: Sequence[AnswerJob], network: ServedNetwork, *, rows: bool
+) -> pb_utils.InferenceResponse:
+    """Of all answers to a request, or of the first that failed."""
+    errors = [job.error for job in jobs if job.error]
+    return refusal(errors[0]) if errors else _response([job.whole() for job in jobs], network, rows=rows)
+
+
+def _response(
+    answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
     """With `rows`, as those of a request; else there is a single one."""
     outputs = [network.outputs(answer) for answer in answers]
@@ -150,22 +155,18 @@ def _column(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, An
     return column.reshape(shape)
 
 
-def failure(job: AnswerJob) -> pb_utils.InferenceResponse | None:
-    if job.was_cancelled:
-        pb_utils.Logger.log_info(f"an answer is given up after {job.tokens} tokens: its client left")
-        error = pb_utils.TritonError("the client is gone", pb_utils.TritonError.CANCELLED)
-        return pb_utils.InferenceResponse(error=error)
-    return refusal(job.error) if job.error else None
-
-
 def refusal(error: Exception) -> pb_utils.InferenceResponse:
     """The request is at fault where the value of one of its inputs is; else it may be sent again."""
-    at_fault = isinstance(error, ValueError)
-    code = pb_utils.TritonError.INVALID_ARG if at_fault else pb_utils.TritonError.UNAVAILABLE
+    code = pb_utils.TritonError.UNAVAILABLE
+    if isinstance(error, ClientLeft):
+        pb_utils.Logger.log_info("an answer is given up: its client left")
+        code = pb_utils.TritonError.CANCELLED
+    elif isinstance(error, ValueError):
+        code = pb_utils.TritonError.INVALID_ARG
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
-def now_and_then(ask: Callable[[], bool]) -> Callable[[], bool]:
+def _now_and_then(ask: Callable[[], bool]) -> Callable[[], bool]:
     """The same answer for a while, since asking Triton costs more than a step."""
     last, at = False, time.monotonic()
 

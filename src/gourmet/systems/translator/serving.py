@@ -9,7 +9,7 @@ import numpy as np
 
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.rows import Row
 from gourmet.runtime.decoding.slots import FEWEST_ROWS
 from gourmet.systems.translator import contract
@@ -22,8 +22,8 @@ DECODER: Final = "decoder.onnx"
 MAX_SOURCE_TOKENS: Final = 120
 
 
-class MarianEngine(DecoderGraph):
-    """Fulfils gourmet.runtime.decoding.engine.Engine; sources are the numbers of a sentence."""
+class MarianEngine(Engine):
+    """Sources are the numbers of a sentence."""
 
     def __init__(self, encoder: Run, decoder: Run, pad: int) -> None:
         super().__init__(decoder)
@@ -46,12 +46,17 @@ def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEng
 
 
 class TranslatorNetwork:
-    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork."""
+    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the text was not translated in time"
 
     def __init__(self, engine: MarianEngine, tokenizer: Tokenizer) -> None:
         self.engine, self.vocabulary = engine, tokenizer
+
+    @classmethod
+    def open(cls, files: Mapping[str, bytes], threads: int) -> TranslatorNetwork:
+        tokenizer = Tokenizer(files)
+        return cls(open_engine(files, threads, tokenizer.pad), tokenizer)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         texts = [contract.text_of(row) for row in inputs[contract.TEXT]]
@@ -81,12 +86,4 @@ class TranslatorNetwork:
         return Row(source, min(max_tokens, 2 * len(source) + 20), beams=beams)
 
 
-class TranslatorServing:
-    """Fulfils gourmet.runtime.decoding.answers.GenerationServing."""
-
-    def open(self, files: Mapping[str, bytes], threads: int) -> TranslatorNetwork:
-        tokenizer = Tokenizer(files)
-        return TranslatorNetwork(open_engine(files, threads, tokenizer.pad), tokenizer)
-
-
-SERVING: Final = TranslatorServing()
+SERVING: Final = TranslatorNetwork

@@ -13,15 +13,15 @@ from gourmet.systems.captions.contract import GRID, LIMITS, PROMPT, WORDS, limit
 from gourmet.contracts import GeneratedText
 from gourmet.pictures.decode import from_base64, square_pixels
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import DecoderGraph, Floats, Likeliest, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run, onnx_graph
 from gourmet.runtime.decoding.rows import Row
 
 # A test may slow the steps down, so that it sees pieces arrive one by one.
 PAUSE_VARIABLE: Final = "CAPTIONS_PAUSE_S"
 
 
-class CaptionEngine(DecoderGraph):
-    """Fulfils gourmet.runtime.decoding.engine.Engine; sources are the files of pictures."""
+class CaptionEngine(Engine):
+    """Sources are the files of pictures."""
 
     places = GRID * GRID
 
@@ -57,12 +57,17 @@ class Words:
 
 
 class CaptionNetwork:
-    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork."""
+    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the picture was not described in time"
 
     def __init__(self, engine: CaptionEngine) -> None:
         self.engine, self.vocabulary = engine, Words()
+
+    @classmethod
+    def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionNetwork:
+        vision, decoder = (onnx_graph(files[name], threads) for name in ("vision.onnx", "decoder.onnx"))
+        return cls(CaptionEngine(vision, decoder))
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs["IMAGE"]
@@ -90,12 +95,4 @@ class CaptionNetwork:
         }
 
 
-class CaptionServing:
-    """Fulfils gourmet.runtime.decoding.answers.GenerationServing."""
-
-    def open(self, files: Mapping[str, bytes], threads: int) -> CaptionNetwork:
-        vision, decoder = (onnx_graph(files[name], threads) for name in ("vision.onnx", "decoder.onnx"))
-        return CaptionNetwork(CaptionEngine(vision, decoder))
-
-
-SERVING: Final = CaptionServing()
+SERVING: Final = CaptionNetwork

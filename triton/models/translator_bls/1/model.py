@@ -8,7 +8,6 @@ go through the loop together, and before each step it is asked whether the clien
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,8 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.triton_model import LONGEST_S, answer_response, failure, now_and_then, refusal
+from gourmet.runtime.decoding.triton_model import jobs, refusal, whole_response
 from gourmet.systems.translator.serving import MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.tokenizer import Tokenizer
 
@@ -43,26 +41,14 @@ class TritonPythonModel:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
-        inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
-        deadline = time.monotonic() + (request.timeout() / 1e6 or LONGEST_S)
-        is_cancelled = now_and_then(request.is_cancelled)
         vocabulary = self._network.vocabulary
         loop = Loop(self._network.engine, start=vocabulary.start, end=vocabulary.end, max_rows=_ROWS)
         try:
-            jobs = [
-                AnswerJob(parts, self._network, lambda *_: None, deadline=deadline, is_cancelled=is_cancelled)
-                for parts in self._network.requested(inputs)
-            ]
-            loop.complete([row for job in jobs for row in job.rows])
-        except ValueError as exc:
+            answers = jobs(request, self._network, lambda *_: None, request.is_cancelled)
+            loop.complete([row for job in answers for row in job.rows])
+        except (ValueError, pb_utils.TritonModelException) as exc:
             return refusal(exc)
-        except pb_utils.TritonModelException as exc:
-            return pb_utils.InferenceResponse(
-                error=pb_utils.TritonError(str(exc), pb_utils.TritonError.INTERNAL)
-            )
-        failures = filter(None, map(failure, jobs))
-        answers = [job.whole() for job in jobs]
-        return next(failures, None) or answer_response(self._network, answers, rows=True)
+        return whole_response(answers, self._network, rows=True)
 
 
 def _ask(
