@@ -42,16 +42,16 @@ def engines(weights: Path, data: Path | None, limit: int, write: Path | None) ->
     those of transformers' generate, which has to be all of them in fp32, and 99 % in int8.
     """
     with needed("engines.txt"):
-        from generation import engine_page
+        from generation.engines import HEADINGS as ENGINE_HEADINGS
         from generation.engines import measure
     from gourmet.training.run import data_of
 
     with bar("engines") as tick:
         run = measure(weights, data or data_of(weights), limit, tick)
-    table(engine_page.HEADINGS, engine_page.rows(run))
-    click.echo(engine_page.verdict(run))
+    table(ENGINE_HEADINGS, run.rows())
+    click.echo(run.verdict())
     if write:
-        click.echo(f"wrote {engine_page.write(run, write)}")
+        click.echo(f"wrote {run.write(write)}")
 
 
 @generation.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +46,23 @@ def _pieces(checkpoint: Checkpoint) -> list[str]:
     return sorted(numbers, key=numbers.__getitem__)
 
 
-class CTranslate2Answers:
-    """Answers of a folder that `convert` wrote."""
+def open_model(
+    folder: Path, checkpoint: Checkpoint, max_tokens: int, threads: int
+) -> Callable[[Sequence[Sequence[int]], int], list[list[int]]]:
+    """What answers sources, so many at once, by a folder that `convert` wrote."""
+    translator = Translator(str(folder), inter_threads=1, intra_threads=threads)
+    pieces = _pieces(checkpoint)
+    ids = {piece: number for number, piece in enumerate(pieces)}
 
-    def __init__(self, folder: Path, checkpoint: Checkpoint, threads: int, most: int) -> None:
-        self._translator = Translator(str(folder), inter_threads=1, intra_threads=threads)
-        self._pieces = _pieces(checkpoint)
-        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
-        self._most = most
-
-    def answer(self, sources: Sequence[Sequence[int]], at_once: int) -> list[list[int]]:
-        found = self._translator.translate_batch(
-            [[self._pieces[number] for number in source] for source in sources],
+    def answer(sources: Sequence[Sequence[int]], at_once: int) -> list[list[int]]:
+        found = translator.translate_batch(
+            [[pieces[number] for number in source] for source in sources],
             max_batch_size=at_once,
             beam_size=1,
             min_decoding_length=0,
-            max_decoding_length=self._most,
+            max_decoding_length=max_tokens,
             suppress_sequences=[[PAD]],
         )
-        return [[self._ids[piece] for piece in each.hypotheses[0]] for each in found]
+        return [[ids[piece] for piece in each.hypotheses[0]] for each in found]
+
+    return answer

@@ -1,10 +1,9 @@
-"""Which engine turns the loop fastest, and how often its words are the network's own."""
+"""Which engine turns the loop fastest, and how often its words are the network's own: a part of the docs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,36 +13,35 @@ from typing import Final
 import torch
 
 from generation import ctranslate2_model, openvino_engine
-from gourmet.runtime.decoding.engine import Engine
+from gourmet.reports.table import markdown
+from gourmet.runtime.decoding.engine import Run, onnx_graph
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.int8 import quantized
 from gourmet.systems.translator.network import Checkpoint, load
-from gourmet.systems.translator.serving import open_engine
+from gourmet.systems.translator.serving import DECODER, ENCODER, MarianEngine
 from gourmet.systems.translator.translating import MAX_TOKENS, answered
 from gourmet.training.task import Tick
+from harness.report import DocsPart, about_line
 
 # Sentences that are at work together, and how many are asked for one by one, each alone.
 TOGETHER: Final = 16
 _ALONE: Final = 100
 _WARM_UP: Final = 16
-# What a form must agree with the network's own greedy answers.
+# How often each form must have the words of the network's own greedy answers.
 WANTED: Final = {"fp32": 1.0, "int8": 0.99}
+PART: Final = DocsPart("gourmet bench generation engines", "generation.md", "Generation", "to here: engines")
+HEADINGS: Final = (
+    *("engine", "form", "threads", "MiB", "sentences/s, one alone", f"{TOGETHER} at a time"),
+    *("the network's own words", "same words as alone"),
+)
 
 Numbers = Sequence[Sequence[int]]
 # Sources, and how many of them at a time.
 Answer = Callable[[Numbers, int], list[list[int]]]
-
-
-@dataclass(frozen=True)
-class EngineForm:
-    """An engine with the network in one form, and what it is called."""
-
-    engine: str
-    form: str
-    open: Callable[[int], Answer]  # on so many threads
-    mebibytes: float
+# Engine, form, its files, and how it is opened on so many threads.
+Form = tuple[str, str, Path, Callable[[int], Answer]]
 
 
 @dataclass(frozen=True)
@@ -75,115 +73,111 @@ class EngineRun:
         agreeing = [result for result in self.results if result.ships]
         return max(agreeing, key=lambda result: result.together_per_s, default=None)
 
+    def verdict(self) -> str:
+        wanted = ", ".join(f"{form} {100 * share:g} %" for form, share in WANTED.items())
+        best = self.best
+        found = f"{best.engine}, {best.form}, threads: {best.threads}" if best else "none"
+        return f"The fastest of those that have the network's words often enough ({wanted}): {found}."
+
+    def rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                f"**{each.engine}**" if each is self.best else each.engine,
+                each.form,
+                str(each.threads),
+                *(f"{value:.1f}" for value in (each.mebibytes, each.alone_per_s, each.together_per_s)),
+                f"{100 * each.agrees:.1f} %" + ("" if each.ships else " (too few)"),
+                f"{100 * each.as_alone:.1f} %",
+            )
+            for each in self.results
+        ]
+
+    def write(self, folder: Path) -> Path:
+        words = (
+            f"{about_line(PART.command)}; {self.about}.\n\n{self.sentences} sentences of the test split, "
+            f"{self.tokens:.1f} pieces an answer. {self.verdict()}\n\n"
+        )
+        return PART.write(folder, words + markdown(HEADINGS, self.rows()))[0]
+
 
 def measure(weights: Path, data: Path, limit: int, tick: Tick) -> EngineRun:
-    """Every engine on every number of threads, on sentences that the network has not learned from."""
+    """Every engine on one thread and on all, on sentences that the network has not learned from."""
     checkpoint = load(weights)
     texts = [pair.text for pair in DATA.references(data, "test", limit)]
     sources = [checkpoint.tokenizer.encode(text) for text in texts]
-    with TemporaryDirectory(prefix="gourmet-engines-") as name:
+    with TemporaryDirectory() as name:
         tick(0.0, "the network's own answers")
         wanted = answered(checkpoint.network, checkpoint.tokenizer, sources)
-        made = list(_contenders(checkpoint, Path(name)))
-        plan = [(each, threads) for each in made for threads in sorted({1, available_cpus()})]
+        forms = list(_forms(checkpoint, Path(name)))
+        plan = [(form, threads) for form in forms for threads in sorted({1, available_cpus()})]
         results = []
-        for place, (contender, threads) in enumerate(plan):
-            tick(place / len(plan), f"{contender.engine} {contender.form}, {threads} threads")
-            results.append(_measured(contender, threads, sources, wanted))
+        for place, ((engine, form, _, _), threads) in enumerate(plan):
+            tick(place / len(plan), f"{engine} {form}, {threads} threads")
+            results.append(_measured(plan[place][0], threads, sources, wanted))
     tokens = sum(map(len, wanted)) / len(wanted)
     return EngineRun(results, len(texts), tokens, f"{weights.name}, epoch {checkpoint.about.get('epoch')}")
 
 
-def _measured(form: EngineForm, threads: int, sources: Numbers, wanted: Numbers) -> EngineResult:
-    answer = form.open(threads)
+def _measured(made: Form, threads: int, sources: Numbers, wanted: Numbers) -> EngineResult:
+    engine, form, folder, open_ = made
+    answer = open_(threads)
     answer(sources[:_WARM_UP], TOGETHER)
     began = time.perf_counter()
     found = answer(sources, TOGETHER)
-    together_s = time.perf_counter() - began
+    together_per_s = len(sources) / (time.perf_counter() - began)
     some = sources[:_ALONE]
     began = time.perf_counter()
     alone = [answer([source], 1)[0] for source in some]
-    alone_s = time.perf_counter() - began
-    return EngineResult(
-        form.engine,
-        form.form,
-        threads,
-        form.mebibytes,
-        len(some) / alone_s,
-        len(sources) / together_s,
-        _share(found, wanted),
-        _share(found[: len(some)], alone),
-    )
+    alone_per_s = len(some) / (time.perf_counter() - began)
+    size = sum(path.stat().st_size for path in folder.glob("*")) / 2**20
+    shares = _share(found, wanted), _share(found[: len(some)], alone)
+    return EngineResult(engine, form, threads, size, alone_per_s, together_per_s, *shares)
 
 
 def _share(found: Numbers, wanted: Numbers) -> float:
     return sum(a == b for a, b in zip(found, wanted, strict=True)) / len(wanted)
 
 
-def _contenders(checkpoint: Checkpoint, folder: Path) -> Iterator[EngineForm]:
-    network = checkpoint.network
-    for form in WANTED:
-        onnx, openvino = folder / f"onnx-{form}", folder / f"openvino-{form}"
-        for each in (onnx, openvino):
-            each.mkdir()
-        for name, graph in export.graphs(quantized(network) if form == "int8" else network).items():
-            graph.write(onnx / name)
+def _forms(checkpoint: Checkpoint, folder: Path) -> Iterator[Form]:
+    plain, small, openvino = (folder / name for name in ("plain", "small", "openvino"))
+    for form, graphs, network in (
+        ("fp32", plain, checkpoint.network),
+        ("int8", small, quantized(checkpoint.network)),
+    ):
+        graphs.mkdir()
         for name, graph in export.graphs(network).items():
-            graph.write(openvino / name)
-            if form == "int8":
-                openvino_engine.compress(openvino / name, openvino / name)
-        yield EngineForm("ONNX Runtime", form, partial(_looped, checkpoint, _onnx, onnx), _mebibytes(onnx))
-        yield EngineForm(
-            "OpenVINO",
-            form,
-            partial(_looped, checkpoint, openvino_engine.open_engine, openvino),
-            _mebibytes(openvino),
-        )
-        theirs = folder / f"ctranslate2-{form}"
-        ctranslate2_model.convert(checkpoint, theirs, {"fp32": "float32", "int8": "int8"}[form])
-        yield EngineForm("CTranslate2", form, partial(_ctranslate2, checkpoint, theirs), _mebibytes(theirs))
-    yield EngineForm("transformers", "fp32", partial(_eager, checkpoint), _mebibytes(checkpoint.folder))
+            graph.write(graphs / name)
+        yield "ONNX Runtime", form, graphs, partial(_looped, checkpoint, graphs, _onnx)
+        if form == "int8":
+            openvino.mkdir()
+            for path in plain.iterdir():
+                openvino_engine.compress(path, openvino / path.name)
+        theirs = openvino if form == "int8" else plain
+        yield "OpenVINO", form, theirs, partial(_looped, checkpoint, theirs, openvino_engine.graph)
+        converted = folder / f"ctranslate2-{form}"
+        ctranslate2_model.convert(checkpoint, converted, form.replace("fp", "float"))
+        answers = partial(ctranslate2_model.open_model, converted, checkpoint, MAX_TOKENS)
+        yield "CTranslate2", form, converted, answers
+    yield "transformers", "fp32", checkpoint.folder, partial(_eager, checkpoint)
 
 
-def _mebibytes(folder: Path) -> float:
-    return sum(path.stat().st_size for path in folder.glob("*")) / 2**20
+def _onnx(path: Path, threads: int) -> Run:
+    return onnx_graph(path.read_bytes(), threads)
 
 
-def _onnx(folder: Path, threads: int, pad: int) -> Engine:
-    return open_engine({path.name: path.read_bytes() for path in folder.iterdir()}, threads, pad)
-
-
-def _looped(
-    checkpoint: Checkpoint, make: Callable[[Path, int, int], Engine], folder: Path, threads: int
-) -> Answer:
+def _looped(checkpoint: Checkpoint, folder: Path, graph: Callable[[Path, int], Run], threads: int) -> Answer:
     """The served loop over an engine."""
-    tokenizer = checkpoint.tokenizer
-    return partial(export.served_answers, make(folder, threads, tokenizer.pad), tokenizer)
-
-
-def _ctranslate2(checkpoint: Checkpoint, folder: Path, threads: int) -> Answer:
-    return ctranslate2_model.CTranslate2Answers(folder, checkpoint, threads, MAX_TOKENS).answer
+    encoder, decoder = (graph(folder / name, threads) for name in (ENCODER, DECODER))
+    engine = MarianEngine(encoder, decoder, checkpoint.tokenizer.pad)
+    return partial(export.served_answers, engine, checkpoint.tokenizer)
 
 
 def _eager(checkpoint: Checkpoint, threads: int) -> Answer:
+    torch.set_num_threads(threads)
+
     def answer(sources: Numbers, at_once: int) -> list[list[int]]:
-        with _torch_on(threads):
-            return [
-                found
-                for first in range(0, len(sources), at_once)
-                for found in answered(
-                    checkpoint.network, checkpoint.tokenizer, sources[first : first + at_once]
-                )
-            ]
+        groups = [sources[first : first + at_once] for first in range(0, len(sources), at_once)]
+        network, tokenizer = checkpoint.network, checkpoint.tokenizer
+        return [found for group in groups for found in answered(network, tokenizer, group)]
 
     return answer
-
-
-@contextmanager
-def _torch_on(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

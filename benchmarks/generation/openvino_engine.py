@@ -1,4 +1,4 @@
-"""OpenVINO behind the interface of the served loop."""
+"""OpenVINO running the graphs of the served loop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from onnx import helper, numpy_helper
 
 from gourmet.runtime.decoding.engine import Run
 from gourmet.runtime.openvino_network import OpenVinoNetwork
-from gourmet.systems.translator.serving import DECODER, ENCODER, MarianEngine
 
 
-def open_engine(folder: Path, threads: int, pad: int) -> MarianEngine:
-    """The graphs in `folder`."""
-    return MarianEngine(_graph(folder / ENCODER, threads), _graph(folder / DECODER, threads), pad)
-
-
-def _graph(path: Path, threads: int) -> Run:
+def graph(path: Path, threads: int) -> Run:
     network = OpenVinoNetwork(path, threads, batched=False)
     # Copies, since the next answer is written where this one lies.
     return lambda outputs, inputs: [each.copy() for each in network.run(outputs, inputs)]
@@ -33,17 +27,16 @@ def compress(plain: Path, path: Path) -> None:
     for node in graph.node:
         if node.op_type == "Transpose" and node.input[0] in known:
             known[node.output[0]] = known[node.input[0]].T
-    nodes = []
-    for node in graph.node:
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
         if node.op_type == "MatMul" and (weights := known.get(node.input[1])) is not None:
             scale = np.maximum(np.abs(weights).max(axis=0), 1e-12) / 127
             stored = np.round(weights / scale).astype(np.int8)
             names = [f"{node.name}/{what}" for what in ("int8", "scale", "zero")]
             values = (stored, scale.astype(np.float32), np.zeros(len(scale), np.int8))
             graph.initializer.extend(map(numpy_helper.from_array, values, names))
-            nodes.append(helper.make_node("DequantizeLinear", names, [f"{node.name}/weights"], axis=1))
             node.input[1] = f"{node.name}/weights"
-        nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+            graph.node.append(helper.make_node("DequantizeLinear", names, [node.input[1]], axis=1))
+        graph.node.append(node)
     onnx.save(model, path)

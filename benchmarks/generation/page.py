@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from generation.sentences import AGREES
 from generation.served import (
@@ -21,15 +21,15 @@ from generation.served import (
 from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, FORMS, PYTHON, STEP_MS
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.results import HEADINGS, Requirement, median_and_range
-from gourmet.reports.chart import Drawing
 from gourmet.reports.table import markdown
 from harness.load import BenchWindow
-from harness.report import BenchRow, DocsPart, about_line, chart, goal_data, ratio_goal, rows_of, window_data
+from harness.report import BenchRow, DocsPart, about_line, chart, ratio_goal, rows_of
 from harness.run import QUIET_CORES
 
 PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Generation", "to here: compare")
-PICTURE, DATA = "generation.svg", "generation.json"
+PICTURE: Final = "generation.svg"
 _MANY: Final = 8
+_BESIDE_LONG: Final = (JOINING, NOT_JOINING)
 _COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
 TABLE: Final = (
     *("", "at a time", "sentences/s", "p50 ms", "p95 ms", "p99 ms", "requests", "inside Triton"),
@@ -104,7 +104,7 @@ def _first_piece(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]
 
 
 def _beside_long(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]:
-    pair = [row for arm in (JOINING, NOT_JOINING) if (row := table.get((arm, MIXED_LEVEL)))]
+    pair = [row for arm in _BESIDE_LONG if (row := table.get((arm, MIXED_LEVEL)))]
     if len(pair) < 2:
         return []
     p99s = [[window.percentiles_ms[-1] for window in row.windows] for row in pair]
@@ -140,25 +140,12 @@ def as_markdown(comparison: SentenceComparison) -> str:
     )
 
 
-def as_data(comparison: SentenceComparison) -> dict[str, Any]:
-    return {
-        "sentences": comparison.sentences,
-        "goals": [goal_data(goal) for goal in goals(comparison)],
-        "windows": [window_data(window) for window in comparison.windows],
-    }
-
-
-def draw(comparison: SentenceComparison) -> Drawing:
-    """Everybody at the load of the goals."""
-    alike = [row for row in comparison.rows if row.load.level == _MANY]
-    rows = [row for row in alike if row.load.arm not in (JOINING, NOT_JOINING)]
-    title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
-    return chart(rows, title, "sentences per second", str, _kind, _COLOURS)
-
-
 def write(comparison: SentenceComparison, folder: Path) -> tuple[Path, ...]:
-    files = {PICTURE: draw(comparison), DATA: PART.as_json(as_data(comparison))}
-    return PART.write(folder, as_markdown(comparison), files)
+    """The part of the page, and a picture of everybody at the load of the goals."""
+    rows = [row for row in comparison.rows if row.load.level == _MANY and row.load.arm not in _BESIDE_LONG]
+    title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
+    drawn = chart(rows, title, "sentences per second", str, _kind, _COLOURS)
+    return PART.write(folder, as_markdown(comparison), {PICTURE: drawn})
 
 
 def _kind(arm: str) -> str:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from generation.sentences import Sentences
 from gourmet import repository
 from gourmet.measure import sweep
-from gourmet.measure.async_client import Load, checked_traffic
+from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.scenarios.own_server import own_server
-from gourmet.measure.task import Addresses, Workload, wire_for
-from gourmet.measure.transports import RawReply, Request
+from gourmet.measure.task import Addresses, Answers, Workload
+from gourmet.measure.transports import RawReply, Request, Wire
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.connect import connect
 from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
@@ -45,6 +42,8 @@ _ASKED: Final = {
     BLS: LoadSpec("translator_bls"),
     IN_PROCESS: LoadSpec(INSIDE),
     STREAMED: LoadSpec("translator_stream"),
+    JOINING: LoadSpec(INSIDE),
+    NOT_JOINING: LoadSpec(INSIDE),
 }
 # Every fourth sentence is a long one; whether those that come later join between two steps.
 _CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
@@ -57,104 +56,89 @@ def contender(sentences: Sentences) -> Contender:
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        with own_server((repository.DEFAULT,), [*(each.model for each in _ASKED.values()), *_PARTS]) as at:
-            server = _Server(at, sentences)
-            yield lambda load: (server.mixed if load.arm in _CONTINUOUS else server.window)(load)
+        models = {each.model for each in _ASKED.values()} | set(_PARTS)
+        with own_server((repository.DEFAULT,), sorted(models)) as addresses:
+            yield _Server(addresses, sentences).window
 
     return Contender("Triton", loads, start)
+
+
+class _Noting(Answers):
+    """Expected answers that note which rows were answered, in this order."""
+
+    def __init__(self, of: Workload) -> None:
+        super().__init__(of.answers.expected, of.rows.batched, of.answers.source)
+        self.answered: list[int] = []
+
+    def check(self, wire: Wire, request: Request, reply: RawReply) -> None:
+        super().check(wire, request, reply)
+        self.answered.append(request.rows[0])
 
 
 class _Server:
     """A server that runs, and what each of its models answers every sentence alone."""
 
     def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
-        self._addresses, self._sentences, self._options = addresses, sentences, sentences.options
+        self._addresses, self._sentences = addresses, sentences
         self._workloads: dict[str, Workload] = {}
         self._agreement: dict[str, dict[str, float]] = {}
 
     def window(self, load: BenchLoad) -> BenchWindow:
-        """Every answer checked, and every request counted."""
-        workload, demand = self._workload(load.arm), replace(_ASKED[load.arm], level=load.level)
-        looks: list[CpuUsed] = []
-        with connect(self._addresses.url) as triton:
-            before = {model: triton.total(model) for model in _PARTS}
-            traffic, _ = checked_traffic(
-                workload, demand, self._addresses, self._options, lambda: looks.append(CpuUsed.now())
-            )
-            inner = sum(triton.total(model).since(before[model]).requests for model in _PARTS)
-        answers = len(traffic.times)
-        figures = {
-            "requests": traffic.requests_sent / answers,
-            "requests inside": inner / answers,
-            "bytes": traffic.transferred / answers,
-            **self._agreement[load.arm],
-        }
-        if any(traffic.pieces):
-            due, _, done = traffic.arrays()
-            first = np.array([moments[0] for moments in traffic.pieces]) - due
-            figures[FIRST_PIECE_MS] = 1000 * float(np.median(first[traffic.holds(done)]))
-        return _window(load, traffic, looks, np.ones(answers, bool), figures)
-
-    def mixed(self, load: BenchLoad) -> BenchWindow:
-        """Of the short ones alone, with the model's parameter as the arm has it."""
+        """Every answer checked, and every request counted; beside long ones, of the short ones alone."""
+        if load.arm not in _CONTINUOUS:
+            return self._measured(load)
         with restored(self._addresses, [INSIDE]) as running:
             config = running[INSIDE]
             continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
-            load_config(
-                self._addresses, INSIDE, {**config, "parameters": {**config["parameters"], **continuous}}
-            )
-            workload, demand = self._mixed_workload, LoadSpec(INSIDE, load.level)
-            wire = wire_for(self._addresses, demand, workload.rows)
-            looks: list[CpuUsed] = []
-            answered: list[int] = []
+            parameters = {**config["parameters"], **continuous}
+            load_config(self._addresses, INSIDE, {**config, "parameters": parameters})
+            return self._measured(load)
 
-            def check(request: Request, reply: RawReply) -> None:
-                workload.answers.check(wire, request, reply)
-                answered.append(request.rows[0])
-
-            traffic = Load(
-                wire,
-                itertools.cycle([wire.request((row,)) for row in range(len(workload.rows))]),
-                demand,
-                check,
-                self._options.warm_up_s,
-                self._options.measure_s,
+    def _measured(self, load: BenchLoad) -> BenchWindow:
+        workload, looks = self._workload(load.arm), list[CpuUsed]()
+        noting = _Noting(workload)
+        with connect(self._addresses.url) as triton:
+            before = {model: triton.total(model) for model in _PARTS}
+            traffic, _ = checked_traffic(
+                replace(workload, answers=noting),
+                replace(_ASKED[load.arm], level=load.level),
+                self._addresses,
+                self._sentences.options,
                 lambda: looks.append(CpuUsed.now()),
-            ).run()
-        longest = max(map(len, workload.rows.examples))
-        short = np.array([2 * len(workload.rows.examples[row]) < longest for row in answered])
-        return _window(load, traffic, looks, short, {})
+            )
+            inner = sum(triton.total(model).since(before[model]).requests for model in _PARTS)
+        due, _, done = traffic.arrays()
+        held, answers, figures = traffic.holds(done), len(traffic.times), dict[str, float]()
+        if load.arm in _CONTINUOUS:
+            sizes = np.array([len(example) for example in workload.rows.examples])
+            held &= 2 * sizes[noting.answered] < sizes.max()
+        else:
+            figures = {
+                "requests": traffic.requests_sent / answers,
+                "requests inside": inner / answers,
+                "bytes": traffic.transferred / answers,
+                **self._agreement[load.arm],
+            }
+        if any(traffic.pieces):
+            first = np.array([moments[0] for moments in traffic.pieces]) - due
+            figures[FIRST_PIECE_MS] = 1000 * float(np.median(first[held]))
+        seconds = traffic.ended - traffic.began
+        foreign_cores = looks[1].foreign_since(looks[0]) / seconds
+        took_ms = tuple((1000 * (done - due)[held]).tolist())
+        return BenchWindow(load, seconds, took_ms, foreign_cores, figures=figures)
 
     def _workload(self, arm: str) -> Workload:
         if arm not in self._workloads:
-            asked = _ASKED[arm]
+            asked, mixed = _ASKED[arm], arm in _CONTINUOUS
             workload = sweep.prepare(
                 asked.model,
                 self._addresses,
-                self._sentences.usual,
+                self._sentences.mixed if mixed else self._sentences.usual,
                 through=asked.through,
                 stepped=SYSTEM.name if asked.through == "loop" else "",
             )
-            said = [answer[TRANSLATION].ravel()[0].decode() for answer in workload.answers.expected]
-            self._agreement[arm] = self._sentences.agreement(arm, said)
+            if not mixed:
+                answers = [answer[TRANSLATION].ravel()[0].decode() for answer in workload.answers.expected]
+                self._agreement[arm] = self._sentences.agreement(arm, answers)
             self._workloads[arm] = workload
         return self._workloads[arm]
-
-    @cached_property
-    def _mixed_workload(self) -> Workload:
-        return sweep.prepare(INSIDE, self._addresses, self._sentences.mixed)
-
-
-def _window(
-    load: BenchLoad,
-    traffic: Load,
-    looks: list[CpuUsed],
-    which: npt.NDArray[np.bool_],
-    figures: dict[str, float],
-) -> BenchWindow:
-    due, _, done = traffic.arrays()
-    took_ms = 1000 * (done - due)[traffic.holds(done) & which]
-    seconds = traffic.ended - traffic.began
-    before, after = looks
-    foreign_cores = after.foreign_since(before) / seconds
-    return BenchWindow(load, seconds, tuple(took_ms.tolist()), foreign_cores, figures=figures)

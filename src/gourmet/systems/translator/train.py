@@ -97,7 +97,7 @@ class TranslatorTraining:
         files = _vocabulary(train, more, self.config)
         tick(0.9)
         torch.manual_seed(seed)
-        shape = _shape(self.config, Tokenizer(files))
+        shape = shape_of(self.config, Tokenizer(files))
         network = build(shape)
         files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
         return TranslatorTask(self.config, network.to(device), files, (train, more, held))
@@ -113,7 +113,7 @@ def _vocabulary(train: Sequence[Reference], more: Sequence[Reference], config: C
     return learn(texts, config.vocabulary)
 
 
-def _shape(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
     """As config.json of a Marian checkpoint says it."""
     return {
         "vocab_size": tokenizer.size,
