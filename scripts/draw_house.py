@@ -126,33 +126,16 @@ def arrows() -> list[tuple[str, str]]:
     )
 
 
-def modules() -> dict[str, list[str]]:
-    """What stands in each room."""
-    found = defaultdict[str, set[str]](set)
-    for module in grimp.build_graph("gourmet", "app", cache_dir=None).modules:
-        _, *path = module.split(".")
-        if room_of(module) in ("systems", "system parts"):
-            path = [".".join(path[1:])] if "." in ".".join(path[1:]) or path[-1] == "registry" else []
-            path = path if room_of(module) == "systems" else module.split(".")[3:]
-        elif path and path[0] == room_of(module):
-            path = path[1:]
-        if path:
-            found[room_of(module)].add(path[0])
-    found["served models"] = {path.parent.parent.name for path in (ROOT / "triton").rglob("1/model.py")}
-    return {room: sorted(names) for room, names in found.items()}
-
-
-def texts(room: str, names: list[str]) -> list[tuple[str, str]]:
+def texts(room: str) -> list[tuple[str, str]]:
     """The lines in a room, each with its style."""
-    lines = [(room, 'font-size="16" font-weight="600" fill="#111827"')]
-    about, small = WORDS.get(room, ""), ", ".join(names)
-    lines += [(line, 'font-size="12.5" fill="#374151"') for line in textwrap.wrap(about, 30)]
-    return lines + [(line, 'font-size="11" fill="#6b7280"') for line in textwrap.wrap(small, 36)]
+    about = textwrap.wrap(WORDS.get(room, ""), 30)
+    title = (room, 'font-size="16" font-weight="600" fill="#111827"')
+    return [title, *((line, 'font-size="12.5" fill="#374151"') for line in about)]
 
 
 def svg() -> str:
     """The whole picture."""
-    written = {room: texts(room, modules().get(room, [])) for floor in floors() for room in floor}
+    written = {room: texts(room) for floor in floors() for room in floor}
     boxes, y = dict[str, Box](), float(MARGIN)
     for floor in floors():
         height = LINE * (1.5 + max(len(written[room]) for room in floor))

@@ -179,7 +179,9 @@ def test_a_request_that_breaks_its_run_fails_alone(onnx_lab: Any) -> None:
 
 def test_a_shape_the_config_allows_and_the_file_does_not_is_refused_with_both_sides(onnx_lab: Any) -> None:
     onnx_lab.serve("narrow", doubler(4), declared([-1]))
-    with pytest.raises(InferenceServerException, match=r"input 'x' has shape \[1, 5\], .* takes \[-1, 4\]"):
+    with pytest.raises(
+        InferenceServerException, match=r"invalid dimensions for input: x.* Got: 5 Expected: 4"
+    ):
         onnx_lab.ask("narrow", {"x": np.zeros((1, 5), np.float32)})
     assert onnx_lab.ask("narrow", {"x": np.ones((1, 4), np.float32)})["y"].sum() == 8
 

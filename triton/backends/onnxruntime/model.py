@@ -19,7 +19,6 @@ from gourmet.runtime import batches, manifest
 from gourmet.runtime.instances import cpu_threads, wanted_device
 
 _FILE = "model.onnx"
-_LOAD_ERRORS = (signatures.SignatureError, sessions.SessionError, GourmetError)
 
 
 class TritonPythonModel:
@@ -32,7 +31,7 @@ class TritonPythonModel:
             try:
                 path = manifest.deployed_file(Path(pb_utils.get_model_dir()), config, _FILE)
                 signatures.complete(config, signatures.OnnxSignature.of(sessions.peek(path)))
-            except _LOAD_ERRORS as exc:
+            except GourmetError as exc:
                 raise pb_utils.TritonModelException(str(exc)) from exc
         return auto_complete_model_config
 
@@ -43,7 +42,7 @@ class TritonPythonModel:
             path = manifest.deployed_file(version, config, _FILE)
             engine = engines.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
             signatures.check(config, engine.signature)
-        except _LOAD_ERRORS as exc:
+        except GourmetError as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(
             f"{args['model_instance_name']} runs {path.name} on {engine.name} "
@@ -52,7 +51,6 @@ class TritonPythonModel:
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
-        self._free_shapes = signatures.looser_inputs(config, engine.signature)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         jobs = [self._read(request) for request in requests]
@@ -63,16 +61,8 @@ class TritonPythonModel:
         job = batches.Job({}, list(request.requested_output_names()))
         try:
             for tensor in request.inputs():
-                name = tensor.name()
-                job.feeds[name] = self._array(name, tensor.as_numpy())
+                name, array = tensor.name(), tensor.as_numpy()
+                job.feeds[name] = batches.text(name, array) if name in self._strings else array
         except batches.UnusableTensors as exc:
             job.error = exc
         return job
-
-    def _array(self, name: str, array: batches.Array) -> batches.Array:
-        takes = self._free_shapes.get(name)
-        if takes is not None and not signatures.fits(array.shape, takes):
-            raise batches.UnusableTensors(
-                f"input {name!r} has shape {list(array.shape)}, the ONNX file takes {list(takes)}"
-            )
-        return batches.text(name, array) if name in self._strings else array

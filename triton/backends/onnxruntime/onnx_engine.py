@@ -41,7 +41,7 @@ def open_engine(
 
 
 def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
-    sessions.refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
+    sessions.accelerator_options(config, "cpu_execution_accelerator", supported="")
     # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
     signature = signatures.OnnxSignature.of(sessions.peek(path))
     if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
+from gourmet.errors import GourmetError
 from gourmet.runtime.instances import (
     CPU,
     Device,
@@ -21,16 +22,6 @@ from gourmet.runtime.instances import (
 )
 from gourmet.runtime.openvino_network import ENGINE_PARAMETER
 
-__all__ = [
-    "InvalidArgument",
-    "SessionError",
-    "has_cuda",
-    "open_session",
-    "peek",
-    "refuse_accelerators",
-    "run_options",
-]
-
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
 FATAL_ONLY: Final = 4
@@ -42,10 +33,6 @@ _GRAPH_LEVELS: Final = {
     1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-
-
-class SessionError(Exception):
-    """The model cannot be opened as its config asks; says what is missing and where."""
 
 
 def peek(path: Path) -> ort.InferenceSession:
@@ -68,7 +55,7 @@ def open_session(
     """The session of one instance; where the device is not required and cannot be had, on the CPU."""
     try:
         return _open_on(device, path, config)
-    except SessionError as exc:
+    except GourmetError as exc:
         if device.required:
             raise
         warn(f"{config['name']} runs on the CPU instead of {device}: {exc}")
@@ -78,19 +65,19 @@ def open_session(
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:
     options = session_options(config)
     if device.kind == "cpu":
-        refuse_accelerators(config, "cpu_execution_accelerator", known=frozenset())
+        accelerator_options(config, "cpu_execution_accelerator", supported="")
         return _open(path, options, ["CPUExecutionProvider"])
-    refuse_accelerators(config, "gpu_execution_accelerator", known=frozenset({"cuda"}))
+    cuda_options = accelerator_options(config, "gpu_execution_accelerator", supported="cuda")
     if not has_cuda():
-        raise SessionError(
+        raise GourmetError(
             f"KIND_GPU needs ONNX Runtime's {CUDA}, this one has {', '.join(ort.get_available_providers())}; "
             "install onnxruntime-gpu, or set the instance group's kind to KIND_CPU"
         )
-    provider = (CUDA, {**_cuda_options(config), "device_id": str(device.index)})
+    provider = (CUDA, {**cuda_options, "device_id": str(device.index)})
     session = _open(path, options, [provider, "CPUExecutionProvider"])
     if CUDA not in session.get_providers():
         # ONNX Runtime takes the CPU silently where CUDA's libraries cannot be loaded.
-        raise SessionError(f"ONNX Runtime could not start its {CUDA} on GPU {device.index}; its log says why")
+        raise GourmetError(f"ONNX Runtime could not start its {CUDA} on GPU {device.index}; its log says why")
     return session
 
 
@@ -98,14 +85,17 @@ def _open(path: Path, options: ort.SessionOptions, providers: list[Any]) -> ort.
     try:
         return ort.InferenceSession(str(path), options, providers=providers)
     except Exception as exc:
-        raise SessionError(f"{path} cannot be opened as an ONNX model: {exc}") from exc
+        raise GourmetError(f"{path} cannot be opened as an ONNX model: {exc}") from exc
 
 
 def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
     """Threads, graph optimisation and memory, by the names NVIDIA's backend gives them."""
     options = ort.SessionOptions()
     options.log_severity_level = FATAL_ONLY
-    options.graph_optimization_level = _graph_level(config)
+    level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
+    if level not in _GRAPH_LEVELS:
+        raise GourmetError(f"optimization.graph.level is {level}; it must be one of -1, 0, 1, 2")
+    options.graph_optimization_level = _GRAPH_LEVELS[level]
     threads = cpu_threads(config)
     options.intra_op_num_threads = threads
     if integer_parameter(config, "execution_mode"):
@@ -129,37 +119,14 @@ def run_options(config: Mapping[str, Any]) -> ort.RunOptions:
     return options
 
 
-def _graph_level(config: Mapping[str, Any]) -> Any:
-    level = int(config.get("optimization", {}).get("graph", {}).get("level", 0))
-    if level not in _GRAPH_LEVELS:
-        raise SessionError(f"optimization.graph.level is {level}; it must be one of -1, 0, 1, 2")
-    return _GRAPH_LEVELS[level]
-
-
-def _accelerators(config: Mapping[str, Any], role: str) -> list[Mapping[str, Any]]:
-    chosen: list[Mapping[str, Any]] = (
-        config.get("optimization", {}).get("execution_accelerators", {}).get(role, [])
-    )
-    return chosen
-
-
-def refuse_accelerators(config: Mapping[str, Any], role: str, known: frozenset[str]) -> None:
-    """Raise SessionError if the config asks for one in this role that is not known."""
-    for accelerator in _accelerators(config, role):
-        if accelerator["name"] not in known:
-            raise SessionError(
-                f"{role} {accelerator['name']!r} is not supported here; "
-                f"supported: {', '.join(sorted(known)) or 'none'}"
-                + (
-                    f' (for OpenVINO set the parameter "{ENGINE_PARAMETER}")'
-                    if role.startswith("cpu")
-                    else ""
-                )
-            )
-
-
-def _cuda_options(config: Mapping[str, Any]) -> dict[str, str]:
+def accelerator_options(config: Mapping[str, Any], role: str, supported: str) -> dict[str, str]:
+    """Those of the accelerators in this role; raise GourmetError for one that is not supported."""
     options: dict[str, str] = {}
-    for accelerator in _accelerators(config, "gpu_execution_accelerator"):
+    for accelerator in config.get("optimization", {}).get("execution_accelerators", {}).get(role, []):
+        if accelerator["name"] != supported:
+            raise GourmetError(
+                f"{role} {accelerator['name']!r} is not supported here; supported: {supported or 'none'} "
+                f'(for OpenVINO on the CPU set the parameter "{ENGINE_PARAMETER}")'
+            )
         options.update(accelerator.get("parameters", {}))
     return options

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gourmet.errors import GourmetError
 from gourmet.runtime import batches
 
 Dims = tuple[int, ...]
@@ -35,10 +36,6 @@ TRITON_TYPES: Final = {
 DEFAULT_MAX_BATCH_SIZE: Final = 4
 
 
-class SignatureError(Exception):
-    """The config and the ONNX file do not fit together; names the tensor and both sides."""
-
-
 @dataclass(frozen=True)
 class OnnxTensor:
     """One input or output of the ONNX file; `dims` holds -1 where a size is free.
@@ -52,13 +49,12 @@ class OnnxTensor:
 
     @property
     def triton_type(self) -> str:
-        try:
-            return TRITON_TYPES[self.onnx_type]
-        except KeyError:
-            raise SignatureError(
+        if self.onnx_type not in TRITON_TYPES:
+            raise GourmetError(
                 f"{self.name!r} of the ONNX file is {self.onnx_type}; this backend carries "
                 f"{', '.join(TRITON_TYPES)}"
-            ) from None
+            )
+        return TRITON_TYPES[self.onnx_type]
 
 
 @dataclass(frozen=True)
@@ -123,10 +119,10 @@ def _declare(tensor: OnnxTensor, batched: bool) -> dict[str, Any]:
 
 
 def check(config: Mapping[str, Any], signature: OnnxSignature) -> None:
-    """Raise SignatureError with everything about the config that the ONNX file contradicts."""
+    """Raise GourmetError with everything about the config that the ONNX file contradicts."""
     problems = [*_unsupported(config), *_disagreements(config, signature)]
     if problems:
-        raise SignatureError("; ".join(problems))
+        raise GourmetError("; ".join(problems))
 
 
 def _unsupported(config: Mapping[str, Any]) -> Iterator[str]:
@@ -167,7 +163,8 @@ def _disagreement(
             f"{role} {name!r} is {declared['data_type']} in the config and "
             f"{tensor.triton_type} in the ONNX file"
         )
-    dims = declared_dims(declared, max_batch_size)
+    promised = declared["reshape"]["shape"] if "reshape" in declared else declared["dims"]
+    dims = ((-1,) if max_batch_size > 0 else ()) + tuple(map(int, promised))
     if max_batch_size > 0 and tensor.dims[:1] != (-1,):
         yield (
             f"{role} {name!r} is {list(tensor.dims)} in the ONNX file, but max_batch_size "
@@ -175,26 +172,6 @@ def _disagreement(
         )
     elif not fits(dims, tensor.dims):
         yield f"{role} {name!r} is {list(dims)} in the config and {list(tensor.dims)} in the ONNX file"
-
-
-def declared_dims(declared: Mapping[str, Any], max_batch_size: int) -> Dims:
-    """The shape that the config promises to the model: reshaped, with the batch in front."""
-    dims = declared["reshape"]["shape"] if "reshape" in declared else declared["dims"]
-    return ((-1,) if max_batch_size > 0 else ()) + tuple(int(dim) for dim in dims)
-
-
-def looser_inputs(config: Mapping[str, Any], signature: OnnxSignature) -> dict[str, Dims]:
-    """Inputs whose declared shape allows more than the ONNX file takes, with what that takes.
-
-    Triton checks every request against the config, so only these are left to check.
-    """
-    files = {tensor.name: tensor.dims for tensor in (*signature.inputs, *signature.optional)}
-    looser = {}
-    for declared in config["input"]:
-        ours, theirs = declared_dims(declared, config["max_batch_size"]), files[declared["name"]]
-        if any(a == -1 and b != -1 for a, b in zip(ours, theirs, strict=False)):
-            looser[declared["name"]] = theirs
-    return looser
 
 
 def fits(ours: Dims, theirs: Dims) -> bool:
