@@ -8,7 +8,6 @@ From the bottom upwards:
     triton.py           Triton: infer, stream, describe, load and the rest, over HTTP or gRPC, at one address
                         or several
     errors.py           what can go wrong, as one tree
-    aio.py              requests made ready for a load generator, which sends them asynchronously
 
 Importing `triton` imports neither gRPC nor gevent: what talks gRPC does so when it is first asked to.
 """

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
-import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import json_format
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, service_pb2, service_pb2_grpc
 
 from gourmet.client.deadline import Deadline
-from gourmet.client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
+from gourmet.client.errors import (
+    ModelFailed,
+    NoAnswerInTime,
+    NotTriton,
+    TritonError,
+    TritonUnreachable,
+    refusal,
+)
 from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
 from gourmet.client.transport import Call, Operation, Reply
 from gourmet.contracts import Array
@@ -40,7 +47,7 @@ _STATUS: Final = {
 }
 # The same status as of a model that is not ready; these are gRPC's own words, and others a server's.
 _NO_CONNECTION: Final = ("failed to connect", "Socket closed", "Connection reset", "recvmsg", "GOAWAY")
-OPTIONS: Final = (
+_OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.primary_user_agent", "gourmet"),
@@ -55,7 +62,7 @@ class GrpcTransport:
     def __init__(self, address: str, connect_timeout_s: float) -> None:
         self.address = address
         self._connect_timeout_s = connect_timeout_s
-        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._is_connected = False
 
@@ -122,6 +129,35 @@ class GrpcTransport:
         if code == grpc.StatusCode.UNAVAILABLE and reason.startswith(_NO_CONNECTION):
             return TritonUnreachable.at(self.address, reason)
         return refusal(self.address, _STATUS.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), reason)
+
+
+class AsyncGrpc:
+    """The same for a load generator, within one event loop; `infer_request` makes its requests before."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def infer(self, request: Any, timeout_s: float) -> Any:
+        """The answer as it came, for `answer_of`; raise TritonError."""
+        try:
+            return await self._stub.ModelInfer(request, timeout=timeout_s)
+        except grpc.RpcError as exc:
+            raise TritonError(f"gRPC {exc.code().name}: {exc.details()}") from exc
+
+    async def stream(self, request: Any, timeout_s: float) -> AsyncIterator[Any]:
+        """Each piece of an answer that has outputs."""
+        try:
+            async for response in self._stub.ModelStreamInfer(iter([request]), timeout=timeout_s):
+                if response.error_message:
+                    raise TritonError(f"the answer broke off: {response.error_message}")
+                if response.infer_response.outputs:
+                    yield response.infer_response
+        except grpc.RpcError as exc:
+            raise TritonError(f"gRPC {exc.code().name}: {exc.details()}") from exc
+
+    async def close(self) -> None:
+        await self._channel.close()
 
 
 def infer_request(call: Call, deadline: Deadline | None = None) -> Any:

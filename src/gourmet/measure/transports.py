@@ -17,9 +17,8 @@ from typing import Any, Final
 import aiohttp
 import numpy as np
 
-from gourmet.client.aio import AsyncGrpc
 from gourmet.client.errors import TritonError, TritonRefused
-from gourmet.client.grpc import answer_of, infer_request
+from gourmet.client.grpc import AsyncGrpc, answer_of, infer_request
 from gourmet.client.http import JSON_LENGTH, body_of, path_of
 from gourmet.client.shared_memory import SharedInput
 from gourmet.client.tensors import SharedTensor, events, joined, raw_bytes, read_answer
