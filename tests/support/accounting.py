@@ -75,15 +75,6 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Second:
-    """What became of the requests that were sent in one second."""
-
-    at_s: int
-    outcomes: Mapping[str, int]
-    answered_p95_s: float | None
-
-
-@dataclass(frozen=True)
 class Account:
     attempts: tuple[Attempt, ...]
 
@@ -135,19 +126,6 @@ class Account:
         good = [attempt.sent for attempt in after if attempt.sent > max(bad, default=0.0)]
         return good[0] - since if bad else 0.0
 
-    def seconds(self) -> list[Second]:
-        """What became of them, second by second."""
-        if not self.attempts:
-            return []
-        begin, end = self.attempts[0].sent, self.attempts[-1].sent
-        found = []
-        for at in range(int(end - begin) + 1):
-            part = self.between(begin + at, begin + at + 1)
-            p95 = part.quantile_s(ANSWERED, 0.95)
-            outcomes = Counter[str](attempt.outcome for attempt in part.attempts)
-            found.append(Second(at, outcomes, None if math.isnan(p95) else round(p95, 4)))
-        return found
-
     def row(
         self,
         tried: str,
@@ -173,10 +151,6 @@ class Account:
             survived=survived,
             planned=planned,
             figures=dict(figures or {}),
-            series=[
-                {"at_s": second.at_s, "p95_s": second.answered_p95_s, **second.outcomes}
-                for second in self.seconds()
-            ],
         )
 
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet.reports.machine import about
+from gourmet.reports.table import write_section
 
 BEGIN: Final = "<!-- the table begins; make test-hard writes it -->"
 END: Final = "<!-- the table ends -->"
@@ -36,7 +37,6 @@ class Row:
     survived: bool
     planned: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
-    series: Sequence[Mapping[str, Any]] = ()
     at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M", time.gmtime()))
     commit: str = field(default_factory=lambda: about()["commit"])
 
@@ -66,12 +66,7 @@ def render(found: Sequence[Row]) -> str:
 
 def write(found: Sequence[Row], page: Path) -> None:
     """Put the table into the page, between its two marks."""
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page} lacks the lines between which the table goes: {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{_about(found)}\n\n{render(found)}\n{END}{after}")
+    write_section(page, BEGIN, END, f"{_about(found)}\n\n{render(found)}\n", "Reliability")
 
 
 def _line(row: Row) -> str:

@@ -18,10 +18,10 @@ from gourmet.client.transport import Call, Reply
 from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
-from gourmet.measure.perf_analyzer import keys
 from gourmet.serving import api_keys, run_file
 from gourmet.serving.api_keys import Keys, headers_for
 from gourmet.serving.connect import connect
+from gourmet.serving.perf_analyzer import keys
 
 KEYS = Keys("a" * 16, "m" * 16)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gourmet.measure.perf_analyzer import binary, environment, keys
+from gourmet.serving.perf_analyzer import binary, environment, keys
 from gourmet.serving.run_file import running_stack
 
 

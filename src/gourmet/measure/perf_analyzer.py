@@ -1,23 +1,18 @@
-"""Points measured by NVIDIA's perf_analyzer, after a round of ours in which every answer is checked.
-
-The program is the one in the tritonclient wheel.
-"""
+"""Points measured by NVIDIA's perf_analyzer, after a round of ours in which every answer is checked."""
 
 from __future__ import annotations
 
 import csv
-import os
 import re
 import resource
 import subprocess
-import sysconfig
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gourmet.errors import GourmetError
 from gourmet.measure import server_probe, stats, validity
@@ -26,16 +21,14 @@ from gourmet.measure.inputs import for_perf_analyzer
 from gourmet.measure.results import Latency, LoadSpec, Point, Split, Window
 from gourmet.measure.server_probe import ServerProbe
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
-from gourmet.serving import api_keys
-from gourmet.serving.wheel import find_wheel
+from gourmet.serving.perf_analyzer import binary, environment, keys
 
-# The names under which perf_analyzer looks for two libraries that nvidia-pytriton carries under longer ones.
-_LIBRARIES: Final = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
-
-
-def _column(name: str) -> Any:
-    """A column of perf_analyzer's report, in microseconds there."""
-    return field(metadata={"column": name})
+# The columns of perf_analyzer's report, in microseconds there, in the order of the fields below.
+_COLUMNS: Final = (
+    *("p50 latency", "p90 latency", "p95 latency", "p99 latency"),
+    *("Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input"),
+    *("Server Compute Infer", "Server Compute Output", "Client Recv"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,17 +37,17 @@ class Measurement:
 
     batch: int
     rows_per_s: float
-    p50_ms: float = _column("p50 latency")
-    p90_ms: float = _column("p90 latency")
-    p95_ms: float = _column("p95 latency")
-    p99_ms: float = _column("p99 latency")
-    client_send_ms: float = _column("Client Send")
-    network_ms: float = _column("Network+Server Send/Recv")
-    queue_ms: float = _column("Server Queue")
-    compute_input_ms: float = _column("Server Compute Input")
-    compute_infer_ms: float = _column("Server Compute Infer")
-    compute_output_ms: float = _column("Server Compute Output")
-    client_receive_ms: float = _column("Client Recv")
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    client_send_ms: float
+    network_ms: float
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    client_receive_ms: float
 
     @property
     def requests_per_s(self) -> float:
@@ -169,18 +162,12 @@ def profile(
     return Profile(measured, tuple(passes[-_WINDOWS:]), requests, busy_s / (time.monotonic() - began))
 
 
-def keys(url: str, protocol: str) -> list[str]:
-    headers = api_keys.headers_for(url, grpc=protocol == "grpc")
-    return [word for name, key in headers.items() for word in ("-H", f"{name}:{key}")]
-
-
 def parse(report: str, batch: int) -> Measurement:
     """The only row of perf_analyzer's CSV report."""
     try:
         (row,) = csv.DictReader(report.splitlines())
-        columns = {each.name: each.metadata["column"] for each in fields(Measurement) if each.metadata}
-        milliseconds = {name: float(row[column]) / 1000 for name, column in columns.items()}
-        return Measurement(batch, float(row["Inferences/Second"]), **milliseconds)
+        milliseconds = [float(row[column]) / 1000 for column in _COLUMNS]
+        return Measurement(batch, float(row["Inferences/Second"]), *milliseconds)
     except (KeyError, TypeError, ValueError) as exc:
         raise GourmetError(
             f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
@@ -226,21 +213,3 @@ def _run(arguments: Sequence[str], folder: Path, what: str, look: Callable[[], N
         words = words.removeprefix("error: ").removeprefix("Error: ")
         raise GourmetError(f"{what}: {words or f'it ended with status {status}'}")
     return "".join(lines)
-
-
-def binary() -> Path:
-    binary = Path(sysconfig.get_path("scripts"), "perf_analyzer")
-    if not binary.is_file():
-        raise GourmetError(
-            f"no perf_analyzer found at {binary}: the Linux wheel of tritonclient brings it; "
-            "run `make setup`, or `pip install -r requirements/triton.txt`"
-        )
-    return binary
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Ours, with links in `folder` by which perf_analyzer finds its libraries in the wheel."""
-    for name, pattern in _LIBRARIES.items():
-        for found in sorted(find_wheel().libraries.glob(pattern))[-1:]:
-            (folder / name).symlink_to(found)
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
