@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from click.testing import CliRunner
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from support.notebook import A_PATH, Executed, committed, printed
+from support.notebook import executed as run_notebook
 
 from gourmet.cli import main
 from gourmet.lab.server import Lab
@@ -62,56 +60,13 @@ SPEEDS = {
 }
 
 
-def is_check(cell: Any, name: str) -> bool:
-    return {"check", name} <= set(cell.metadata.get("tags", []))
-
-
-def printed(cell: Any) -> str:
-    """The text of all of a cell's outputs."""
-    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
-    return "\n".join(texts)
-
-
-def lines_about(text: str, claim: str) -> list[str]:
-    return [line for line in text.splitlines() if claim in line]
-
-
-@dataclass
-class Executed:
-    """The notebook after its last cell, its kernel still there."""
-
-    client: NotebookClient
-
-    def check(self, name: str) -> Any:
-        [cell] = [cell for cell in self.client.nb.cells if is_check(cell, name)]
-        return cell
-
-    def again(self, name: str, beforehand: str) -> str:
-        """Run a check once more after other code, and return what it says."""
-        cell = nbformat.v4.new_code_cell(f"{self.check(name).source}")
-        change = nbformat.v4.new_code_cell(beforehand)
-        for each in (change, cell):
-            self.client.nb.cells.append(each)
-            self.client.execute_cell(each, len(self.client.nb.cells) - 1)
-        return printed(cell)
-
-
 @pytest.fixture(scope="module")
 def executed(triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executed]:
-    notebook = nbformat.read(PATH, as_version=4)
     temporary = tmp_path_factory.mktemp("lab")
-    env = {
-        **os.environ,
-        "TRITON_SERVER_URL": triton.http_url,
-        "GOURMET_LAB_WINDOWS": WINDOWS,
-        "TMPDIR": str(temporary),
-    }
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3")
+    env = {"TRITON_SERVER_URL": triton.http_url, "GOURMET_LAB_WINDOWS": WINDOWS, "TMPDIR": str(temporary)}
     try:
-        with client.setup_kernel(env=env, cwd=str(PATH.parent)):
-            for index, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, index)
-            yield Executed(client)
+        with run_notebook(PATH, env, 600) as found:
+            yield found
         assert not list(temporary.glob("gourmet-*")), "inputs and reports go with the kernel"
     finally:
         for model in MODELS:
@@ -120,91 +75,44 @@ def executed(triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_must_hold_holds(executed: Executed, name: str) -> None:
-    claim, _ = CHECKS[name]
-    [line] = lines_about(printed(executed.check(name)), claim)
-    assert line.startswith("seen here: "), printed(executed.check(name))
+def test_what_must_hold_holds_and_can_fail(executed: Executed, name: str) -> None:
+    claim, sabotage = CHECKS[name]
+    executed.must_hold(name, claim)
+    if name == "answers":
+        with pytest.raises(CellExecutionError, match=claim):
+            executed.again(name, sabotage)
+    else:
+        executed.must_fail(name, claim, sabotage)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPEEDS)
-def test_what_depends_on_the_machine_is_judged(executed: Executed, name: str) -> None:
-    claim, _ = SPEEDS[name]
-    [line] = lines_about(printed(executed.check(name)), claim)
-    assert re.match(r"(seen here|NOT seen here): ", line)
-    assert re.search(r"\(.*\d.*\)\.$", line), "a verdict gives its figures"
+def test_what_depends_on_the_machine_is_judged_and_can_fail(executed: Executed, name: str) -> None:
+    executed.must_judge(name)
+    executed.must_fail(name, *SPEEDS[name])
 
 
 @pytest.mark.slow
-def test_the_end_lists_every_verdict_and_the_configs_are_as_they_were(
+def test_the_end_counts_every_verdict_and_the_configs_are_as_they_were(
     executed: Executed, triton: Any
 ) -> None:
-    last = next(cell for cell in reversed(executed.client.nb.cells) if cell.cell_type == "code")
-    told = re.search(r"(\d+) of (\d+) claims seen on this machine", printed(last))
-    assert told
-    assert int(told[2]) == sum(
-        len(lines_about(printed(cell), "seen here: "))
-        for cell in executed.client.nb.cells
-        if "check" in cell.metadata.get("tags", [])
-    )
+    said = [printed(cell) for cell in executed.client.nb.cells if cell.cell_type == "code"]
+    told = re.findall(r"of (\d+) claims seen on this machine", "\n".join(said))
+    assert int(told[-1]) == len(executed.verdicts())
     assert Lab(triton.http_url).config(MODELS[0])["instance_group"][0]["count"] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "claim", "sabotage"),
-    [
-        *((name, *how) for name, how in CHECKS.items() if name != "answers"),
-        *((name, *how) for name, how in SPEEDS.items()),
-    ],
-)
-def test_a_check_can_fail_and_says_what_to_make_of_it(
-    executed: Executed, name: str, claim: str, sabotage: str
-) -> None:
-    text = executed.again(name, sabotage)
-    [line] = lines_about(text, claim)
-    assert line.startswith("NOT seen here: ")
-    assert "What to make of it: " in text
-
-
-@pytest.mark.slow
-def test_mixed_up_rows_stop_the_notebook(executed: Executed) -> None:
-    claim, sabotage = CHECKS["answers"]
-    with pytest.raises(CellExecutionError, match=claim):
-        executed.again("answers", sabotage)
-
-
-COMMITTED = nbformat.read(PATH, as_version=4)
-CODE = [cell for cell in COMMITTED.cells if cell.cell_type == "code"]
-
-
-def test_the_committed_outputs_are_of_one_whole_run() -> None:
-    assert [cell.execution_count for cell in CODE] == list(range(1, len(CODE) + 1))
-    assert not [output for cell in CODE for output in cell.outputs if output.output_type == "error"]
-    about = printed(CODE[0]) + str(CODE[0].outputs)
+def test_the_committed_outputs_are_small_of_one_run_and_can_be_read_in_the_dark() -> None:
+    cells = committed(PATH)
+    about = printed(cells[0]) + str(cells[0].outputs)
     for stated in ("processor", "cpus", "versions", "measured", "load", "triton 2."):
         assert stated in about
-
-
-def test_the_committed_notebook_is_small_and_names_no_machine_or_person() -> None:
-    text = PATH.read_text()
-    assert len(text) < 1_500_000
-    outputs = "".join(str(cell.outputs) for cell in CODE)
-    words = re.sub(r"base64,[^\"]*", "", outputs) + "".join(drawn())
-    assert not re.findall(r"/(?:home|root|work|tmp|opt|usr|var|Users)/\S*", words)
-    assert Path.home().name == "root" or Path.home().name not in words
-
-
-def drawn() -> list[str]:
-    """The committed SVGs."""
-    shown = [output.get("data", {}).get("text/html", "") for cell in CODE for output in cell.outputs]
-    found = [re.fullmatch(r'<img src="data:image/svg\+xml;base64,([^"]+)">', html) for html in shown]
-    return [base64.b64decode(image[1]).decode() for image in found if image]
-
-
-def test_its_pictures_can_be_read_in_the_dark_and_before_the_notebook_is_trusted() -> None:
-    pictures = drawn()
+    assert len(PATH.read_text()) < 1_500_000
+    shown = [output.get("data", {}).get("text/html", "") for cell in cells for output in cell.outputs]
+    images = [re.fullmatch(r'<img src="data:image/svg\+xml;base64,([^"]+)">', html) for html in shown]
+    pictures = [base64.b64decode(image[1]).decode() for image in images if image]
     assert len(pictures) >= 8
     for picture in pictures:
         assert "<rect width='100%' height='100%' fill='#fff'/>" in picture
         assert "<script" not in picture
+        assert not re.findall(A_PATH, picture)

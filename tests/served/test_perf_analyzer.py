@@ -42,8 +42,9 @@ def test_a_load_is_measured_and_nothing_is_left_behind(
     got = found.measured
     assert got.rows_per_s > 20
     assert got.requests_per_s == got.rows_per_s / more.get("batch", 1)
-    assert 0 < got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms
-    assert 0 < got.compute_infer_ms < got.server_ms
+    took, split = got.latency_ms, got.split_ms
+    assert 0 < took.p50 <= took.p90 <= took.p95 <= took.p99
+    assert 0 < split.infer < split.server < took.mean
     assert (len(found.windows), found.requests > 10) == (3, True)
     assert list(tmp_path.iterdir()) == [data]
 

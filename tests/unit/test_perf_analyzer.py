@@ -10,6 +10,7 @@ import pytest
 
 from gourmet.errors import GourmetError
 from gourmet.measure import perf_analyzer
+from gourmet.measure.results import Latency, Split
 
 # As the real program wrote it.
 REPORT = (
@@ -22,9 +23,10 @@ REPORT = (
 def test_a_report_is_read_in_milliseconds_and_rows() -> None:
     got = perf_analyzer.parse(REPORT, 4)
     assert (got.batch, got.rows_per_s, got.requests_per_s) == (4, 199.5, 49.875)
-    assert (got.p50_ms, got.p90_ms, got.p95_ms, got.p99_ms) == (0.4, 0.979, 1.651, 9.834)
-    assert (got.client_send_ms, got.network_ms, got.client_receive_ms) == (0.068, 0.413, 0.001)
-    assert got.server_ms == pytest.approx(0.011 + 0.012 + 0.161 + 0.033)
+    split = Split(0.011, 0.012, 0.161, 0.033, 0.068 + 0.413 + 0.001)
+    assert vars(got.split_ms) == pytest.approx(vars(split))
+    mean = split.server + split.network
+    assert vars(got.latency_ms) == pytest.approx(vars(Latency(mean, 0.4, 0.979, 1.651, 9.834)))
 
 
 @pytest.mark.parametrize("report", ["", REPORT.splitlines()[0], REPORT.replace("Server Queue", "Queue")])

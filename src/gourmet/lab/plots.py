@@ -41,8 +41,7 @@ def rates_and_latencies(runs: Runs, title: str, names: str, *, latencies: Runs |
     """Throughput above the parts of the mean latency: of the same runs, or of others."""
     times = []
     for name, run in (latencies or runs).items():
-        split = run.split_ms
-        times.append(split_bar(f"{names}: {name}", split, f"{sum(vars(split).values()):.3g}"))
+        times.append(split_bar(f"{names}: {name}", run.split_ms, f"{run.latency_ms.mean:.3g}"))
     rates = _rates({f"{names}: {name}": run for name, run in runs.items()})
     where = "where a request's time goes"
     return _shown(title, {"throughput": rates, where: bars(times, where, "mean latency, ms", colours=PHASES)})
@@ -60,8 +59,8 @@ def batch_sizes(executions: Mapping[str, Executions]) -> HTML:
 def ladder(steps: Runs, title: str) -> HTML:
     """Every step's throughput and latency, one below the other."""
     spread = [
-        Bar(name, run.p50_ms, run.p50_ms, run.p99_ms, says=f"{run.p50_ms:.3g} to {run.p99_ms:.3g}")
-        for name, run in steps.items()
+        Bar(name, took.p50, took.p50, took.p99, says=f"{took.p50:.3g} to {took.p99:.3g}")
+        for name, took in ((name, run.latency_ms) for name, run in steps.items())
     ]
     latency = "latency of a request: p50, and the way to p99"
     return _shown(title, {"throughput": _rates(steps), latency: bars(spread, latency, "ms")})

@@ -23,46 +23,19 @@ from gourmet.measure.server_probe import ServerProbe
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.serving.perf_analyzer import binary, environment, keys
 
-# The columns of perf_analyzer's report, in microseconds there, in the order of the fields below.
-_COLUMNS: Final = (
-    *("p50 latency", "p90 latency", "p95 latency", "p99 latency"),
-    *("Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input"),
-    *("Server Compute Infer", "Server Compute Output", "Client Recv"),
-)
-
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one load came to; the parts of the latency are means and add up to about the mean of it."""
+    """What one load came to; what Triton does not account for is the network."""
 
     batch: int
     rows_per_s: float
-    p50_ms: float
-    p90_ms: float
-    p95_ms: float
-    p99_ms: float
-    client_send_ms: float
-    network_ms: float
-    queue_ms: float
-    compute_input_ms: float
-    compute_infer_ms: float
-    compute_output_ms: float
-    client_receive_ms: float
+    latency_ms: Latency
+    split_ms: Split
 
     @property
     def requests_per_s(self) -> float:
         return self.rows_per_s / self.batch
-
-    @property
-    def server_ms(self) -> float:
-        """The mean time of a request inside Triton."""
-        return self.queue_ms + self.compute_input_ms + self.compute_infer_ms + self.compute_output_ms
-
-    @property
-    def split_ms(self) -> Split:
-        """Where the mean latency went; what Triton does not account for is the network."""
-        server = (self.queue_ms, self.compute_input_ms, self.compute_infer_ms, self.compute_output_ms)
-        return Split(*server, self.network_ms + self.client_send_ms + self.client_receive_ms)
 
 
 @dataclass(frozen=True)
@@ -75,6 +48,12 @@ class Profile:
     client_cores: float
 
 
+# The columns of its report, in microseconds there.
+_COLUMNS: Final = (
+    *("p50 latency", "p90 latency", "p95 latency", "p99 latency"),
+    *("Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input"),
+    *("Server Compute Infer", "Server Compute Output", "Client Recv"),
+)
 _PASS: Final = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec\. Avg latency: (\d+) usec")
 _REQUESTS: Final = re.compile(r"Request count: (\d+)")
 # A measurement is the mean of so many windows in a row, out of so many at most.
@@ -103,14 +82,13 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         url = target.grpc_url if load.protocol == "grpc" else target.url
         got = profile(load, url, window_s, options.steadiness, rows, probe.look)
     measured = got.measured
-    mean_ms = sum(vars(measured.split_ms).values())
     rates = [window.requests_per_s for window in got.windows]
     return Point(
         arm="",
         load=load,
         client="perf_analyzer",
         rows_per_s=stats.interval([load.batch * each for each in rates]),
-        latency_ms=Latency(mean_ms, measured.p50_ms, measured.p90_ms, measured.p95_ms, measured.p99_ms),
+        latency_ms=measured.latency_ms,
         # perf_analyzer's own split, which is of the same windows as its latency.
         split_ms=measured.split_ms,
         batches=server_probe.batches(probe.counted),
@@ -124,7 +102,7 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
             validity.rate_counted(
                 probe.counted.rows / probe.seconds, measured.rows_per_s, load.level, got.requests
             ),
-            validity.littles_law(load.level, measured.requests_per_s * mean_ms / 1000),
+            validity.littles_law(load.level, measured.requests_per_s * measured.latency_ms.mean / 1000),
         ),
         config={},
     )
@@ -166,13 +144,18 @@ def parse(report: str, batch: int) -> Measurement:
     """The only row of perf_analyzer's CSV report."""
     try:
         (row,) = csv.DictReader(report.splitlines())
-        milliseconds = [float(row[column]) / 1000 for column in _COLUMNS]
-        return Measurement(batch, float(row["Inferences/Second"]), *milliseconds)
+        rate, ms = float(row["Inferences/Second"]), {name: float(row[name]) / 1000 for name in _COLUMNS}
     except (KeyError, TypeError, ValueError) as exc:
         raise GourmetError(
             f"perf_analyzer's report has not one whole row ({exc}), as the pinned tritonclient's has: "
             "run `make setup`"
         ) from exc
+    phases = ("Queue", "Compute Input", "Compute Infer", "Compute Output")
+    queue, given, infer, output = (ms[f"Server {phase}"] for phase in phases)
+    network = ms["Network+Server Send/Recv"] + ms["Client Send"] + ms["Client Recv"]
+    split = Split(queue, given, infer, output, network)
+    percentiles = (ms[f"p{share} latency"] for share in (50, 90, 95, 99))
+    return Measurement(batch, rate, Latency(sum(vars(split).values()), *percentiles), split)
 
 
 def _run(arguments: Sequence[str], folder: Path, what: str, look: Callable[[], None]) -> str:
