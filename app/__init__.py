@@ -20,7 +20,7 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     from app.features import FEATURES, OWN_PAGES
 
     settings = settings or Settings.from_env(os.environ)
-    services = Services.of(settings, OWN_PAGES, classifier)
+    services = Services(settings, OWN_PAGES, classifier)
     app = http.FlaskApp(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     # What every request passes: before a view in this order, and after it in reverse.

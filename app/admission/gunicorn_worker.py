@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from gunicorn.workers.gthread import ThreadWorker
@@ -125,51 +124,13 @@ class ConnectionPool(Executor):
     def _expect_request(self, connection: ClientConnection) -> None:
         connection.deadline = time.monotonic() + self._worker.cfg.keepalive
         with self._lock:
-            if step := self._next_step(connection):
-                step(connection)
-                return
             self._waiting[connection.number] = connection
             # Edge-triggered, since what has arrived stays in the socket.
             self._arrivals.register(connection.number, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+            self._look(connection)
             if len(self._waiting) > self._worker.worker_connections // 2:
                 ((most, _),) = Counter(each.client for each in self._waiting.values()).most_common(1)
-                oldest = next(each for each in self._waiting.values() if each.client == most)
-                self._stop_waiting(oldest, self._end)
-
-    def _look(self, number: int) -> None:
-        """At a connection that waits, if it still does."""
-        with self._lock:
-            connection = self._waiting.get(number)
-            if connection and (step := self._next_step(connection)):
-                self._stop_waiting(connection, step)
-
-    def _stop_waiting(self, connection: ClientConnection, step: Callable[[ClientConnection], None]) -> None:
-        del self._waiting[connection.number]
-        if connection.is_in_line:
-            connection.is_in_line = not self._lines.remove(connection.client, connection)
-        with contextlib.suppress(OSError):  # it was closed
-            self._arrivals.unregister(connection.number)
-        step(connection)
-
-    def _next_step(self, connection: ClientConnection) -> Callable[[ClientConnection], None] | None:
-        if connection.is_in_line:
-            return None
-        now = time.monotonic()
-        if not self._worker.alive:
-            connection.deadline = min(connection.deadline, now + _STOPPING_S)
-        try:
-            head = connection.head()
-        except OSError:
-            return self._end
-        if is_complete(head):
-            if self._shares.allows(connection.client):
-                return self._start
-            connection.is_in_line = True
-            self._lines.add(connection.client, connection)
-            return None
-        if len(head) > _MAX_HEAD_BYTES:
-            return partial(self._end, answer=_TOO_LONG)
-        return partial(self._end, answer=_TOO_SLOW if head else b"") if now >= connection.deadline else None
+                self._end(next(each for each in self._waiting.values() if each.client == most))
 
     def _watch(self) -> None:
         """In a thread of its own: look at connections where something arrives, and now and then at all."""
@@ -179,9 +140,44 @@ class ConnectionPool(Executor):
             if time.monotonic() > checked + _CHECK_S:
                 checked, arrived = time.monotonic(), list(self._waiting)
             for number in arrived:
-                self._look(number)
+                with self._lock:
+                    if connection := self._waiting.get(number):
+                        self._look(connection)
+
+    def _look(self, connection: ClientConnection) -> None:
+        """Start or end a connection that waits, by what has come of its next request."""
+        if connection.is_in_line:
+            return
+        now = time.monotonic()
+        if not self._worker.alive:
+            connection.deadline = min(connection.deadline, now + _STOPPING_S)
+        try:
+            head = connection.head()
+        except OSError:
+            self._end(connection)
+            return
+        if not is_complete(head):
+            if len(head) > _MAX_HEAD_BYTES:
+                self._end(connection, _TOO_LONG)
+            elif now >= connection.deadline:
+                self._end(connection, _TOO_SLOW if head else b"")
+        elif self._shares.allows(connection.client):
+            self._start(connection)
+        else:
+            connection.is_in_line = True
+            self._lines.add(connection.client, connection)
+
+    def _stop_waiting(self, connection: ClientConnection) -> None:
+        with self._lock:
+            if self._waiting.get(connection.number) is connection:
+                del self._waiting[connection.number]
+                if connection.is_in_line:
+                    connection.is_in_line = not self._lines.remove(connection.client, connection)
+                with contextlib.suppress(OSError):  # it was closed
+                    self._arrivals.unregister(connection.number)
 
     def _start(self, connection: ClientConnection, *, is_here: bool = True) -> None:
+        self._stop_waiting(connection)
         self._shares.take(connection.client)
         self._pool.submit(self._answer, connection, is_here)
 
@@ -194,16 +190,15 @@ class ConnectionPool(Executor):
                 is_here = keeps = False
                 keeps = connection.handle(connection.accepted) is True
                 if not keeps:
+                    _linger(connection.accepted.sock)
                     break
-            if not keeps:
-                _linger(connection.accepted.sock)
         finally:
             with self._lock:
                 self._shares.give_back(connection.client)
                 # Only as many as get a thread: a look at each would cost more the more of them wait.
                 while found := self._lines.next(self._shares.allows):
                     found[1].is_in_line = False
-                    self._stop_waiting(found[1], self._start)
+                    self._start(found[1])
             (self._expect_request if keeps else self._end)(connection)
 
     def _has_enough_threads(self) -> bool:
@@ -211,16 +206,16 @@ class ConnectionPool(Executor):
 
     def _comes_soon(self, connection: ClientConnection) -> bool:
         """Whether the next request is here, or in a moment where there are threads enough."""
-        if not self._worker.alive:
-            return False
         wait_ms = _SOON_MS if self._has_enough_threads() else 0
         with contextlib.suppress(OSError):
-            return is_complete(connection.head()) or (
-                connection.sees(select.POLLIN, wait_ms) and is_complete(connection.head())
+            return bool(self._worker.alive) and (
+                is_complete(connection.head())
+                or (connection.sees(select.POLLIN, wait_ms) and is_complete(connection.head()))
             )
         return False
 
     def _end(self, connection: ClientConnection, answer: bytes = b"") -> None:
+        self._stop_waiting(connection)
         with contextlib.suppress(OSError):
             connection.accepted.sock.send(answer, socket.MSG_DONTWAIT)
             connection.accepted.sock.shutdown(socket.SHUT_RDWR)  # gunicorn closes it, and need not wait

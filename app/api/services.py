@@ -97,64 +97,46 @@ class Readiness:
         return answer
 
 
-@dataclass(frozen=True)
 class Services:
     """What the app has for all its features."""
 
-    settings: Settings
-    systems: Mapping[str, System]  # all there are; the first is what the app is about
-    pictures: Mapping[str, PictureClassifier]
-    own_pages: Sequence[str]  # the systems that have a feature of their own
-    classifier: Classifier
-    generator: Generator
-    readiness: Mapping[str, Readiness]  # by system
-    photos: ThreadPoolExecutor  # for all calls of several photos together
-    api: Blueprint  # /api/v1: a feature adds its addresses to it
-    triton: Triton
-
-    @property
-    def first_system(self) -> str:
-        return next(iter(self.systems))
-
-    @classmethod
-    def of(
-        cls, settings: Settings, own_pages: Sequence[str], classifier: Classifier | None = None
-    ) -> Services:
-        """All that asks Triton; `own_pages` are the systems that come first."""
+    def __init__(
+        self, settings: Settings, own_pages: Sequence[str], classifier: Classifier | None = None
+    ) -> None:
+        """`own_pages` are the systems with a feature of their own; the first is what the app is about."""
         every = load_all()
         systems = {name: every[name] for name in (*own_pages, *every)}
-        triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
-        pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
-        classifier = classifier or Classifier(triton, pictures, settings.models, settings.apart_at_once)
         texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
-        generator = Generator(triton, texts, settings.models)
-
-        def ask(system: str, wait_s: float) -> HealthModel:
-            deadline = Deadline(wait_s)
-            if system in texts:
-                info = generator.ask_sample(system, deadline)
-                return HealthModel(name=info.name, version=info.version)
-            answered = classifier.classify(pictures[system].sample(), deadline, "readyz", system=system)
-            return HealthModel(name=answered.model, version=answered.version)
-
+        self.settings = settings
+        self.own_pages = own_pages
+        self.first_system = next(iter(systems))
+        self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
+        self.triton: Triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
+        self.classifier = classifier or Classifier(
+            self.triton, self.pictures, settings.models, settings.apart_at_once
+        )
+        self.generator = Generator(self.triton, texts, settings.models)
+        # For all calls of several photos together.
+        self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
+        # /api/v1: a feature adds its addresses to it.
+        self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
         # All but the first are asked for every page's navigation, which does not wait for long.
         first_s = min(_DEADLINE_S, settings.request_deadline_s)
-        readiness = {
-            name: Readiness(partial(ask, name, LINK_DEADLINE_S if place else first_s), settings.models[name])
+        self.readiness = {
+            name: Readiness(
+                partial(self._ask_sample, name, LINK_DEADLINE_S if place else first_s), settings.models[name]
+            )
             for place, name in enumerate(systems)
         }
-        return cls(
-            settings=settings,
-            systems=systems,
-            pictures=pictures,
-            own_pages=own_pages,
-            classifier=classifier,
-            generator=generator,
-            readiness=readiness,
-            photos=ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo"),
-            api=Blueprint("api", "app.api", url_prefix="/api/v1"),
-            triton=triton,
-        )
+
+    def _ask_sample(self, system: str, wait_s: float) -> HealthModel:
+        deadline = Deadline(wait_s)
+        if system not in self.pictures:
+            info = self.generator.ask_sample(system, deadline)
+            return HealthModel(name=info.name, version=info.version)
+        sample = self.pictures[system].sample()
+        answered = self.classifier.classify(sample, deadline, "readyz", system=system)
+        return HealthModel(name=answered.model, version=answered.version)
 
     def page(self, template: str, system: System, **context: Any) -> str:
         """A page that asks models of `system`."""
