@@ -82,7 +82,7 @@ def test_what_was_searched_is_told_with_its_seconds() -> None:
         "the best against the present config again, 3 turns of 2.5 s each: only these decide, since the best "
         "of many short windows is partly the luckiest",
         "not every combination was tried: another that is better may exist",
-        "1 configs could not be measured; each says why in the table",
+        "1 configs could not be measured; each says why below",
     ]
 
 

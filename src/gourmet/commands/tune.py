@@ -11,6 +11,7 @@ from gourmet.commands.bench_options import command_line, measuring, table
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND, POSITIVE, counts, durations, goal, levels
 from gourmet.errors import GourmetError
+from gourmet.measure import tables
 from gourmet.measure.inputs import DataSource
 from gourmet.tuning import report, results
 from gourmet.tuning.search import tune as search
@@ -90,12 +91,13 @@ def tune(
     if as_json:
         click.echo(results.as_json(found), nl=False)
     else:
-        table(report.HEADINGS, list(report.rows(found)))
-        for words in found.searched:
+        table(*tables.figures(report.tried(found)))
+        refused = [f"{trial.name}: {trial.refused}" for trial in found.trials if trial.refused]
+        for words in (*found.searched, *refused):
             click.echo(f"· {words}")
-        if found.confirmation:
+        if found.sides:
             click.echo("In turns against the present config:")
-            table(report.HEADINGS, report.confirmation_rows(found))
+            table(*tables.figures(found.sides))
         click.echo(found.sentence)
         click.echo(report.served(found))
         click.echo(f"saved in {folder}: open {folder}/index.html")

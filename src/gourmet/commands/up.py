@@ -20,10 +20,7 @@ from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
 
-_OPEN = (
-    "others reach {} too: put a proxy in front that takes in whole requests, ends slow clients and holds the "
-    "certificates, let it alone reach the app, and set TRUSTED_PROXIES=1 (docs/containers.md has one)"
-)
+_OPEN = "others reach {} too: put a proxy in front, as docs/containers.md has it, and set TRUSTED_PROXIES=1"
 
 
 def _help() -> str:

@@ -63,14 +63,6 @@ class Counted:
 
 def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     """Count the model in `path`; `dims` gives sizes to free dimensions other than the batch."""
-    model = _load(path)
-    batches = _fix_sizes(model.graph, dims or {}, path)
-    graph = _Graph(_with_shapes(model, path))
-    layers = tuple(graph.layers())
-    return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
-
-
-def _load(path: Path) -> Any:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except FileNotFoundError as exc:
@@ -79,7 +71,10 @@ def _load(path: Path) -> Any:
         raise GourmetError(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
-    return model
+    batches = _fix_sizes(model.graph, dims or {}, path)
+    graph = _Graph(_with_shapes(model, path))
+    layers = tuple(graph.layers())
+    return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
 
 
 def _fix_sizes(graph: Any, dims: Mapping[str, int], path: Path) -> bool:

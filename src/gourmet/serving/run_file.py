@@ -86,11 +86,11 @@ def running_stacks() -> list[RunningStack]:
 def running_stack() -> RunningStack | None:
     """The stack that a verb means which was given no address; None where none runs."""
     found = running_stacks()
-    usual = [stack for stack in found if stack.http_url.endswith(":8000")]
-    if len(found) > 1 and not usual:
+    usual = [stack for stack in found if stack.http_url.endswith(":8000")] or found
+    if len(usual) > 1:
         addresses = ", ".join(stack.http_url for stack in found)
         raise UsageError(f"{len(found)} stacks run here, at {addresses}: choose one with --url")
-    return next(iter(usual or found), None)
+    return usual[0] if usual else None
 
 
 def found_url() -> str:

@@ -122,7 +122,7 @@ class Supervisor:
                 if not self._stopping.is_set():
                     on_ready()
                     if self._early and self._server:
-                        self._begin_with_the_others(self._server)
+                        self._load_the_others(self._server)
                 while not self._stopping.wait(_POLL_S):
                     for process in kept:
                         process.look(self._say)
@@ -141,31 +141,29 @@ class Supervisor:
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
-        again = server.pid is not None
+        again = server.pid is not None and self._models and server.options.model_control == "explicit"
         server.stop()  # the stubs and the shared memory of a server that died
-        if server.options.model_control != "explicit":
-            return server.start()
-        if not (again and self._models):
-            return server.start(first=self._early)
-        child = server.start(first=list(self._models.values()))
-        self._begin_with_the_others(server)
+        child = server.start(first=list(self._models.values()) if again else self._early)
+        if again:
+            self._load_the_others(server)
         return child
 
-    def _begin_with_the_others(self, server: TritonServer) -> None:
-        threading.Thread(target=self._load_the_others, args=(server,), daemon=True).start()
-
     def _load_the_others(self, server: TritonServer) -> None:
-        """What cannot be loaded Triton says itself, and if it dies again, its next start loads them."""
-        pid, url = server.pid, server.options.http_url
-        with contextlib.suppress(GourmetError, TimeoutError):
-            server.wait_until_live()
-            with connect(url, _LOAD_TIMEOUT_S) as triton:
-                for name, entry in triton.index().items():
-                    if entry.get("state") != "READY" and server.pid == pid:
-                        with contextlib.suppress(GourmetError):
-                            triton.load(name)
-            if server.pid == pid:
-                self._say("all models are loaded")
+        """In a thread, once it answers; what cannot be loaded Triton says itself."""
+        pid = server.pid
+
+        def load() -> None:
+            with contextlib.suppress(GourmetError, TimeoutError):
+                server.wait_until_live()
+                with connect(server.options.http_url, _LOAD_TIMEOUT_S) as triton:
+                    for name, entry in triton.index().items():
+                        if entry.get("state") != "READY" and server.pid == pid:
+                            with contextlib.suppress(GourmetError):
+                                triton.load(name)
+                if server.pid == pid:
+                    self._say("all models are loaded")
+
+        threading.Thread(target=load, daemon=True).start()
 
     def _wait_for_models(self, server: TritonServer) -> None:
         """Until the configured models answered a picture; raise if one of them cannot."""
@@ -179,10 +177,6 @@ class Supervisor:
                 self._ask_models(server)
         except KeyboardInterrupt:
             self._stopping.set()
-        except GourmetError:
-            time.sleep(_POLL_S)  # a lost connection may be seen before the death
-            server.live()
-            raise
 
     def _ask_models(self, server: TritonServer) -> None:
         with connect(server.options.http_url) as triton:

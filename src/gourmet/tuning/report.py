@@ -8,7 +8,7 @@ tell how much of the ratio each makes, which is what the sentence says.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +29,6 @@ from gourmet.tuning.results import (
     nearest,
 )
 
-HEADINGS: Final = (
-    *("config", "best at", "rows/s", "p95 ms", "queue ms", "rows per batch", "cores", "measured", ""),
-)
 _OTHER, _LIMIT = "#9aa0a6", "#b3261e"
 # A part that makes less of the difference than this is not named.
 _WORTH_NAMING: Final = 0.03
@@ -122,9 +119,7 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
         tuning=tuning,
         served=served(tuning),
         picture=pareto(tuning),
-        headings=HEADINGS,
-        rows=rows(tuning),
-        confirmation=confirmation_rows(tuning),
+        tried=tried(tuning),
     )
     (folder / "index.html").write_text(page)
     if pbtxt := tuning.pbtxt():
@@ -134,34 +129,11 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
     return folder
 
 
-def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
-    """Every config at the load that it would be run at, the best first."""
+def tried(tuning: Tuning) -> list[Point]:
+    """Every config that was measured at the load that it would be run at, the best first."""
     request = tuning.request
-    for trial in sorted(tuning.trials, key=lambda each: request.rank(each.points), reverse=True):
-        if trial.points:
-            marks = ["recommended"] if tuning.recommended is trial else []
-            yield _row(tuning, request.best(trial.points) or nearest(trial.points), trial.stage, marks)
-        else:
-            yield (trial.name, *("",) * 6, trial.stage, "Rejected")
-
-
-def confirmation_rows(tuning: Tuning) -> list[tuple[str, ...]]:
-    return [_row(tuning, point, f"{point.turns} turns") for point in tuning.sides]
-
-
-def _row(tuning: Tuning, point: Point, measured: str, marks: Sequence[str] = ()) -> tuple[str, ...]:
-    cores = point.usage.server_cores
-    return (
-        point.arm,
-        str(point.load),
-        f"{point.rows_per_s.value:.4g}",
-        f"{point.latency_ms.p95:.3g}",
-        f"{point.split_ms.queue:.3g}",
-        f"{point.executed_rows:.2f}",
-        "" if cores is None else f"{cores:.2f}",
-        measured,
-        ", ".join([*marks, *([] if tuning.request.keeps(point) else ["misses the goal"])]),
-    )
+    ranked = sorted(tuning.trials, key=lambda each: request.rank(each.points), reverse=True)
+    return [request.best(trial.points) or nearest(trial.points) for trial in ranked if trial.points]
 
 
 def front(points: Iterable[Point]) -> list[Point]:
