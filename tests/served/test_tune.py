@@ -108,58 +108,51 @@ def test_the_best_is_found_explained_written_and_applied(
 
 
 @pytest.mark.slow
-def test_a_goal_out_of_reach_names_the_nearest_and_changes_nothing(
-    arguments: list[str], config: Callable[[], Any], tmp_path: Path
-) -> None:
-    before = config()
-    result = CliRunner().invoke(
-        main,
-        [
-            *arguments,
-            "--instances",
-            "1",
-            "--window",
-            "0.2",
-            "--p95",
-            "1ms",
-            "--apply",
-            "--json",
-            "--save",
-            str(tmp_path),
-        ],
-    )
-    assert result.exit_code == 1, result.output
-    found = json.loads((tmp_path / "tune.json").read_text())
-    assert found["sentence"].startswith("No config that was tried reaches a p95 of 1 ms; the nearest is ")
-    assert (found["verdict"], found["recommended"], found["applied"]) == ("out of reach", None, False)
-    assert not (tmp_path / "config.pbtxt").exists()
-    assert config() == before
-
-
-@pytest.mark.slow
-def test_turns_that_cannot_be_believed_leave_the_search_and_the_present_config(
-    arguments: list[str], config: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "disturbed", "verdict", "recommended", "says"),
+    [
+        (
+            ["--p95", "1ms"],
+            False,
+            "out of reach",
+            None,
+            "No config that was tried reaches a p95 of 1 ms; the",
+        ),
+        ([], True, "undecided", "present", "not be compared with it, since too few turns could be believed"),
+    ],
+)
+def test_a_search_without_a_winner_says_why_and_changes_nothing(
+    arguments: list[str],
+    config: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    disturbed: bool,
+    verdict: str,
+    recommended: str | None,
+    says: str,
 ) -> None:
     before = config()
 
     # A real server cannot be made to be disturbed in every turn and in nothing before them.
-    def disturbed(*_: object) -> None:
+    def disturb(*_: object) -> None:
         raise validity.Disturbed("somebody else asked as well")
 
-    monkeypatch.setattr(search, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturbed}))
-    options = ["--instances", "1", "--window", "0.2", "--apply", "--save", str(tmp_path)]
-    result = CliRunner().invoke(main, [*arguments, *options])
+    if disturbed:
+        monkeypatch.setattr(search, "sweep", SimpleNamespace(**{**vars(sweep), "measure": disturb}))
+    short = ["--instances", "1", "--window", "0.2", "--apply", "--json", "--save", str(tmp_path)]
+    result = CliRunner().invoke(main, [*arguments, *short, *options])
     assert result.exit_code == 1, result.output
     found = json.loads((tmp_path / "tune.json").read_text())
-    assert (found["verdict"], found["recommended"], found["applied"]) == ("undecided", "present", False)
-    assert "could not be compared with it, since too few turns could be believed" in found["sentence"]
-    assert read_config(tmp_path).instance_group[0].count == 1
+    assert (found["verdict"], found["recommended"], found["applied"]) == (verdict, recommended, False)
+    assert says in found["sentence"]
+    assert (tmp_path / "config.pbtxt").exists() == (recommended is not None)
     assert "<svg" in (tmp_path / "index.html").read_text()
     assert config() == before
 
 
 def interrupted(running: subprocess.Popen[str]) -> str:
-    """What it says when Ctrl-C is pressed, and pressed again by whoever sees that it goes on."""
+    """What it says when Ctrl-C is pressed, and pressed again where it goes on."""
     for _ in range(12):
         running.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -171,21 +164,13 @@ def test_an_interrupted_search_leaves_the_config_of_before(
     arguments: list[str], config: Callable[[], Any], tmp_path: Path
 ) -> None:
     before = config()
-    words = [
-        sys.executable,
-        "-c",
-        "from gourmet.cli import main; main()",
-        *arguments,
-        "--save",
-        str(tmp_path / "no"),
-    ]
-    words += ["--instances", "2"]
+    save = ["--instances", "2", "--save", str(tmp_path / "no")]
     running = subprocess.Popen(
-        words,
+        [sys.executable, "-c", "from gourmet.cli import main; main()", *arguments, *save],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # Whoever starts the tests in the background may have them ignore Ctrl-C, which is inherited.
+        # A shell that starts the tests in the background may have them ignore Ctrl-C, which is inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from support.stack import Size
+from support.stack import Sampler, Size, size_of
 from support.up import Up
 
 TRITON: Final = "Triton"
@@ -73,23 +71,13 @@ class Product:
         return [pid for pid in self.up.processes() if pid not in ours and psutil.pid_exists(pid)]
 
 
-class Census:
+class Census(Sampler):
     """Looks now and then at what each kind of process takes, all of that kind together."""
 
     def __init__(self, product: Product, every_s: float) -> None:
+        super().__init__(every_s)
         self._product = product
-        self._every_s = every_s
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="census", daemon=True)
         self.sizes: dict[str, list[Size]] = {TRITON: [], STUBS: [], WEB: []}
-
-    def __enter__(self) -> Census:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
 
     def growth(
         self, what: Callable[[Size], float], warm_up: float = 0.1
@@ -102,18 +90,9 @@ class Census:
             found[kind] = (_middle(values[:third]), _middle(values[-third:]))
         return found
 
-    def _look(self) -> None:
-        while not self._ending.wait(self._every_s):
-            for kind, found in self._product.processes().items():
-                memory, descriptors, threads = 0.0, 0, 0
-                for process in found:
-                    try:
-                        memory += process.memory_full_info().uss / 2**20
-                        descriptors += process.num_fds()
-                        threads += process.num_threads()
-                    except psutil.Error:  # it ended meanwhile
-                        continue
-                self.sizes[kind].append(Size(time.monotonic(), memory, descriptors, threads))
+    def look(self) -> None:
+        for kind, found in self._product.processes().items():
+            self.sizes[kind].append(size_of(found))
 
 
 def _middle(values: list[float]) -> float:

@@ -110,19 +110,12 @@ class Up:
         return [pid for pid, command in commands.items() if any(mark in command for mark in marks)]
 
     def triton_pid(self) -> int:
-        found = [
+        (found,) = [
             pid
             for pid, command in self._commands().items()
-            if f"--http-port={self.http}" in command and "tritonserver" in command.split("\0")[0]
+            if f"--http-port={self.http}" in command and "tritonserver" in command.split()[0]
         ]
-        assert len(found) == 1
-        return found[0]
+        return found
 
     def _commands(self) -> dict[int, str]:
-        commands = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                commands[int(folder.name)] = (folder / "cmdline").read_text(errors="replace")
-            except OSError:
-                continue
-        return commands
+        return {one.pid: " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])}

@@ -71,13 +71,6 @@ BY_HAND = {
         4 * 80,
         4 * (7 * 16 + 7 * 5),
     ),
-    "matmul of two results": (
-        "(float[n,7,16] x, float[n,16,7] z) => (float[n,7,7] y) { y = MatMul(x, z) }",
-        {},
-        2 * 7 * 16 * 7,
-        0,
-        4 * (2 * 7 * 16 + 49),
-    ),
     "gemm with bias": (
         "(float[n,20] x) => (float[n,10] y) { y = Gemm <transB=1> (x, w, b) }",
         {"w": ("float32", (10, 20)), "b": ("float32", (10,))},
@@ -108,13 +101,6 @@ BY_HAND = {
         4 * (3 * 64 + 3 * 16),
     ),
     "a view moves nothing": ("(float[n,3,8] x) => (float[n,24] y) { y = Flatten(x) }", {}, 0, 0, 0),
-    "a transposition moves all": (
-        "(float[n,3,8] x) => (float[n,8,3] y) { y = Transpose <perm=[0,2,1]> (x) }",
-        {},
-        0,
-        0,
-        4 * 48,
-    ),
     "half precision": (
         "(float16[n,16] x) => (float16[n,4] y) { y = MatMul(x, w) }",
         {"w": ("float16", (16, 4))},

@@ -75,8 +75,8 @@ def few(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("number", "model"),
-    [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX), (signal.SIGHUP, ONNX)],
-    ids=["Ctrl-C, all models", "SIGTERM, few models", "a terminal that closes, few models"],
+    [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX)],
+    ids=["Ctrl-C, all models", "SIGTERM, few models"],
 )
 def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model) -> None:
     repository = () if model == "food_classifier" else ("--model-repository", str(few))
