@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -24,53 +25,52 @@ def answered(values: list[float], version: str = "1") -> bytes:
 _NOT_SHARED = http({"error": "no memory is shared here"}, "400 Bad Request")
 
 
-class Listener(threading.Thread):
+class _Handler(BaseHTTPRequestHandler):
+    server: Listener
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(self.path)
+        self.server.bodies.append(body[:500].decode(errors="replace"))
+        answer = next((a for end, a in self.server.script.items() if self.path.endswith(end)), b"")
+        if not answer and self.path.endswith("/register"):
+            answer = _NOT_SHARED
+        self.wfile.write(answer)
+        self.close_connection = self.server.ends_each or not answer
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Listener(ThreadingHTTPServer):
     """Answers each request by `script`, a table from what its path ends with; closes where told to.
 
     It refuses to share memory unless the script says what to answer to that.
     """
 
     def __init__(self, script: dict[str, bytes], *, ends_each: bool = False) -> None:
-        super().__init__(daemon=True)
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.script = script
         self.ends_each = ends_each
         self.asked: list[str] = []
         self.bodies: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"127.0.0.1:{self.server_port}"
+        self._thread = threading.Thread(target=self.serve_forever, args=[0.01], daemon=True)
 
-    def run(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self._open.append(connection)
-                threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+    def start(self) -> None:
+        self._thread.start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            while request := self._read(connection):
-                self.asked.append(request)
-                answer = next((a for end, a in self.script.items() if request.endswith(end)), b"")
-                if not answer and request.endswith("/register"):
-                    answer = _NOT_SHARED
-                connection.sendall(answer)
-                if self.ends_each or not answer:
-                    return
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, address = super().get_request()
+        self._open.append(connection)
+        return connection, address
 
-    def _read(self, connection: socket.socket) -> str:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            if not (chunk := connection.recv(65536)):
-                return ""
-            data += chunk
-        head, _, body = data.partition(b"\r\n\r\n")
-        fields = (line.lower().partition(b":") for line in head.split(b"\r\n"))
-        length = next((int(value) for name, _, value in fields if name == b"content-length"), 0)
-        while len(body) < length:
-            body += connection.recv(65536)
-        self.bodies.append(body[:500].decode(errors="replace"))
-        return head.split(b" ")[1].decode()
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up is part of the test."""
 
     @property
     def open_connections(self) -> int:
@@ -83,11 +83,10 @@ class Listener(threading.Thread):
                 self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        if self._thread.is_alive():
+            self.shutdown()
         self.hang_up()
-        self.join(5)
+        self.server_close()
 
 
 Listen = Callable[..., Listener]

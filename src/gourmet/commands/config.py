@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -17,9 +17,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed, summary
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.openvino_network import ENGINES
-from gourmet.serving.connect import connect
-
-_LOADS_WITHIN_S: Final = 120.0
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
 @click.command()
@@ -82,7 +80,7 @@ def config(
         change = change.over(VARIANTS[variant])
     if reset and change:
         raise UsageError("--reset takes the config of the repository as it is: drop the other options")
-    with connect(url, _LOADS_WITHIN_S) as triton:
+    with connect(url, LOADS_WITHIN_S) as triton:
         index = triton.index()
         if model not in index:
             raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")

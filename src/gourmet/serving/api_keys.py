@@ -88,18 +88,13 @@ def hide(pid: int, keys: Keys) -> None:
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     """What to send along to the Triton at `url` (host:port); nothing where no keys are known for it."""
     admin, memory = os.environ.get(ADMIN_ENV, ""), os.environ.get(MEMORY_ENV, "")
-    keys = Keys(admin, memory) if admin or memory else _from_files(url)
-    return keys.headers(grpc=grpc) if keys else {}
-
-
-def _from_files(url: str) -> Keys | None:
     host, _, port = url.rpartition(":")
     # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
-    if host in run_file.LOOPBACK or os.environ.get(run_file.FOLDER_ENV):
+    if not (admin or memory) and (host in run_file.LOOPBACK or os.environ.get(run_file.FOLDER_ENV)):
         for found in run_file.contents():
             if port in map(str, found["ports"]) and "admin" in found:
-                return Keys(found["admin"], found["memory"])
-    return None
+                admin, memory = found["admin"], found["memory"]
+    return Keys(admin, memory).headers(grpc=grpc) if admin or memory else {}
 
 
 def _start_locked(command: Sequence[str]) -> None:

@@ -18,10 +18,9 @@ from typing import Final
 import psutil
 
 from gourmet.errors import GourmetError
-from gourmet.serving.connect import connect
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _EVERY_S: Final = 0.5
-_LOAD_S: Final = 120.0
 # Longer than any request may take: what the instances before had begun is over by then.
 _LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
@@ -73,7 +72,7 @@ class StubWatchdog:
         self._deaths += 1
         self._say(f"a process of the model {model!r} died; reloading the model")
         try:
-            with connect(self._url, _LOAD_S) as triton:
+            with connect(self._url, LOADS_WITHIN_S) as triton:
                 config = triton.config(model)
                 config.setdefault("parameters", {})[_PARAMETER] = {"string_value": str(self._deaths)}
                 triton.load(model, config)

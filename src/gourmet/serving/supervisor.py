@@ -23,7 +23,7 @@ from typing import Final
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import STOPS, handled, stops_set
-from gourmet.serving.connect import ask_sample, connect
+from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
@@ -33,7 +33,6 @@ from gourmet.systems import FOLDERS_ENV, folders
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
-_LOAD_TIMEOUT_S: Final = 120.0
 _HEALTHY_S: Final = 60.0
 
 
@@ -155,7 +154,7 @@ class Supervisor:
         def load() -> None:
             with contextlib.suppress(GourmetError, TimeoutError):
                 server.wait_until_live()
-                with connect(server.options.http_url, _LOAD_TIMEOUT_S) as triton:
+                with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
                     for name, entry in triton.index().items():
                         if entry.get("state") != "READY" and server.pid == pid:
                             with contextlib.suppress(GourmetError):
@@ -171,9 +170,8 @@ class Supervisor:
         if self._stopping.is_set():
             return
         try:
-            with handled(
-                dict.fromkeys(STOPS, signal.default_int_handler)
-            ):  # a model that hangs answers never
+            # A model that hangs never answers.
+            with handled(dict.fromkeys(STOPS, signal.default_int_handler)):
                 self._ask_models(server)
         except KeyboardInterrupt:
             self._stopping.set()

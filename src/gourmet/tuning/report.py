@@ -132,8 +132,9 @@ def save(tuning: Tuning, folder: Path | None = None) -> Path:
 def tried(tuning: Tuning) -> list[Point]:
     """Every config that was measured at the load that it would be run at, the best first."""
     request = tuning.request
-    ranked = sorted(tuning.trials, key=lambda each: request.rank(each.points), reverse=True)
-    return [request.best(trial.points) or nearest(trial.points) for trial in ranked if trial.points]
+    measured = [trial.points for trial in tuning.trials if trial.points]
+    ranked = sorted(measured, key=request.rank, reverse=True)
+    return [request.best(points) or nearest(points) for points in ranked]
 
 
 def front(points: Iterable[Point]) -> list[Point]:

@@ -75,8 +75,6 @@ class TuneRequest:
 
     def rank(self, points: Sequence[Point]) -> tuple[int, float]:
         """For sorting configs: those under the limit by what they reach, the others by how near they are."""
-        if not points:
-            return -1, 0.0
         best = self.best(points)
         return (1, self.value(best)) if best else (0, -nearest(points).latency_ms.p95)
 

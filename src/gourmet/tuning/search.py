@@ -97,19 +97,18 @@ class Search:
         self._candidates: dict[str, Change] = {}
         self.trials: dict[str, Trial] = {}
         self._serving = PRESENT
-        self._done = 0.0
         self.long = replace(options, steadiness=max(_STEADINESS, options.steadiness))
 
     def run(self) -> tuple[Verdict, Trial, Confirmation | None]:
         """The best config found, and how it did against the present one in turns, if they could be held."""
         self._try_the_present()
         short = _shorter(self.long)
-        self._stage("coarse", self._space.coarse(), short, until=0.4)
+        self._stage("coarse", self._space.coarse(), short, (0.05, 0.4))
         bases = [self._candidates[trial.name] for trial in self._ranked()[:_BASES]]
-        self._stage("fine", self._space.fine(bases, self._candidates.values()), short, until=0.6)
+        self._stage("fine", self._space.fine(bases, self._candidates.values()), short, (0.4, 0.6))
         finalists = [trial.name for trial in self._ranked() if trial.name != PRESENT][:_FINALISTS]
         going_on = [self._candidates[name] for name in (PRESENT, *finalists)]
-        self._stage("long", going_on, self.long, until=0.8)
+        self._stage("long", going_on, self.long, (0.6, 0.8))
         ranked = self._ranked()
         long = [trial for trial in ranked if trial.stage == "long"] or ranked
         if not any(self._request.best(trial.points) for trial in long):
@@ -130,7 +129,7 @@ class Search:
         for client in clients:
             self.long = replace(self.long, client=client)
             retried = replace(_shorter(self.long), attempts=self.long.attempts)
-            self._stage("coarse", [self._space.present], retried, until=0.05)
+            self._stage("coarse", [self._space.present], retried, (0.0, 0.05))
             if self.trials[PRESENT].points:
                 return
 
@@ -144,17 +143,18 @@ class Search:
         found.sort(key=lambda trial: (trial.stage == "long", *self._request.rank(trial.points)), reverse=True)
         return found
 
-    def _stage(self, stage: str, candidates: Sequence[Change], options: MeasureOptions, until: float) -> None:
-        """Try each of these; `until` is the share of the whole search that is done then."""
+    def _stage(
+        self, stage: str, candidates: Sequence[Change], options: MeasureOptions, shares: tuple[float, float]
+    ) -> None:
+        """Try each of these; `shares` of the whole search are done before and after it."""
         for place, candidate in enumerate(candidates):
             running, is_present = self._space.running, candidate == self._space.present
             config = running if is_present else changed(running, candidate)
             trial = Trial(PRESENT if is_present else summary(config), config, stage)
-            done = self._done + (until - self._done) * place / len(candidates)
+            done = shares[0] + (shares[1] - shares[0]) * place / len(candidates)
             self._on_step(done, f"{stage} {place + 1} of {len(candidates)}: {trial.name}")
             self._candidates[trial.name] = candidate
             self.trials[trial.name] = self._tried(trial, options)
-        self._done = until
 
     def _tried(self, trial: Trial, options: MeasureOptions) -> Trial:
         loads = self._request.loads
@@ -186,7 +186,7 @@ class Search:
         for turn in range(request.turns):
             for trial, load in sides[:: 1 if turn % 2 else -1]:
                 words = f"turn {turn + 1} of {request.turns} against the present config: {trial.name}"
-                self._on_step(self._done + (1 - self._done) * turn / request.turns, words)
+                self._on_step(0.8 + 0.2 * turn / request.turns, words)
                 self._serve(trial)
                 with suppress(validity.Disturbed, validity.CountsDisagree):
                     seen[trial.name].append(
