@@ -20,8 +20,8 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Likeliest
+from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.decoding.rows import Row, TooManyRows
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.export import graphs

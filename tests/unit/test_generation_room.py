@@ -17,8 +17,8 @@ from support import caption_network
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
+from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.decoding.rows import Row, TooManyRows
 
 Pixels = npt.NDArray[np.float32]
 START, END, PROMPT = 0, caption_network.END, [2, 3, 4]

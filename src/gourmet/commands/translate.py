@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
-from gourmet.contracts import Generation, Tensors
+from gourmet.contracts import Generation
 from gourmet.errors import UsageError
 from gourmet.systems import registry
 
@@ -21,11 +21,11 @@ _ANSWERS_WITHIN_S = 600.0
 
 @click.command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--model", help="[default: the system's own]")
-@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Beginnings to follow at a time.")
+@click.option("--model", help="Ask this model.  [default: the system's own]")
+@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
 @url_option()
 def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -> None:
-    """Say each Russian TEXT in English, a line for each; without one, every line of stdin.
+    """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
 
     \b
     gourmet translate "предоставляются полотенца ."
@@ -33,41 +33,42 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
     """
     import numpy as np
 
+    from gourmet.client.errors import InvalidRequest
     from gourmet.serving.connect import connect
     from gourmet.tasks.asking import in_threads
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
     lines = list(texts) or [_decoded(*each) for each in enumerate(sys.stdin.buffer, 1)]
+    there = [place for place, line in enumerate(lines) if line]
     system = _system()
     with connect(url) as triton:
         info = triton.describe(model or system.default_model)
     options = {"beams": beams} if beams > 1 else {}
-
-    def inputs(place: int) -> Tensors:
-        try:
-            return system.request_inputs(lines[place].encode(), info, options)
-        except ValueError as exc:
-            raise UsageError(f"{'text' if texts else 'line'} {place + 1}: {exc}") from exc
+    size = _TEXTS if info.max_batch_size else 1
+    batches = [there[first : first + size] for first in range(0, len(there), size)]
 
     def ask(places: Sequence[int]) -> list[str]:
-        rows = [inputs(place) for place in places]
+        rows = [
+            system.request_inputs(lines[place].encode(errors="surrogateescape"), info, options)
+            for place in places
+        ]
         together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        with connect(url, _ANSWERS_WITHIN_S) as triton:
-            outputs = triton.infer(info.name, together).outputs
+        try:
+            with connect(url, _ANSWERS_WITHIN_S) as triton:
+                outputs = triton.infer(info.name, together).outputs
+        except InvalidRequest as exc:
+            if len(places) > 1:  # which of them is it?
+                return [answer for place in places for answer in ask([place])]
+            raise UsageError(f"{'text' if texts else 'line'} {places[0] + 1}: {exc}") from exc
         split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(places))]
         return [system.generated(each, info).text for each in split]
 
-    def batches() -> Iterator[Sequence[int]]:
-        there = [place for place, line in enumerate(lines) if line]
-        size = _TEXTS if info.max_batch_size else 1
-        return (there[first : first + size] for first in range(0, len(there), size))
-
     answers: dict[int, str] = {}
     with bar("translating") as tick:
-        for places, found in zip(batches(), in_threads(ask, batches(), _REQUESTS), strict=True):
+        for places, found in zip(batches, in_threads(ask, batches, _REQUESTS), strict=True):
             answers.update(zip(places, found, strict=True))
-            tick(len(answers) / len(lines), f"{len(answers)}/{len(lines)}")
+            tick(len(answers) / len(there), f"{len(answers)}/{len(there)}")
     for place in range(len(lines)):
         click.echo(answers.get(place, ""))
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 from gourmet.contracts import GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.runtime.decoding.rows import Row
 
 # What is kept as it is, and what a row answers, in the order of the answer.
 Parts = Sequence[str | Row]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.rows import Row
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.slots import Slots
 
 

@@ -18,8 +18,7 @@ from typing import Final
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.rows import Row, TooManyRows
+from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"

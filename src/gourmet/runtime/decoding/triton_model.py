@@ -24,8 +24,8 @@ from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationServing, ServedNetwork, submit
+from gourmet.runtime.decoding.loop import TooManyRows
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
-from gourmet.runtime.decoding.rows import TooManyRows
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
 
 # Rows that go through a step together, unless the config says otherwise.

@@ -80,9 +80,9 @@ def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
     least, most, usual = OPTIONS[name.lower()]
     if not values:
         return [usual] * texts
+    if len(values) != texts:
+        raise ValueError(f"{name} has {len(values)} values for {texts} texts: give one for each")
     found = [int(str(value)) for value in values]
-    if len(found) != texts:
-        raise ValueError(f"{name} has {len(found)} values for {texts} texts: give one for each")
     if wrong := [value for value in found if not least <= value <= most]:
         raise ValueError(f"{name} is {wrong[0]}; it has to be from {least} to {most}")
     return found
@@ -90,7 +90,9 @@ def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Translator:
-    """Fulfils gourmet.contracts.Generation."""
+    """Fulfils gourmet.contracts.Generation. Who takes a text from people asks `problem`, and the served model
+    itself `text_of`; `request_inputs` looks at the options only.
+    """
 
     name: str = "translator"
     task: Task = "generation"
@@ -122,18 +124,14 @@ class Translator:
             raise BadModel(
                 f"{model.name!r} has no input {TEXT}, as translators have: set {self.model_variable} to one"
             )
-        text = text_of(example)
-        known = {name: bounds for name, bounds in OPTIONS.items() if name.upper() in takes}
-        rows = (1,) if model.max_batch_size else ()
-        inputs: dict[str, Array] = {TEXT: np.full((*rows, 1), text.encode(), np.object_)}
+        known = [name for name in OPTIONS if name.upper() in takes]
+        shape = (1, 1) if model.max_batch_size else (1,)
+        inputs: dict[str, Array] = {TEXT: np.full(shape, example, np.object_)}
         for name, value in options.items():
             if name not in known:
                 there = " and ".join(known) or "none"
                 raise ValueError(f"{name!r} is not an option of {model.name}; it takes {there}")
-            least, most, _ = known[name]
-            if not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"{name} is {value!r}; it has to be a number from {least} to {most}")
-            inputs[name.upper()] = np.full((*rows, 1), value, np.int32)
+            inputs[name.upper()] = np.array(options_of(name.upper(), [value], 1), np.int32).reshape(shape)
         return inputs
 
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:

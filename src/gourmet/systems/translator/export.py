@@ -21,8 +21,7 @@ from torch import nn
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Loop
-from gourmet.runtime.decoding.rows import Row
+from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM

@@ -10,7 +10,7 @@ import numpy as np
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
-from gourmet.runtime.decoding.rows import Row
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.slots import FEWEST_ROWS
 from gourmet.systems.translator import contract
 from gourmet.systems.translator.sentences import split

@@ -14,7 +14,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.pictures.decode import from_base64, square_pixels
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run, onnx_graph
-from gourmet.runtime.decoding.rows import Row
+from gourmet.runtime.decoding.loop import Row
 
 # A test may slow the steps down, so that it sees pieces arrive one by one.
 PAUSE_VARIABLE: Final = "CAPTIONS_PAUSE_S"
