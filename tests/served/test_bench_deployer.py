@@ -1,9 +1,13 @@
-"""`gourmet bench deployer`: deploys, measures, goes on where it was stopped, and says what to take."""
+"""`gourmet bench deployer`: deploys, measures, goes on where it was stopped, and says what to take.
+
+The command is that of docs/deployer.md, with a smaller network.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +18,9 @@ from gourmet.cli import main
 from gourmet.tasks.classification.deployer import networks
 
 SMALL = "torchvision:shufflenet_v2_x0_5"
-LOADS = "--batches 4 --concurrency 4 --engines 1"
+PAGE = Path(__file__).parents[2] / "docs" / "deployer.md"
 # Nothing is said of how fast it is, so that any machine will do.
-QUICK = "--window 0.3 --windows 3 --warm-up 0.2 --steady 90 --rows 4"
+QUICK = "--window 0.3 --warm-up 0.2 --steady 90 --rows 4"
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(folder: Path, *more: str) -> Result:
+    found = re.search(
+        r"\$ gourmet bench deployer benchmarked logs torchvision:resnet18 (.*)", PAGE.read_text()
+    )
+    assert found
     there = [str(folder / "repository"), str(folder / "logs"), SMALL, str(folder / "checkpoint.pth")]
-    return CliRunner().invoke(main, ["bench", "deployer", *there, *LOADS.split(), *QUICK.split(), *more])
+    flags = [*found[1].split(), *QUICK.split(), *more]
+    return CliRunner().invoke(main, ["bench", "deployer", *there, *flags])
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,7 @@ def test_every_format_is_measured_and_told_in_the_example_s_tables(folder: Path,
         text = (folder / "logs" / name).read_text()
         assert "99% Latency (ms)" in text
         assert "95 % of requests within" in text
+        assert "ts-script dynamic, 1 engine" in text
     with (folder / "logs" / "bench.csv").open() as file:
         rows = list(csv.DictReader(file))
     extracted = {"Inferences/Second", "Avg latency", "p90 latency", "p95 latency", "p99 latency"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gourmet.measure import deployer_report, scenario, storage, sweep
+from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import BatchSize, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
 from gourmet.measure.scenario import ArmResult, Points
 from gourmet.measure.scenarios import deployer
@@ -147,7 +148,7 @@ def test_a_benchmark_whose_arms_are_all_there_needs_no_server(tmp_path: Path) ->
     about = {"deployer": "onnx", "network": {"config": "resnet50"}, "training": weights}
     about |= {"config": {"max_batch_size": 8}}
     (model / "1" / "manifest.json").write_text(json.dumps(about))
-    plan_of = scenario.plan_of(asked.scenario(None, options), options, asked.data, turns=1)
+    plan_of = scenario.plan_of(asked.scenario(None, options), options, DataSource(asked.rows), turns=1)
     store = ResultStore(asked.results(options), plan_of, ArmResult)
     for arm in asked.arms():
         points = [point(arm.name, 100, 10, level=each.level, batch=each.batch) for each in arm.loads]

@@ -87,12 +87,8 @@ def _pickled_tensors(path: Path) -> Tensors:
             process.ask({"path": str(path.resolve()), "into": place})
         tensors, about = _plain_tensors(Path(place))
         return {name: tensors[name] for name in about["names"]}
-    except Refused as exc:
+    except (Refused, Ended) as exc:
         raise GourmetError(f"{path} cannot be read as a file of weights: {exc}") from exc
-    except Ended as exc:
-        raise GourmetError(
-            f"{path} cannot be read as a file of weights: {exc}. Save the weights again, as .safetensors"
-        ) from exc
     finally:
         os.close(into)
 

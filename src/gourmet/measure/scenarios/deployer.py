@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,21 +58,16 @@ class Plan:
     @property
     def ways(self) -> dict[str, tuple[str, str | None]]:
         """The formats by name, and what runs each on a CPU; ONNX files are run by either of two."""
-        by_engine = {
-            "onnx": {"onnx": ("onnx", ONNX_RUNTIME), "onnx by OpenVINO": ("onnx", OPENVINO)},
-        }
         found: dict[str, tuple[str, str | None]] = {}
         for form in self.formats:
-            found |= by_engine.get(form, {form: (form, None)})
+            found[form] = form, ONNX_RUNTIME if form == "onnx" else None
+            if form == "onnx":
+                found["onnx by OpenVINO"] = form, OPENVINO
         return found
-
-    @property
-    def data(self) -> DataSource:
-        return DataSource(self.rows)
 
     def results(self, options: MeasureOptions) -> Path:
         """Where this run's results are stored; another plan has a folder of its own."""
-        about = repr((self._deployed, list(self.arms()), options, self.data))
+        about = repr((self._deployed, list(self.arms()), options, self.rows))
         return self.log / "points" / hashlib.sha256(about.encode()).hexdigest()[:10]
 
     @property
@@ -111,7 +105,7 @@ class Plan:
             tuple(self.arms()),
             notes=lambda points: list(_findings(self, points.merged)),
             goals=lambda points: list(_goals(self, points)),
-            server=lambda: _loaded(self, target) if target else own_server([self.repository], self.models),
+            server=None if target else lambda: own_server([self.repository], self.models),
             beside=lambda arm, workloads: _bare(self, arm, workloads, options),
         )
 
@@ -127,13 +121,13 @@ def run(
     """Deploy and measure what is not there yet; without a `target`, on a server of its own."""
     for place, form in enumerate(plan.formats):
         on_step(0.1 * place / len(plan.formats), f"deploying {form}")
-        _deploy(plan, form)
+        _deploy(plan, form, target)
     chosen = plan.scenario(target, options)
     return scenario.run(
         chosen,
         target or Addresses(""),
         options,
-        plan.data,
+        DataSource(plan.rows),
         command=command,
         resume=plan.results(options),
         on_step=lambda share, words: on_step(0.1 + 0.9 * share, words),
@@ -176,8 +170,8 @@ def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
     return lambda: (above(gained, _NOISE), figures)
 
 
-def _deploy(plan: Plan, form: str) -> None:
-    from gourmet.deploying.deploy import deploy
+def _deploy(plan: Plan, form: str, target: Addresses | None) -> None:
+    from gourmet.deploying.deploy import deploy, load
     from gourmet.tasks.classification.deployer.deployment import DeployerOptions, is_there, made
 
     options = DeployerOptions(
@@ -192,6 +186,8 @@ def _deploy(plan: Plan, form: str) -> None:
     if not is_there(options, plan.repository):
         ready = made(options, plan.repository, lambda _share, _words="": None)
         deploy(ready.deployment, form, plan.repository, 1)
+    if target:
+        load(target.url, options.model)
 
 
 def _bare(
@@ -213,12 +209,3 @@ def _bare(
             workload.answers.check_row(row, answer, "without a server")
         found.append(without_server.all_cpus(run, options))
     return found
-
-
-@contextmanager
-def _loaded(plan: Plan, target: Addresses) -> Iterator[Addresses]:
-    from gourmet.deploying import deploy
-
-    for model in plan.models:
-        deploy.load(target.url, model)
-    yield target
