@@ -27,27 +27,15 @@ PARTS = {"train": 40, "validation": 4, "test": 6}  # photos a class
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A few photos a class: real ones where there are any, else colours that a network soon tells apart."""
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few photos a class, of colours that a network soon tells apart."""
     folder = tmp_path_factory.mktemp("photos")
-    try:
-        real: Path | None = request.getfixturevalue("food_photos")
-    except pytest.skip.Exception:
-        real = None
     for part, count in PARTS.items():
         file = "test.zip" if part == "test" else "train.zip"
         with zipfile.ZipFile(folder / file, "a") as archive:
-            for name, blob in _real(real, part, count) if real else _coloured(part, count):
+            for name, blob in _coloured(part, count):
                 archive.writestr(name, blob)
     return folder
-
-
-def _real(folder: Path, part: str, count: int) -> Iterator[tuple[str, bytes]]:
-    from gourmet.systems.food11.data import DATA
-
-    # Names decide which photos of a train.zip are for validation, so they are again in this one.
-    photos = DATA.listing(folder, part, limit=count * len(contract.SYSTEM.labels))
-    yield from zip((photo.name for photo in photos), DATA.read(photos), strict=True)
 
 
 def _coloured(part: str, count: int) -> Iterator[tuple[str, bytes]]:

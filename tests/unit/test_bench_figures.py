@@ -43,19 +43,14 @@ def a_bench(*points: Point) -> Bench:
     return Bench("m", "gourmet bench run m", "2026-11-21T10:00:00+00:00", {"cpus": "2"}, "noise", points)
 
 
-def test_an_interval_is_student_s_of_the_logarithms() -> None:
+def test_an_interval_is_student_s_of_the_logarithms_and_never_below_zero() -> None:
     got = stats.interval([10.0, 12.0, 11.0])
     # Of the logarithms: 4.303 standard errors of 0.0527 each way.
     assert (got.value, got.low, got.high) == pytest.approx((11.0, 8.77, 13.80), abs=0.01)
     assert stats.interval([10.0]) == Estimate(10.0)
-
-
-def test_no_interval_of_a_rate_reaches_below_zero() -> None:
     # These two turns were once reported as 128.3 (-136.4–393.0).
     got = stats.interval([107.5, 149.1])
-    assert got.low is not None
-    assert got.high is not None
-    assert 0 < got.low < got.value < got.high
+    assert 0 < (got.low or 0) < got.value < (got.high or 0)
     # Nothing at all in one of them is no interval, and no error either.
     assert stats.interval([0.0, 10.0]) == Estimate(5.0)
 
@@ -65,9 +60,7 @@ def test_a_ratio_has_the_interval_of_both() -> None:
     held = 0
     for _ in range(300):
         got = stats.ratio(list(random.normal(20, 1, 5)), list(random.normal(10, 0.5, 5)))
-        assert got.low is not None
-        assert got.high is not None
-        held += got.low <= 2 <= got.high
+        held += (got.low or 9) <= 2 <= (got.high or 0)
     assert 0.91 <= held / 300 <= 0.99
     same = stats.ratio([3.0, 3.0], [2.0, 2.0])
     assert (same.value, same.low, same.high) == pytest.approx((1.5, 1.5, 1.5))
@@ -86,27 +79,15 @@ def test_windows_and_requests_in_flight() -> None:
     ("check", "error", "says"),
     [
         (lambda: validity.littles_law(8, 7.7), None, ""),
-        (
-            lambda: validity.littles_law(8, 128),
-            validity.Disturbed,
-            "128.00 and 8.00 .* in flight",
-        ),
+        (lambda: validity.littles_law(8, 128), validity.Disturbed, "128.00 and 8.00 .* in flight"),
         (lambda: validity.few_errors({"bad": 5}, 95, 0.05), None, ""),
         (lambda: validity.few_errors({"bad": 6}, 94, 0.05), validity.Untrusted, r"6 of 100 .* “bad”"),
         (lambda: validity.rows_counted(100, 100), None, ""),
         (lambda: validity.rows_counted(60, 100), validity.CountsDisagree, "a cache answered the rest"),
         (lambda: validity.rows_counted(101, 100), validity.CountsDisagree, "another client asks"),
         (lambda: validity.rows_counted(101, 100, failed=1), None, ""),
-        (
-            lambda: validity.rate_counted(38, 618, 1, 500),
-            validity.Disturbed,
-            "38 rows .* claims 618",
-        ),
-        (
-            lambda: validity.generator_had_time(0.97),
-            validity.Disturbed,
-            "97% of a core",
-        ),
+        (lambda: validity.rate_counted(38, 618, 1, 500), validity.Disturbed, "38 rows .* claims 618"),
+        (lambda: validity.generator_had_time(0.97), validity.Disturbed, "97% of a core"),
     ],
 )
 def test_a_check_passes_or_says_why(check, error, says: str) -> None:
@@ -149,9 +130,7 @@ def test_a_run_is_saved_and_read_back(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("no", "is not a whole benchmark"),
-        ("[]", "is not a whole benchmark"),
         ('{"schema": "gourmet-bench/0"}', "schema\n  Input should be 'gourmet-bench/1'"),
-        ('{"schema": "gourmet-bench/1"}', "is not a whole benchmark"),
     ],
 )
 def test_another_file_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -1,17 +1,13 @@
-"""The scenario of loops: its settings, what it says of them, and a run that goes on where it was stopped."""
+"""The scenario of loops: its settings, and what it says of them."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.measure import scenarios
-from gourmet.measure.results import Point, Rejection
-from gourmet.measure.scenario import ArmResult, Points
+from gourmet.measure.results import Point
+from gourmet.measure.scenario import Points
 from gourmet.measure.scenarios import loops
-from gourmet.measure.without_server import Layout, LayoutResult
-from gourmet.result_store import ResultStore
 
 
 def test_it_has_the_project_s_settings_and_every_place_of_the_loop() -> None:
@@ -56,13 +52,3 @@ def test_sentences_are_compared_turn_by_turn() -> None:
     assert told["loop in process ÷ loop in the client, c=1"].per_turn == (8.0, 8.0)
     assert told["loop in process ÷ loop in the client, c=8"].met is False
     assert len(told) == 2, "without a measurement of BLS there is nothing to hold against it"
-
-
-def test_a_stopped_run_has_its_points_again(tmp_path: Path) -> None:
-    measured = ArmResult(
-        (a_point("arm", STEADY),),
-        (Rejection("arm c=1", "noisy"),),
-        (LayoutResult(Layout(1, 2), 9.0, 1.0, 1.0),),
-    )
-    ResultStore(tmp_path, {}, ArmResult).put(measured, 0, "arm")
-    assert ResultStore(tmp_path, {}, ArmResult).get(0, "arm") == measured
