@@ -168,17 +168,10 @@ def scenario(
             f"this machine has no NVIDIA GPU, which the scenario {name} is about: run it where one is, "
             "or `gourmet bench scenario food` here"
         )
+    rows = DataSource(count, folder=data)
     with bar(chosen.title) as tick:
-        rows = DataSource(count, folder=data)
         result = running.run(
-            chosen,
-            target,
-            options,
-            rows,
-            turns=turns,
-            command=command_line(),
-            resume=resume,
-            on_step=tick,
+            chosen, target, options, rows, turns=turns, command=command_line(), resume=resume, on_step=tick
         )
     if write and result.points:
         for path in storage.write_docs(result, name, write, chosen.page):
@@ -201,28 +194,25 @@ def foundation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
         scenario.invoke(context)
 
 
-@bench.command(context_settings=_PASSED_ON)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def peers(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """Compare with FastAPI, LitServe, BentoML and no server, on the same photos (benchmarks/peers)."""
-    _run_beside(ctx, "peers", arguments)
+def _beside(name: str, words: str) -> None:
+    """Add a verb that runs a program which only a checkout has, beside the package."""
+
+    @bench.command(name, help=words, context_settings=_PASSED_ON)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    @click.pass_context
+    def run_program(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+        program = PROGRAMS / name
+        if not program.is_dir():
+            raise UsageError(f"no {program} found: run this in a checkout")
+        ctx.exit(subprocess.run([sys.executable, "-P", str(program), *arguments], check=False).returncode)
 
 
-@bench.command(context_settings=_PASSED_ON)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def generation(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """Measure a translator's loop: its engines, and the alternatives (benchmarks/generation)."""
-    _run_beside(ctx, "generation", arguments)
-
-
-def _run_beside(ctx: click.Context, name: str, arguments: tuple[str, ...]) -> None:
-    """Run a program that only a checkout has, beside the package."""
-    program = PROGRAMS / name
-    if not program.is_dir():
-        raise UsageError(f"no {program} found: run this in a checkout")
-    ctx.exit(subprocess.run([sys.executable, "-P", str(program), *arguments], check=False).returncode)
+_beside(
+    "peers", "Compare with FastAPI, LitServe, BentoML and no server, on the same photos (benchmarks/peers)."
+)
+_beside(
+    "generation", "Measure a translator's loop: its engines, and the alternatives (benchmarks/generation)."
+)
 
 
 @bench.command()

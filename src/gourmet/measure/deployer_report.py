@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.measure import charts, storage
 from gourmet.measure.results import Bench, Point
@@ -25,7 +25,7 @@ _BUDGETS_MS: Final = tuple(factor * 10**power for power in range(5) for factor i
 
 def save(bench: Bench, folder: Path) -> Path:
     """Its page, its CSV and its JSON, and the example's tables as Markdown."""
-    storage.save(bench, folder, draw)
+    storage.save(bench, folder, "measure/deployer.html", **_shown(bench.points))
     write_markdown(bench, folder / "tables.md")
     return folder
 
@@ -34,26 +34,13 @@ def write_markdown(bench: Bench, path: Path) -> None:
     """The page `path`, and its picture beside it."""
     picture = path.with_suffix(".svg")
     picture.write_text(charts.latency_against_throughput(bench.points))
-    text = storage.render(
-        "measure/deployer.txt",
-        bench=bench,
-        chosen=choices(bench.points),
-        examples=tables(bench.points),
-        picture=picture.name,
-        markdown=markdown,
-    )
+    about = {"bench": bench, "picture": picture.name, "markdown": markdown}
+    text = storage.render("measure/deployer.txt", **about, **_shown(bench.points))
     path.write_text(text, encoding="utf-8")
 
 
-def draw(bench: Bench) -> str:
-    return storage.render(
-        "measure/deployer.html",
-        bench=bench,
-        ranked=ranking(bench.points),
-        chosen=choices(bench.points),
-        examples=tables(bench.points),
-        **vars(bench),
-    )
+def _shown(points: Sequence[Point]) -> dict[str, Any]:
+    return {"chosen": choices(points), "ranked": ranking(points), "examples": tables(points)}
 
 
 def tables(points: Sequence[Point]) -> list[tuple[str, Table]]:

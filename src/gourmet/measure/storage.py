@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.client.model_config import as_pbtxt
 from gourmet.errors import GourmetError
@@ -23,31 +23,25 @@ _JSON: Final = "bench.json"
 render: Final = partial(page.render, charts=charts, tables=tables, summary=summary, as_pbtxt=as_pbtxt)
 
 
-def as_page(bench: Bench) -> str:
-    return render("measure/bench.html", bench=bench, **vars(bench))
+def as_page(bench: Bench, template: str = "measure/bench.html", **more: Any) -> str:
+    return render(template, bench=bench, **vars(bench), **more)
 
 
-def save(bench: Bench, folder: Path | None = None, draw: Callable[[Bench], str] = as_page) -> Path:
+def save(bench: Bench, folder: Path | None = None, *page: str, **more: Any) -> Path:
     """Write a run, by default into a new folder under runs/bench named by its time and title."""
     folder = folder or DEFAULT / folder_name(bench.when, bench.title)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _JSON).write_text(as_json(bench))
     (folder / "bench.csv").write_text(tables.as_csv(bench))
-    (folder / "index.html").write_text(draw(bench))
+    (folder / "index.html").write_text(as_page(bench, *page, **more))
     return folder
 
 
 def comparison(before: Bench, now: Bench, pairs: Sequence[Pair], noise: float) -> str:
     """Two runs side by side."""
-    return render(
-        "measure/comparison.html",
-        title=f"{now.title}: now against before",
-        before=before,
-        now=now,
-        pairs=pairs,
-        noise=noise,
-        changed=differences(before, now),
-    )
+    shown = {"before": before, "now": now, "pairs": pairs, "noise": noise}
+    title, changed = f"{now.title}: now against before", differences(before, now)
+    return render("measure/comparison.html", title=title, changed=changed, **shown)
 
 
 def load(path: Path) -> Bench:
@@ -75,14 +69,8 @@ def folder_name(when: str, title: str) -> str:
 def write_docs(bench: Bench, name: str, folder: Path, page_name: str) -> tuple[Path, Path]:
     """Write the part of the scenario `name` of a page of docs/, and its picture."""
     text, picture = folder / page_name, folder / f"labs-{name}.svg"
-    begin = f"<!-- from here on written by `gourmet bench scenario {name}` -->"
-    end = f"<!-- to here: {name} -->"
-    write_section(
-        text,
-        begin,
-        end,
-        render("measure/section.txt", bench=bench, picture=picture.name, markdown=markdown),
-        "The labs on this machine",
-    )
+    marks = f"<!-- from here on written by `gourmet bench scenario {name}` -->", f"<!-- to here: {name} -->"
+    words = render("measure/section.txt", bench=bench, picture=picture.name, markdown=markdown)
+    write_section(text, *marks, words, "The labs on this machine")
     picture.write_text(charts.throughput(bench.points))
     return text, picture
