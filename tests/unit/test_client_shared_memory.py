@@ -129,14 +129,6 @@ def test_small_inputs_several_inputs_and_what_lies_there_already_are_sent_as_the
     assert server.asked() == ["infer", "infer", "load"]
 
 
-def test_each_address_has_its_own() -> None:
-    yes, no = Server(shares=True), Server(shares=False)
-    for server in (yes, no):
-        infer(SharedMemory(server))
-    assert yes.asked() == ["register", "infer shared"]
-    assert no.asked() == ["register", "infer"]
-
-
 def test_texts_have_room_for_larger_ones() -> None:
     server = Server(shares=True)
     photo = np.array([[b"x" * (LEAST_BYTES + 10)]], np.object_)

@@ -13,7 +13,6 @@ from gourmet.client.tensors import (
     events,
     generate_body,
     joined,
-    raw,
     raw_bytes,
     read_answer,
     request_body,
@@ -78,10 +77,6 @@ def test_outputs_in_json_are_read_too() -> None:
 def test_an_answer_of_another_kind_is_an_error(answer: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         read_answer(json.dumps(answer).encode(), None)
-
-
-def test_strings_take_four_bytes_more_each() -> None:
-    assert raw(texts("ab")) == b"\x02\x00\x00\x00ab"
 
 
 def test_the_pieces_of_an_answer_have_the_types_of_the_outputs() -> None:

@@ -1,4 +1,4 @@
-"""The parts of the ONNX Runtime backend that need no Triton: stacking and splitting, options, shapes."""
+"""The parts of the backends that need no Triton: stacking and splitting, options, shapes, names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from gourmet.errors import GourmetError
 from gourmet.runtime import batches, instances
 
-BACKEND = Path(__file__).parents[2] / "triton" / "backends" / "onnxruntime"
+BACKENDS = Path(__file__).parents[2] / "triton" / "backends"
 
 
-def backend_module(name: str) -> ModuleType:
-    """A module of the backend, which is no package and lies on no path but Triton's."""
-    spec = importlib.util.spec_from_file_location(name, BACKEND / f"{name}.py")
+def backend_module(name: str, backend: str = "onnxruntime") -> ModuleType:
+    """A module of a backend, which is not a package and lies on no path but Triton's."""
+    spec = importlib.util.spec_from_file_location(name, BACKENDS / backend / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -36,6 +36,7 @@ def backend_module(name: str) -> ModuleType:
 signatures = backend_module("onnx_signature")
 sessions = backend_module("onnx_session")
 engines = backend_module("onnx_engine")
+torch_names = backend_module("torch_names", "pytorch")
 
 
 class Recorder:
@@ -254,11 +255,6 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
         ),
         (
             FLOATS,
-            declared(same="labels"),
-            r"the config names an output 'labels', the ONNX file has 'same'",
-        ),
-        (
-            FLOATS,
             declared(data_type="INT32"),
             r"input 'given' is TYPE_INT32 in the config and TYPE_FP32 in the ONNX file",
         ),
@@ -266,11 +262,6 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
             FLOATS,
             declared(dims=[4]),
             r"input 'given' is \[-1, 4\] in the config and \[-1, 3\] in the ONNX file",
-        ),
-        (
-            FLOATS,
-            declared(batch=0),
-            r"input 'given' is \[3\] in the config and \[-1, 3\] in the ONNX file",
         ),
         (
             "float[1, 3]",
@@ -297,7 +288,6 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
             declared(data_type="STRING", cpu_engine="openvino"),
             r"input 'given' is of strings, which OpenVINO is not given here: leave out .*cpu_engine",
         ),
-        (FLOATS, declared(optimization=ACCELERATED), NO_ACCELERATOR),
         (FLOATS, declared(optimization=ACCELERATED, cpu_engine="openvino"), NO_ACCELERATOR),
         (
             FLOATS,
@@ -306,8 +296,8 @@ NO_ACCELERATOR = "'openvino' is not supported here; supported: none .for OpenVIN
         ),
     ],
     ids=[
-        *("empty file", "input name", "output name", "type", "dims", "rank", "batch", "element"),
-        *("threads", "engine", "strings", "accelerator", "accelerator of openvino", "ragged"),
+        *("empty file", "name", "type", "dims", "batch", "element"),
+        *("threads", "engine", "strings", "accelerator of openvino", "ragged"),
     ],
 )
 def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
@@ -322,3 +312,10 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
         signatures.check(
             given_config, engines.open_engine(path, given_config, instances.CPU, pytest.fail).signature
         )
+
+
+def test_torchscript_needs_its_tensors_named_and_numbers_without_gaps() -> None:
+    with pytest.raises(GourmetError, match="the config names no inputs.*; the config names no outputs"):
+        torch_names.check({"input": [], "output": []})
+    with pytest.raises(GourmetError, match="numbers 0, 2 at their ends; expected are 0 to 1, each once"):
+        torch_names.by_number(["x__0", "x__2"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 
@@ -350,60 +348,6 @@ def test_a_file_made_to_keep_the_decoder_busy_is_refused(data: bytes) -> None:
 
 def test_a_tiff_with_a_tile_larger_than_itself_is_refused_by_the_process_that_decodes_it() -> None:
     assert code_of(tiled_tiff(20_000), lambda data: decode.square_pixels(data, 224)) == "broken_picture"
-
-
-DECODE_AND_KEEP_WHAT_IS_FREED = """
-import sys
-from pathlib import Path
-from gourmet.pictures.decode import square_pixels
-from gourmet.runtime import malloc
-malloc.use(malloc.TRAINING)
-def mib():
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) // 1024
-data = sys.stdin.buffer.read()
-before = mib()
-square_pixels(data, 224)
-print(mib() - before)
-"""
-
-
-def test_the_memory_of_a_large_picture_is_given_back_where_others_is_kept() -> None:
-    data = encoded(Image.new("RGB", (4900, 4900)), "JPEG", progressive=True)
-    command = [sys.executable, "-c", DECODE_AND_KEEP_WHAT_IS_FREED]
-    shown = subprocess.run(command, input=data, capture_output=True, check=True)
-    assert int(shown.stdout) < 30  # MiB; else 74 are kept
-
-
-DECODE_ON_EIGHT_THREADS = """
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from app.admission import gunicorn_conf
-from gourmet.pictures.decode import square_pixels
-gunicorn_conf.post_fork(None, None)
-def peak_mib():
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) // 1024
-data = sys.stdin.buffer.read()
-before = peak_mib()
-with ThreadPoolExecutor(8) as pool:
-    list(pool.map(lambda _: square_pixels(data, 224), range(8)))
-print(peak_mib() - before)
-"""
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(encoded(Image.new("RGBA", (3999, 3999)), "WEBP", lossless=True), id="webp"),
-        pytest.param(encoded(Image.new("RGBA", (3999, 3999)), "AVIF", speed=10), id="avif"),
-    ],
-)
-def test_large_pictures_on_many_threads_stay_within_the_memory_of_one(data: bytes) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-c", DECODE_ON_EIGHT_THREADS], input=data, capture_output=True, check=True
-    )
-    assert int(shown.stdout) < 360  # MiB; at the same time they would take 2,000
 
 
 def test_the_guards_let_a_large_profile_and_a_long_comment_pass() -> None:
