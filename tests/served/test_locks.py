@@ -20,7 +20,6 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
 from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.commands.config import config
-from gourmet.errors import GourmetError
 from gourmet.measure.perf_analyzer import profile
 from gourmet.measure.results import LoadSpec
 from gourmet.serving import api_keys, run_file
@@ -114,14 +113,6 @@ def test_our_own_commands_find_the_key(with_keys: str) -> None:
     with connect(with_keys) as triton:
         assert triton.index()["digits"]["state"] == "READY"
     assert "the sample is 3" in ask_sample(with_keys, "digits", "digits")
-
-
-def test_a_command_without_the_key_says_what_it_lacks(
-    locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY"), connect(locked.options.http_url) as triton:
-        triton.index()
 
 
 def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(

@@ -10,21 +10,6 @@ from gourmet.errors import GourmetError
 from gourmet.serving import wheel
 
 
-def test_the_wheel_of_this_environment_is_complete() -> None:
-    found = wheel.find_wheel()
-    assert os.access(found.server / "bin" / "tritonserver", os.X_OK)
-    assert found.libraries.is_dir()
-
-
-def test_backends_are_copied_because_triton_refuses_links(tmp_path: Path) -> None:
-    folder = wheel.find_wheel().assemble_backends(tmp_path / "backends")
-    assert {path.name for path in folder.iterdir()} == {"python", "onnxruntime", "pytorch"}
-    assert (folder / "python" / "triton_python_backend_stub").is_file()
-    assert (folder / "python" / "libtriton_python.so").is_file()
-    assert (folder / "onnxruntime" / "model.py").is_file()
-    assert not [path for path in folder.rglob("*") if path.is_symlink()]
-
-
 def test_models_find_this_environments_packages_and_report_to_nobody() -> None:
     environment = wheel.find_wheel().environment()
     first = Path(environment["PATH"].split(os.pathsep)[0])

@@ -72,20 +72,17 @@ def shared_memory(_: Examined) -> Iterator[Finding]:
 
 def ports(subject: Examined) -> Iterator[Finding]:
     """Free, or held by the stack itself."""
-    states: dict[str, list[str]] = {"free": [], "held by the running stack": []}
     for option, port in subject.ports.items():
+        # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
+        asked = option if option in _ASKS else "--http-port"
         try:
             preflight.check_ports(subject.host, {option: port})
+            yield ok(f"{port} free")
         except preflight.NotReadyToStart as exc:
-            # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
-            asked = option if option in _ASKS else "--http-port"
             if http_ok(f"http://{reachable(subject.host)}:{subject.ports[asked]}{_ASKS[asked]}"):
-                states["held by the running stack"].append(str(port))
+                yield ok(f"{port} held by the running stack")
             else:
                 yield refused(exc)
-        else:
-            states["free"].append(str(port))
-    yield ok(", ".join(f"{' '.join(numbers)} {state}" for state, numbers in states.items() if numbers))
 
 
 def find_gpus() -> list[tuple[str, ...]]:
