@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gourmet.commands.values import FOUND_FOLDER, POSITIVE
 from gourmet.measure.results import median_and_range
-from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.scenario import own_server
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.pictures.drawn import views
 from gourmet.reports.table import markdown

@@ -14,8 +14,7 @@ from gourmet import repository
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
-from gourmet.measure.scenario import load_config, restored
-from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.scenario import load_config, own_server, restored
 from gourmet.measure.task import Addresses, Answers, Workload
 from gourmet.measure.transports import RawReply, Request, Wire
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER

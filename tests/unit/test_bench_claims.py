@@ -14,7 +14,7 @@ from gourmet.cli import main
 from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenario import Arm
-from gourmet.measure.scenarios import delays
+from gourmet.measure.scenarios import serving_lab
 from gourmet.measure.without_server import Layout, LayoutResult
 
 SYSTEMS = Path(__file__).resolve().parents[2] / "src" / "gourmet" / "systems"
@@ -63,7 +63,7 @@ def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, 
 
 
 def of_delays(*rates: tuple[float, ...], level: float) -> tuple[list[Arm], scenario.Points]:
-    names = [delays.arm_name(us) for us in (0, 200, 2000)]
+    names = [serving_lab.arm_name(us) for us in (0, 200, 2000)]
     arms = [Arm(name, None, ()) for name in names]
     return arms, scenario.Points([a_point(n, seen, level) for n, seen in zip(names, rates, strict=False)])
 
@@ -83,7 +83,7 @@ def test_a_longer_delay_pays_only_beyond_noise(
     shortest: tuple[float, ...], longer: tuple[float, ...], seen: bool | None
 ) -> None:
     arms, seen_points = of_delays(shortest, longer, level=8)
-    *_, look = delays.batches_and_waits(arms, 8, "m at c=8").values()
+    *_, look = serving_lab.batches_and_waits(arms, 8, "m at c=8").values()
     pays = comparison.claim("it pays", lambda: look(seen_points))
     assert pays.seen is seen
     assert pays.says.endswith("times, at c=8, with 200 µs instead of 0 µs.")
@@ -95,7 +95,7 @@ def test_a_longer_delay_pays_only_beyond_noise(
 def test_delays_that_change_nothing_are_the_same_within_noise(
     last: tuple[float, ...], seen: bool | None
 ) -> None:
-    assert delays.only_noise(*of_delays(STEADY, last, level=16))[0] is seen
+    assert serving_lab.only_noise(*of_delays(STEADY, last, level=16))[0] is seen
 
 
 @pytest.mark.parametrize("name", sorted(scenarios.known()))

@@ -28,6 +28,8 @@ from gourmet.repository.config_change import Change, changed
 from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled
 from gourmet.serving.connect import connect
+from gourmet.serving.preflight import free_ports
+from gourmet.serving.triton_server import TritonOptions, TritonServer
 
 _LOADS_WITHIN_S: Final = 180.0
 _TRIES: Final = 5
@@ -211,6 +213,21 @@ def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns
         "data": data,
         "options": options,
     }
+
+
+@contextmanager
+def own_server(repositories: Sequence[Path], models: Sequence[str] = ()) -> Iterator[Addresses]:
+    """A Triton that serves these models, or all, on free ports."""
+    http, grpc, metrics = free_ports(3)
+    options = TritonOptions(tuple(repositories), http_port=http, grpc_port=grpc, metrics_port=metrics)
+    log: list[str] = []
+    server = TritonServer(options, log.append)
+    try:
+        server.start(models)
+        server.wait_until_live()
+        yield Addresses(options.http_url, options.grpc_url)
+    finally:
+        server.close()
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from gourmet.measure.comparison import Found, above, claim, times_the_throughput
 from gourmet.measure.deployer_report import STATIC, rate
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.results import Bench, LoadSpec, Point, Requirement, Statement
-from gourmet.measure.scenario import Arm, Points, Scenario
-from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.scenario import Arm, Points, Scenario, own_server
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult

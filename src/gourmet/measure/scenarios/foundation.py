@@ -22,8 +22,7 @@ from gourmet.measure import without_server
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec, Point, Requirement, Statement, median_and_range
-from gourmet.measure.scenario import Arm, Points, Scenario, in_flight
-from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.scenario import Arm, Points, Scenario, in_flight, own_server
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.without_server import LayoutResult

@@ -25,8 +25,7 @@ from gourmet.measure.comparison import (
     times_the_throughput,
 )
 from gourmet.measure.results import LoadSpec, Point, Requirement
-from gourmet.measure.scenario import Arm, Points, Scenario, in_flight
-from gourmet.measure.scenarios.own_server import own_server
+from gourmet.measure.scenario import Arm, Points, Scenario, in_flight, own_server
 from gourmet.measure.task import Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.repository.config_change import Change
