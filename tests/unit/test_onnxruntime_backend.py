@@ -315,7 +315,7 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
 
 
 def test_torchscript_needs_its_tensors_named_and_numbers_without_gaps() -> None:
-    with pytest.raises(GourmetError, match="the config names no inputs.*; the config names no outputs"):
+    with pytest.raises(GourmetError, match=r"the config names no inputs.*; the config names no outputs"):
         torch_names.check({"input": [], "output": []})
     with pytest.raises(GourmetError, match="numbers 0, 2 at their ends; expected are 0 to 1, each once"):
         torch_names.by_number(["x__0", "x__2"])
