@@ -25,7 +25,6 @@ import psutil
 from gourmet.errors import UsageError
 from gourmet.measure.server_probe import cpu_s, memory_mib, spent_s, tree
 from gourmet.measure.task import MeasureOptions
-from gourmet.measure.validity import WrongAnswers
 
 _TIMEOUT_S: Final = 60.0
 _LONGEST_WARM_UP_S: Final = 20.0
@@ -63,7 +62,8 @@ class BenchWindow:
     def __post_init__(self) -> None:
         if not self.latencies_ms:
             where = f"{self.load.arm}, {self.load.inputs}, {self.load.level} at a time"
-            raise UsageError(f"{where}: no answer in {self.seconds:.1f} s: take a longer --window")
+            why = ", ".join(self.errors) or "take a longer --window"
+            raise UsageError(f"{where}: no answer in {self.seconds:.1f} s: {why}")
 
     @property
     def per_s(self) -> float:
@@ -135,9 +135,6 @@ def closed_loop(
             each.result()
     latencies_ms = [1000 * (done - sent) for sent, done in loop.answered if began <= done <= ended]
     errors = Counter(why for at, why in loop.failed if began <= at <= ended)
-    if errors and not latencies_ms:
-        where = f"{load.arm}, {load.inputs}, {load.level} at a time"
-        raise WrongAnswers(f"{where}: no answer, but {', '.join(errors)}")
     return BenchWindow(
         load,
         ended - began,
@@ -146,7 +143,7 @@ def closed_loop(
         errors,
         client_s / (ended - began),
         {
-            name: 1000 * spent_s(before.groups[name], busy) / len(latencies_ms)
+            name: 1000 * spent_s(before.groups[name], busy) / max(1, len(latencies_ms))
             for name, busy in after.groups.items()
         },
         memory,

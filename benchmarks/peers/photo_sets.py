@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from gourmet.pictures.drawn import views
-from gourmet.runtime.instances import available_cpus
 from gourmet.systems.food11 import contract
 
 _SEED: Final = 11
@@ -47,17 +44,9 @@ class PhotoSet:
 
 def draw(names: Sequence[str]) -> dict[str, PhotoSet]:
     """The named sets, the same ones every time; large photos take a second or two each."""
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        return {
-            name: PhotoSet(
-                name, kind, tuple(pool.map(partial(drawn, kind), range(_SEED, _SEED + kind.count)))
-            )
-            for name in names
-            for kind in [KINDS[name]]
-        }
+    return {name: PhotoSet(name, KINDS[name], drawn(KINDS[name])) for name in names}
 
 
-def drawn(kind: Kind, seed: int) -> bytes:
-    return views(
-        contract.SYSTEM.sample(), 1, size=(kind.width, kind.height), seed=seed, quality=kind.quality
-    )[0]
+def drawn(kind: Kind, seed: int = _SEED) -> tuple[bytes, ...]:
+    size = kind.width, kind.height
+    return tuple(views(contract.SYSTEM.sample(), kind.count, size=size, seed=seed, quality=kind.quality))

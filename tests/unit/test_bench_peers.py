@@ -97,7 +97,7 @@ def test_the_report_goes_into_its_part_of_the_page_and_leaves_the_rest(tmp_path:
 
 
 def test_plain_decoding_shows_small_photos_as_ours_does_to_the_last_bit() -> None:
-    photo = drawn(Kind(1, 320, 240, 85), 3)
+    (photo,) = drawn(Kind(1, 320, 240, 85), 3)
     assert np.array_equal(plain_decode()(photo), contract.SYSTEM.pixels(photo))
 
 

@@ -35,7 +35,6 @@ def backend_module(name: str, backend: str = "onnxruntime") -> ModuleType:
 
 signatures = backend_module("onnx_signature")
 sessions = backend_module("onnx_session")
-engines = backend_module("onnx_engine")
 torch_names = backend_module("torch_names", "pytorch")
 
 
@@ -155,7 +154,7 @@ def test_options_default_to_every_optimisation_and_the_share_of_threads() -> Non
 
 def test_runs_give_memory_back_where_the_config_says_so() -> None:
     key = "memory.enable_memory_arena_shrinkage"
-    options = sessions.run_options(config(**{key: "cpu:0"}))
+    options = sessions._run_options(config(**{key: "cpu:0"}))
     assert options.get_run_config_entry(key) == "cpu:0"
 
 
@@ -202,14 +201,14 @@ def onnx_file(tmp_path: Path) -> Path:
 @needs_no_cuda
 def test_a_gpu_that_the_config_insists_on_is_refused_with_what_there_is(onnx_file: Path) -> None:
     with pytest.raises(GourmetError, match=r"needs ONNX Runtime's CUDA\w+, this one has .*CPUExecution"):
-        sessions.open_session(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
+        sessions._open_session(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
 
 
 @needs_no_cuda
 def test_a_gpu_that_triton_chose_gives_way_to_the_cpu_with_a_warning(onnx_file: Path) -> None:
     warnings: list[str] = []
     device = instances.Device("cuda", 1, required=False)
-    session = sessions.open_session(onnx_file, config(), device, warn=warnings.append)
+    session = sessions._open_session(onnx_file, config(), device, warn=warnings.append)
     assert session.get_providers() == ["CPUExecutionProvider"]
     assert len(warnings) == 1
     assert warnings[0].startswith("m runs on the CPU instead of cuda:1: KIND_GPU needs")
@@ -310,7 +309,7 @@ def test_a_file_and_a_config_that_do_not_fit_are_refused_with_both_sides(
         onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'), path)
     with pytest.raises(GourmetError, match=says):
         signatures.check(
-            given_config, engines.open_engine(path, given_config, instances.CPU, pytest.fail).signature
+            given_config, sessions.open_engine(path, given_config, instances.CPU, pytest.fail).signature
         )
 
 

@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from PIL import Image
 
@@ -99,19 +99,14 @@ def read(data: bytes) -> Header:
     return Header(data, data)
 
 
-class _Segment(NamedTuple):
-    marker: int
-    begin: int
-    end: int
-
-
-def _header_segments(data: bytes) -> Iterator[_Segment]:
+def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Marker, begin and end of each."""
     at = 2
     while found := _MARKER.search(data, at):
         marker, at = found[1][0], found.end()
         if marker not in (_SOI, _EOI, _TEM):
             at += max(2, int.from_bytes(data[at : at + 2], "big"))
-        yield _Segment(marker, found.start(), at)
+        yield marker, found.start(), at
 
 
 def _jpeg(data: bytes) -> Header:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnx_engine as engines
 import onnx_session as sessions
 import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
@@ -27,7 +26,7 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         config = auto_complete_model_config.as_dict()
-        if not signatures.is_complete(config):
+        if not (config["input"] and config["output"]):
             try:
                 path = manifest.deployed_file(Path(pb_utils.get_model_dir()), config, _FILE)
                 signatures.complete(config, signatures.OnnxSignature.of(sessions.peek(path)))
@@ -40,7 +39,7 @@ class TritonPythonModel:
         version = Path(args["model_repository"], args["model_version"])
         try:
             path = manifest.deployed_file(version, config, _FILE)
-            engine = engines.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
+            engine = sessions.open_engine(path, config, wanted_device(args), warn=pb_utils.Logger.log_warn)
             signatures.check(config, engine.signature)
         except GourmetError as exc:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc

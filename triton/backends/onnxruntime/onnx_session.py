@@ -1,15 +1,18 @@
-"""A session over an ONNX file, with the options and the device that the model's config asks for."""
+"""What runs the ONNX file of one instance as its config asks for: ONNX Runtime, or OpenVINO."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import onnx_signature as signatures
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
 from gourmet.errors import GourmetError
+from gourmet.runtime import batches, openvino_network
 from gourmet.runtime.instances import (
     CPU,
     Device,
@@ -20,7 +23,6 @@ from gourmet.runtime.instances import (
     parameter,
     switch,
 )
-from gourmet.runtime.openvino_network import ENGINE_PARAMETER
 
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
@@ -49,7 +51,47 @@ def has_cuda() -> bool:
     return CUDA in ort.get_available_providers()
 
 
-def open_session(
+@dataclass(frozen=True)
+class FileEngine:
+    """What the file takes and gives, how it is run, and by what."""
+
+    name: str
+    signature: signatures.OnnxSignature
+    run: batches.Run
+
+
+def open_engine(
+    path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
+) -> FileEngine:
+    """The engine of one instance. What a config says of the CPU's engine does not hold on a GPU."""
+    on_cpu = device.kind == "cpu" or not (device.required or has_cuda())
+    if openvino_network.engine(config) == openvino_network.OPENVINO and on_cpu:
+        return _openvino(path, config)
+    session = _open_session(path, config, device, warn)
+    options = _run_options(config)
+    return FileEngine(
+        session.get_providers()[0],
+        signatures.OnnxSignature.of(session),
+        lambda feeds, wanted: session.run(wanted, feeds, options),
+    )
+
+
+def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
+    accelerator_options(config, "cpu_execution_accelerator", supported="")
+    # Read by ONNX Runtime all the same: it knows the types by the names that the checks use.
+    signature = signatures.OnnxSignature.of(peek(path))
+    if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:
+        raise GourmetError(
+            f"input {text[0]!r} is of strings, which OpenVINO is not given here: leave out the parameter "
+            f'"{openvino_network.ENGINE_PARAMETER}"'
+        )
+    network = openvino_network.OpenVinoNetwork(
+        path, cpu_threads(config), batched=config["max_batch_size"] > 0
+    )
+    return FileEngine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))
+
+
+def _open_session(
     path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
 ) -> ort.InferenceSession:
     """The session of one instance; where the device is not required and cannot be had, on the CPU."""
@@ -109,7 +151,7 @@ def session_options(config: Mapping[str, Any]) -> ort.SessionOptions:
     return options
 
 
-def run_options(config: Mapping[str, Any]) -> ort.RunOptions:
+def _run_options(config: Mapping[str, Any]) -> ort.RunOptions:
     """The options of every run of an instance."""
     options = ort.RunOptions()
     options.log_severity_level = FATAL_ONLY
@@ -126,7 +168,7 @@ def accelerator_options(config: Mapping[str, Any], role: str, supported: str) ->
         if accelerator["name"] != supported:
             raise GourmetError(
                 f"{role} {accelerator['name']!r} is not supported here; supported: {supported or 'none'} "
-                f'(for OpenVINO on the CPU set the parameter "{ENGINE_PARAMETER}")'
+                f'(for OpenVINO on the CPU set the parameter "{openvino_network.ENGINE_PARAMETER}")'
             )
         options.update(accelerator.get("parameters", {}))
     return options

@@ -73,10 +73,6 @@ class OnnxSignature:
             _tensors(session.get_overridable_initializers()),
         )
 
-    def batches(self) -> bool:
-        """Whether every tensor has a free first dimension, so that rows can be stacked."""
-        return all(tensor.dims[:1] == (-1,) for tensor in (*self.inputs, *self.outputs))
-
 
 def _tensors(nodes: Iterable[Any]) -> tuple[OnnxTensor, ...]:
     return tuple(
@@ -85,18 +81,14 @@ def _tensors(nodes: Iterable[Any]) -> tuple[OnnxTensor, ...]:
     )
 
 
-def is_complete(config: Mapping[str, Any]) -> bool:
-    """Whether the config names its tensors, so that there is nothing to complete."""
-    return bool(config["input"]) and bool(config["output"])
-
-
 def complete(config: dict[str, Any], signature: OnnxSignature) -> None:
     """Write what the config leaves open into it, as NVIDIA's backend does.
 
     A free first dimension everywhere becomes the batch, with dynamic batching unless some
     scheduler is chosen.
     """
-    if config["max_batch_size"] == 0 and signature.batches():
+    can_be_stacked = all(tensor.dims[:1] == (-1,) for tensor in (*signature.inputs, *signature.outputs))
+    if config["max_batch_size"] == 0 and can_be_stacked:
         config["max_batch_size"] = DEFAULT_MAX_BATCH_SIZE
     batched = config["max_batch_size"] > 0
     if config["max_batch_size"] > 1 and not {"dynamic_batching", "sequence_batching"} & config.keys():
