@@ -201,7 +201,7 @@ def test_a_request_that_takes_too_long_is_a_failed_one(faulty: str, drawn: Path)
     assert done.exit_code == 0, done.stderr
     found = checked(faulty, "food_slow", drawn, limit=16, timeout_s=0.1)
     assert found.answered == 0
-    assert "no answer within 0.1 s" in found.problems()[0]
+    assert "did not answer within 0.1 s" in found.problems()[0]
 
 
 def test_a_broken_picture_is_named(faulty: str, tmp_path: Path) -> None:

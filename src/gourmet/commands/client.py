@@ -51,8 +51,7 @@ def client(
         --config resnext101-32x4d --reference model_checkpoint --min-agreement 1
     """
     from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
-    from gourmet.tasks.asking import TimedServer
-    from gourmet.tasks.checking import run_check
+    from gourmet.tasks.checking import TimedServer, run_check
     from gourmet.tasks.classification.deployer.check import prepare
     from gourmet.tasks.classification.deployer.rows import ClientOptions
 

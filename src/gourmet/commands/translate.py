@@ -35,7 +35,7 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
 
     from gourmet.client.errors import InvalidRequest
     from gourmet.serving.connect import connect
-    from gourmet.tasks.asking import in_threads
+    from gourmet.tasks.checking import in_threads
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')

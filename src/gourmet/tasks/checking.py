@@ -8,9 +8,13 @@ deadlines, progress, Ctrl-C, a server that goes away and Triton's statistics are
 
 from __future__ import annotations
 
+import copy
 import importlib
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +22,61 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import TritonUnreachable
 from gourmet.client.statistics import ModelStatistics
-from gourmet.client.triton import Triton
-from gourmet.contracts import ModelInfo
+from gourmet.client.triton import Answer, Triton
+from gourmet.contracts import ModelInfo, Tensors
 from gourmet.errors import GourmetError
 from gourmet.result_store import ResultStore
 from gourmet.runtime.instances import available_cpus
-from gourmet.tasks.asking import TimedServer, in_threads
 from gourmet.tasks.system_parts import Stage, SystemParts
 from gourmet.training.task import Tick
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class TimedServer:
+    """The server as questions reach it: at most so many requests at a time, those of each question timed."""
+
+    def __init__(self, triton: Triton, in_flight: int, timeout_s: float) -> None:
+        self.triton, self.in_flight, self.timeout_s = triton, in_flight, timeout_s
+        self.taken_ms = 0.0
+        self._places = threading.Semaphore(in_flight)
+
+    def infer(self, model: str, inputs: Tensors) -> Answer:
+        with self._timed():
+            return self.triton.infer(model, inputs, Deadline(self.timeout_s))
+
+    def stream(self, model: ModelInfo, inputs: Tensors) -> Iterator[Tensors]:
+        """The pieces of an answer as they arrive."""
+        with self._timed():
+            yield from filter(None, self.triton.stream(model, inputs, Deadline(self.timeout_s)))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        with self._places:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                self.taken_ms += (time.monotonic() - began) * 1000.0
+
+
+def in_threads(ask: Callable[[Item], Result], questions: Iterable[Item], threads: int) -> Iterator[Result]:
+    """The answers in the order of the questions, which are read as they are needed."""
+    pool = ThreadPoolExecutor(threads)
+    under_way: deque[Future[Result]] = deque()
+    try:
+        for question in questions:
+            under_way.append(pool.submit(ask, question))
+            if len(under_way) == 2 * threads:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -56,11 +105,10 @@ class CheckOptions:
 
 
 class CheckQuestion(Protocol):
-    """One request, and what it is about."""
+    """One request; its examples have names, by which a failure is reported."""
 
     @property
-    def names(self) -> Sequence[str]:
-        """Of the examples in it, by which a failure is reported."""
+    def names(self) -> Sequence[str]: ...
 
 
 AnyQuestion = TypeVar("AnyQuestion", bound=CheckQuestion)
@@ -86,7 +134,6 @@ class Replies(Generic[AnyAnswer]):
     answers: list[AnyAnswer] = field(default_factory=list)  # in the order of the questions
     failures: list[FailedRequest] = field(default_factory=list)
     sent: int = 0  # examples
-    answered: int = 0  # examples
     resumed: int = 0  # examples that an earlier run had asked about
     wall_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)  # of requests answered in this run
@@ -128,10 +175,6 @@ class CheckReport(Protocol):
 
 class ServedCheck(Protocol[AnyQuestion, AnyAnswer]):
     """A served model, the questions to it, and what its answers are worth."""
-
-    @property
-    def examples(self) -> str:
-        """What the questions are about, as in "pictures"."""
 
     def __len__(self) -> int:
         """How many examples there are in all questions."""
@@ -185,51 +228,39 @@ def ask_all(
     A request that fails is noted and the others go on, unless the server is gone.
     """
 
-    def ask(placed: tuple[int, AnyQuestion]) -> tuple[int, Sequence[str], AnyAnswer | FailedRequest]:
+    def ask(placed: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
         place, question = placed
-        if store is not None and (kept := store.get(place)):
-            return place, question.names, kept
-        server.taken_ms()
+        mine = copy.copy(server)
         try:
-            answer = check.ask(question, server)
-        except NoAnswerInTime:
-            reason = f"no answer within {server.timeout_s:g} s"
-        except TritonUnreachable as exc:
-            if not server.triton.is_live():
-                raise
-            reason = str(exc)
+            kept = store.get(place) if store else None
+            return place, question, kept or check.ask(question, mine), mine.taken_ms
         except GourmetError as exc:
-            reason = str(exc)
-        else:
-            replies.latencies_ms.append(server.taken_ms())
-            return place, question.names, answer
-        return place, question.names, FailedRequest(question.names, reason)
+            if isinstance(exc, TritonUnreachable) and not server.triton.is_live():
+                raise
+            return place, question, FailedRequest(question.names, str(exc)), mine.taken_ms
 
-    def questions() -> Iterator[tuple[int, AnyQuestion]]:
-        for place, question in enumerate(check.questions()):
-            replies.sent += len(question.names)
-            yield place, question
-
-    began, done, total = time.monotonic(), 0, len(check)
+    began, total = time.monotonic(), len(check)
+    # More threads than requests in flight, so that encoding goes on meanwhile.
+    threads = server.in_flight + available_cpus()
     try:
-        # More threads than requests in flight, so that encoding goes on meanwhile.
-        for place, names, answer in in_threads(ask, questions(), server.in_flight + available_cpus()):
-            done += len(names)
+        for place, question, answer, taken_ms in in_threads(ask, enumerate(check.questions()), threads):
+            replies.sent += len(question.names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)
             else:
                 replies.answers.append(answer)
-                replies.answered += len(names)
-                if store is not None and store.get(place):
-                    replies.resumed += len(names)
-                elif store is not None:
-                    store.put(answer, place)
-            rate = done / max(1e-9, time.monotonic() - began)
-            tick(done / total, f"{done}/{total} · {rate:.0f}/s")
+                if not taken_ms:
+                    replies.resumed += len(question.names)
+                else:
+                    replies.latencies_ms.append(taken_ms)
+                    if store is not None:
+                        store.put(answer, place)
+            rate = replies.sent / max(1e-9, time.monotonic() - began)
+            tick(replies.sent / total, f"{replies.sent}/{total} · {rate:.0f}/s")
     except TritonUnreachable as exc:
         raise GourmetError(
-            f"Triton at {exc.address} went away after {replies.answered} of {total} {check.examples}: "
-            "start it again and repeat the check"
+            f"Triton at {exc.address} went away after {replies.sent} of {total} examples: start it again and "
+            "repeat the check"
         ) from exc
     finally:
         replies.wall_s = time.monotonic() - began

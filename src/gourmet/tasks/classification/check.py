@@ -14,8 +14,7 @@ import numpy as np
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
 from gourmet.pictures.decode import PictureError
-from gourmet.tasks.asking import TimedServer
-from gourmet.tasks.checking import CheckOptions, Replies, ask_all
+from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
 from gourmet.tasks.classification.agreement import (
     Agreement,
     AskedAgain,
@@ -53,7 +52,6 @@ class PictureCheck:
     pictures: CheckedPictures
     options: CheckOptions
     parts: SystemParts
-    examples: str = "pictures"
 
     def __len__(self) -> int:
         return len(self.pictures)

@@ -13,8 +13,7 @@ from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.reports.page import render
-from gourmet.tasks.asking import TimedServer
-from gourmet.tasks.checking import CheckOptions, Replies, as_words, first_of, percentiles
+from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
@@ -146,7 +145,6 @@ class TextCheck:
     asked: Sequence[TextQuestion]
     options: CheckOptions
     parts: SystemParts
-    examples: str = "texts"
 
     def __len__(self) -> int:
         return len(self.asked)

@@ -13,8 +13,7 @@ from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError
 from gourmet.reports import page
 from gourmet.reports.table import columns
-from gourmet.tasks.asking import TimedServer
-from gourmet.tasks.checking import Replies, first_of
+from gourmet.tasks.checking import Replies, TimedServer, first_of
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer.deployment import Rows, as_reference, tolerance
 from gourmet.tasks.classification.deployer.networks import network_of
@@ -92,7 +91,6 @@ class NetworkCheck:
     of: Examples
     reference: Answers | None
     say: Callable[[str], None]
-    examples: str = "rows"
 
     def __len__(self) -> int:
         return len(self.of.names)
