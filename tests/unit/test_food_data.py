@@ -91,11 +91,11 @@ def test_decoding_keeps_order_and_tells_how_far_it_is(tmp_path: Path) -> None:
         (tmp_path / "test" / str(index)).mkdir(parents=True)
         (tmp_path / "test" / str(index) / "a.jpg").write_bytes(jpeg(colour, side=40))
     photos = DATA.listing(tmp_path, "test")
-    done: list[int] = []
-    pixels = decode(photos, natural_side(photos, 224), done.append)
+    done: list[float] = []
+    (pixels,) = decode([photos], natural_side(photos, 224), done.append)
     assert pixels.images.shape == (2, 40, 40, 3)
     assert np.argmax(pixels.images.mean(axis=(1, 2)), axis=1).tolist() == [0, 1]
-    assert done == [1, 2]
+    assert done == [0.5, 1.0]
     assert pixels.classes.tolist() == [0, 1]
 
 
@@ -146,7 +146,7 @@ def test_an_unreadable_picture_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, ["test/0/good.jpg"])
     (tmp_path / "test/0/bad.jpg").write_bytes(jpeg()[:200])
     with pytest.raises(BadData, match=r"test: 0/bad\.jpg: "):
-        decode(DATA.listing(tmp_path, "test"), 16)
+        decode([DATA.listing(tmp_path, "test")], 16)
 
 
 @pytest.mark.parametrize(("part", "error"), [("sharp", BadData), ("weekend", UsageError)])

@@ -54,7 +54,8 @@ def learn_more(
     model = models / registry.classification(system).default_model
     version = model / str(versions(model)[-1])
     with bar("reading") as tick:
-        task = more.prepare(training, folder, more.served_weights(version, out), tick)
+        weights = more.served_weights(version, out)
+        task = more.prepare(training, parts.evaluation.load, folder, weights, tick)
     recipe = more.recipe(training, epochs, rate, seed)
     write_run(out, {"system": system, "data": str(folder.resolve()), "recipe": dataclasses.asdict(recipe)})
     with bar("learning") as tick:

@@ -8,8 +8,9 @@ sharpness of strokes are therefore drawn at random.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
 from gourmet.systems.digits.data import DATA, LabelledDigit, bundled
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.tasks.classification.picture_training import measures
+from gourmet.tasks.classification.labelled_pictures import Pixels
+from gourmet.tasks.classification.picture_training import PictureTask
 from gourmet.tasks.system_parts import check_classes
 from gourmet.training.task import Phase, Recipe, Tick, Training
 
@@ -48,52 +50,41 @@ class DigitsTraining:
         self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
     ) -> DigitsTask:
         train = DATA.listing(data, "train", limit)
-        tick(1.0)
         check_classes(data, (digit.class_id for digit in train), contract.SYSTEM.labels)
         held = DATA.listing(data, "validation", limit and max(limit // 5, len(contract.SYSTEM.labels)))
+        tick(1.0)
         torch.manual_seed(seed)
-        return DigitsTask(train, held, torch.device(device))
+        return DigitsTask(train, held, device)
 
     bundled_data = staticmethod(bundled)
 
 
-def _tensors(digits: tuple[LabelledDigit, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    images = contract.SYSTEM.normalise(np.stack([digit.image for digit in digits]))
-    return torch.from_numpy(images), torch.tensor([digit.class_id for digit in digits])
+class DigitsTask(PictureTask):
+    """The network and its digits, which are laid out and normalised once."""
 
+    smoothing = 0.0
 
-class DigitsTask:
-    """The network and its digits, as the training engine wants them."""
-
-    def __init__(
-        self, train: tuple[LabelledDigit, ...], held: tuple[LabelledDigit, ...], device: torch.device
-    ) -> None:
-        network = DigitsNetwork().to(device)
-        self.about: dict[str, Any] = {**network.about, "examples": len(train)}
-        self.files: dict[str, bytes] = {}
-        self.network: nn.Module = network
-        self.device = device
-        self.images, self.classes = (tensor.to(device) for tensor in _tensors(train))
-        self.held_images, self.held_classes = _tensors(held)
+    def __init__(self, train: Sequence[LabelledDigit], held: Sequence[LabelledDigit], device: str) -> None:
+        network = DigitsNetwork()
+        super().__init__(contract.SYSTEM, network, network.about, _pixels(train), _pixels(held), device)
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """Every digit once."""
         return torch.randperm(len(self.images), generator=generator)
 
-    def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        examples = examples.to(self.device)
-        logits = self.network(varied(self.images[examples], generator))
-        return F.cross_entropy(logits, self.classes[examples])
+    def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
+        return varied(photos, generator)
 
-    def kept(self, network: nn.Module) -> nn.Module:
-        return network
+    def as_served(self, photos: torch.Tensor) -> torch.Tensor:
+        return photos
 
-    @torch.no_grad()
-    def measure(self, network: nn.Module) -> dict[str, float]:
-        """Loss and balanced accuracy on digits held out, as they are served."""
+    def adapt(self, network: nn.Module) -> None:
         update_bn(torch.split(self.images[:_REFRESHED], _ROWS), network)
-        logits = [network(rows.to(self.device)).cpu() for rows in torch.split(self.held_images, _ROWS)]
-        return measures(torch.cat(logits), self.held_classes)
+
+
+def _pixels(digits: Sequence[LabelledDigit]) -> Pixels:
+    images = contract.SYSTEM.normalise(np.stack([digit.image for digit in digits]))
+    return Pixels((), images, np.array([digit.class_id for digit in digits]))
 
 
 def varied(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 from gourmet.pictures import made_up
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.network import INNER_SIZE, Food11Network, body, load, start
+from gourmet.systems.food11.network import INNER_SIZE, Food11Network, body, start
 from gourmet.tasks.classification.labelled_pictures import OTHER_TRAIN, Pixels, decode
 from gourmet.tasks.classification.picture_training import (
     SMOOTHING,
@@ -51,31 +51,14 @@ class Food11Training(PictureTraining):
     def prepare(
         self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
     ) -> PictureTask:
-        task = super().prepare(
-            data,
-            limit=limit,
-            seed=seed,
-            device=device,
-            pretrained=pretrained,
-            tick=lambda share, words="": tick(share / 2),
-        )
+        task = super().prepare(data, limit=limit, seed=seed, device=device, pretrained=pretrained, tick=tick)
         assert isinstance(task, Food11Task)
         side = task.images.shape[1]
-        photos = self.data.listing(data, OTHER_TRAIN, limit)
-        real = decode(photos, side, lambda done: tick(0.5 + done / len(photos) / 2))
+        (real,) = decode([self.data.listing(data, OTHER_TRAIN, limit)], side)
         task.others = torch.from_numpy(np.concatenate([made_up.squares(_MADE_UP, seed, side), real.images]))
         return task
 
-    @property
-    def size(self) -> int:
-        return INNER_SIZE
-
-    def begun(self, weights: Path, train: Pixels, held: Pixels) -> PictureTask:
-        network, _ = load(weights)
-        assert isinstance(network, Food11Network)
-        return Food11Task(train, held, torch.device("cpu"), network)
-
-    def task(self, train: Pixels, held: Pixels, device: torch.device, *, pretrained: bool) -> PictureTask:
+    def task(self, train: Pixels, held: Pixels, device: str, *, pretrained: bool) -> PictureTask:
         return Food11Task(train, held, device)
 
 
@@ -83,32 +66,25 @@ class Food11Task(PictureTask):
     network: Food11Network
     others: torch.Tensor  # uint8 [N, side, side, 3]: what is no food
 
-    def __init__(
-        self, train: Pixels, held: Pixels, device: torch.device, begun: Food11Network | None = None
-    ) -> None:
+    def __init__(self, train: Pixels, held: Pixels, device: str = "cpu") -> None:
         dishes = [f"{photo.class_id:02d}/{photo.variety}" for photo in train.photos]
         names = sorted(set(dishes))
-        network = begun or Food11Network(names, [int(name[:2]) for name in names], pretrained=True)
+        network = Food11Network(names, [int(name[:2]) for name in names], pretrained=True)
         super().__init__(SYSTEM, network, network.about, train, held, device)
-        number = {dish: place for place, dish in enumerate(network.dishes)}
-        self.targets = torch.tensor([number.get(dish, -1) for dish in dishes])
-        self.others = torch.from_numpy(made_up.squares(_MADE_UP, 0, train.images.shape[1]))
+        self.targets = torch.tensor([names.index(dish) for dish in dishes])
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         """The dish teaches more, the class is what is served."""
         foods = len(examples)
         drawn = torch.randint(len(self.others), (round(_OTHER_SHARE * foods),), generator=generator)
         photos = torch.cat([self.images[examples.to(self.device)], self.others[drawn].to(self.device)])
-        logits = self.answers(photos, phase, generator)
+        logits = self.answers(self.network.logits, photos, phase, generator)
         other = torch.full((len(drawn),), len(self.network.dishes))
         targets = torch.cat([self.targets[examples], other]).to(self.device)
         of_class = self.classes[examples].to(self.device)
         return 0.5 * F.cross_entropy(logits, targets, label_smoothing=SMOOTHING) + 0.5 * F.cross_entropy(
-            self.of_classes(logits[:foods]), of_class, label_smoothing=SMOOTHING
+            self.network.to_classes(logits[:foods]), of_class, label_smoothing=SMOOTHING
         )
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        return self.network.logits(images)
 
     @torch.no_grad()
     def kept(self, network: nn.Module) -> nn.Module:
@@ -119,9 +95,6 @@ class Food11Task(PictureTask):
         for mine, was in zip(mixed.features.parameters(), begun.parameters(), strict=True):
             mine.lerp_(was.to(mine.device), _BACK)
         return mixed
-
-    def of_classes(self, logits: torch.Tensor) -> torch.Tensor:
-        return self.network.to_classes(logits)
 
 
 TRAINING: Final[Training] = Food11Training(SYSTEM, DATA)

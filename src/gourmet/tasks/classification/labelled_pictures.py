@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +57,10 @@ class LabelledPhoto:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Photos decoded into one array, uint8 [N, side, side, 3]."""
+    """Examples as one array; of photos, uint8 [N, side, side, 3]."""
 
     photos: tuple[LabelledPhoto, ...]
-    images: npt.NDArray[np.uint8]
+    images: npt.NDArray[Any]
     classes: npt.NDArray[np.int64]
 
 
@@ -149,14 +149,23 @@ class LabelledPictures:
 
 
 def decode(
-    photos: Sequence[LabelledPhoto], side: int, tick: Callable[[int], None] = lambda done: None
-) -> Pixels:
-    """All of `photos` as squares of `side` pixels; calls `tick` with how many are done."""
-    images = np.empty((len(photos), side, side, 3), dtype=np.uint8)
-    for index, image in enumerate(_each(photos, lambda data: square_pixels(data, side))):
-        images[index] = image
-        tick(index + 1)
-    return Pixels(tuple(photos), images, np.array([photo.class_id for photo in photos], dtype=np.int64))
+    parts: Sequence[Sequence[LabelledPhoto]], side: int, tick: Callable[[float], None] = lambda share: None
+) -> list[Pixels]:
+    """All photos of each part as squares of `side` pixels; calls `tick` with the share that is done."""
+    found = [
+        Pixels(
+            tuple(photos),
+            np.empty((len(photos), side, side, 3), dtype=np.uint8),
+            np.array([photo.class_id for photo in photos], dtype=np.int64),
+        )
+        for photos in parts
+    ]
+    places = [image for pixels in found for image in pixels.images]
+    everything = [photo for photos in parts for photo in photos]
+    for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
+        places[number][:] = image
+        tick((number + 1) / len(everything))
+    return found
 
 
 def natural_side(photos: Sequence[LabelledPhoto], most: int, samples: int = 64) -> int:

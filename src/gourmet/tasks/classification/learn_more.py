@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.tasks import evaluation_file
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.labelled_pictures import decode
-from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, measures, phase
-from gourmet.tasks.system_parts import BadData
+from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, phase
+from gourmet.tasks.system_parts import BadData, Load
 from gourmet.training.files import deployed_tensors, save_tensors
 from gourmet.training.task import Phase, Recipe, Tick
 
@@ -46,38 +47,28 @@ class RecallChange:
         return self.label, str(self.pictures), str(self.before), str(self.now)
 
 
-class MoreTask:
-    """A system's own task, of which classes alone are taught; fulfils `training.task.TrainingTask`."""
+class MoreTask(PictureTask):
+    """Classes alone are taught, and the weights held near those that it begins with."""
 
-    def __init__(self, task: PictureTask) -> None:
-        self.task = task
-        self.network, self.about, self.files = task.network, task.about, task.files
-        self.begun = copy.deepcopy(task.network).eval().requires_grad_(False)
-        self._weights = list(zip(task.network.parameters(), self.begun.parameters(), strict=True))
-
-    def order(self, generator: torch.Generator) -> torch.Tensor:
-        return self.task.order(generator)
+    def __init__(self, system: PictureClassifier, network: nn.Module, *more: Any) -> None:
+        super().__init__(system, network, *more)
+        self.begun = copy.deepcopy(self.network).eval().requires_grad_(False)
+        self._weights = list(zip(self.network.parameters(), self.begun.parameters(), strict=True))
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         moved = sum((mine - was).square().sum() for mine, was in self._weights)
         size = sum(was.square().sum().item() for _, was in self._weights)
-        return PictureTask.loss(self.task, examples, phase, generator) + _HOLD * moved / size
+        return super().loss(examples, phase, generator) + _HOLD * moved / size
 
-    def kept(self, network: nn.Module) -> nn.Module:
-        return network
-
-    def measure(self, network: nn.Module) -> dict[str, float]:
-        return measures(self.answers(network), self.task.held_classes)
-
-    def answers(self, network: nn.Module) -> torch.Tensor:
-        return self.task.served(network)
+    def adapt(self, network: nn.Module) -> None:
+        """Leave the statistics as they are: those of so few pictures would say little of others."""
 
     def changes(self, network: nn.Module) -> Sequence[RecallChange]:
-        before, now = (self.answers(each).argmax(dim=1).numpy() for each in (self.begun, network))
-        classes = self.task.held_classes.numpy()
+        before, now = (self.served(each).argmax(dim=1).numpy() for each in (self.begun, network))
+        classes = self.held_classes.numpy()
         return [
             RecallChange(
-                self.task.system.labels[class_id],
+                self.system.labels[class_id],
                 int((classes == class_id).sum()),
                 *(int((each[classes == class_id] == class_id).sum()) for each in (before, now)),
             )
@@ -85,21 +76,21 @@ class MoreTask:
         ]
 
 
-def prepare(training: PictureTraining, folder: Path, weights: Path, tick: Tick) -> MoreTask:
+def prepare(training: PictureTraining, load: Load, folder: Path, weights: Path, tick: Tick) -> MoreTask:
     """Read the pictures of `folder`, a fifth of them kept apart, and begin with `weights`."""
     listing = training.data.listing
     kept = listing(folder, "test")
     learned = [each for each in listing(folder, "all") if each not in set(kept)]
     if len(learned) < LEAST:
         raise BadData(f"{folder} has {len(learned)} pictures to learn from: at least {LEAST} are needed")
-    total, side = len(learned) + len(kept), training.system.input_size
-    train = decode(learned, side, lambda done: tick(done / total))
-    held = decode(kept, side, lambda done: tick((len(learned) + done) / total))
-    return MoreTask(training.begun(weights, train, held))
+    pixels = decode((learned, kept), training.system.input_size, tick)
+    return MoreTask(training.system, *load(weights, ""), *pixels)
 
 
 def recipe(training: PictureTraining, epochs: int, rate: float, seed: int) -> Recipe:
-    return Recipe(epochs, (phase(0.0, training.size, _BATCH),), rate, warmup=0.1, ema_decay=0.95, seed=seed)
+    """Pictures of the size with which the system's own training ends."""
+    last = training.recipe(epochs=1, rate=None, seed=0, device="cpu", pretrained=False).phases[-1]
+    return Recipe(epochs, (phase(0.0, last.size, _BATCH),), rate, warmup=0.1, ema_decay=0.95, seed=seed)
 
 
 def served_weights(version: Path, out: Path) -> Path:

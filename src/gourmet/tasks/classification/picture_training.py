@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +28,6 @@ _ROWS: Final = 64  # at the serving size
 _EPOCHS: Final = {"cpu": 16, "cuda": 60}
 _RATE: Final = 0.02
 SMOOTHING: Final = 0.05
-
-
-def measures(logits: torch.Tensor, classes: torch.Tensor) -> dict[str, float]:
-    """After an epoch: the mean loss, and the balanced top-1 as `score`."""
-    score = balanced_accuracy(logits.argmax(dim=1).numpy(), classes.numpy())
-    return {"validation_loss": float(F.cross_entropy(logits, classes)), "score": score}
 
 
 def phase(start: float, width: int, batch: int) -> Phase:
@@ -71,29 +66,15 @@ class PictureTraining:
         labels = len(self.system.labels)
         most = min(_MEASURED_PER_CLASS, max(limit // labels // 5, 1)) if limit else _MEASURED_PER_CLASS
         held = self.data.listing(data, "validation", most * labels)
-        side = natural_side(photos, self.system.input_size)
-        total = len(photos) + len(held)
-        train = decode(photos, side, lambda done: tick(done / total))
-        validation = decode(held, side, lambda done: tick((done + len(photos)) / total))
+        train, validation = decode((photos, held), natural_side(photos, self.system.input_size), tick)
         torch.manual_seed(seed)
-        return self.task(train, validation, torch.device(device), pretrained=pretrained)
+        return self.task(train, validation, device, pretrained=pretrained)
 
-    def task(self, train: Pixels, held: Pixels, device: torch.device, *, pretrained: bool) -> PictureTask:
+    def task(self, train: Pixels, held: Pixels, device: str, *, pretrained: bool) -> PictureTask:
         assert self.network
         architecture = self.network.architecture
         network = build(architecture, len(self.system.labels), pretrained=pretrained)
         return PictureTask(self.system, network, describe(self.system, architecture), train, held, device)
-
-    @property
-    def size(self) -> int:
-        """How wide pictures are that the network learns from at the end."""
-        return self.system.input_size
-
-    def begun(self, weights: Path, train: Pixels, held: Pixels) -> PictureTask:
-        """A task on the CPU whose network begins with `weights`, which may be those of a served model."""
-        assert self.network
-        network, about = self.network(weights)
-        return PictureTask(self.system, network, about, train, held, torch.device("cpu"))
 
     def bundled_data(self) -> tuple[Path, str] | None:
         return None
@@ -102,6 +83,8 @@ class PictureTraining:
 class PictureTask:
     """A network and its pictures; fulfils `gourmet.training.task.TrainingTask`."""
 
+    smoothing = SMOOTHING  # of the labels
+
     def __init__(
         self,
         system: PictureClassifier,
@@ -109,13 +92,13 @@ class PictureTask:
         about: dict[str, Any],
         train: Pixels,
         held: Pixels,
-        device: torch.device,
+        device: str = "cpu",
     ) -> None:
         self.system = system
-        self.about: dict[str, Any] = {**about, "examples": len(train.photos)}
+        self.about: dict[str, Any] = {**about, "examples": len(train.images)}
         self.files: dict[str, bytes] = {}
         self.network: nn.Module = network.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.device = device
+        self.device = torch.device(device)
         self.images = torch.from_numpy(train.images).to(device)
         self.classes = torch.from_numpy(train.classes)
         self.held_images = torch.from_numpy(held.images)
@@ -140,47 +123,54 @@ class PictureTask:
         return order[torch.randperm(len(order), generator=generator)]
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        logits = self.answers(self.images[examples.to(self.device)], phase, generator)
-        classes = self.of_classes(logits)
-        return F.cross_entropy(classes, self.classes[examples].to(self.device), label_smoothing=SMOOTHING)
+        logits = self.answers(self.network, self.images[examples.to(self.device)], phase, generator)
+        classes = self.classes[examples].to(self.device)
+        return F.cross_entropy(logits, classes, label_smoothing=self.smoothing)
 
-    def of_classes(self, logits: torch.Tensor) -> torch.Tensor:
-        """The labels' logits, from what the network is taught."""
-        return logits
-
-    def logits(self, images: torch.Tensor) -> torch.Tensor:
-        """What the network is taught, of images of any size."""
-        taught: torch.Tensor = self.network(images)
-        return taught
-
-    def answers(self, photos: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
-        """`logits` of some photos, varied."""
-        images = augment.varied(photos, phase.size, generator, self.system)
+    def answers(
+        self,
+        network: Callable[[torch.Tensor], torch.Tensor],
+        photos: torch.Tensor,
+        phase: Phase,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """What `network` says to some photos, varied."""
+        images = self.varied(photos, phase.size, generator)
         # On GPUs half precision is several times as fast; on CPUs bfloat16's depthwise filters are not.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            return self.logits(images).float()
+            return network(images).float()
+
+    def varied(self, photos: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
+        """Photos as the network learns from them."""
+        return augment.varied(photos, size, generator, self.system)
+
+    def as_served(self, photos: torch.Tensor) -> torch.Tensor:
+        return augment.served(photos, self.system)
 
     def kept(self, network: nn.Module) -> nn.Module:
         return network
 
-    @torch.no_grad()
-    def measure(self, network: nn.Module) -> dict[str, float]:
-        """Balanced top-1 on photos held out, as served: at the serving size, statistics taken there."""
+    def adapt(self, network: nn.Module) -> None:
+        """Take the statistics of batch normalisation at the serving size."""
         generator = torch.Generator().manual_seed(0)
         some = torch.randperm(len(self.images), generator=generator)[:_REFRESHED]
         size = self.system.input_size
-        shown = (
-            augment.varied(self.images[rows], size, generator, self.system)
-            for rows in torch.split(some, _ROWS)
-        )
+        shown = (self.varied(self.images[rows], size, generator) for rows in torch.split(some, _ROWS))
         update_bn(shown, network)
-        return measures(self.served(network), self.held_classes)
+
+    @torch.no_grad()
+    def measure(self, network: nn.Module) -> dict[str, float]:
+        """The mean loss and, as `score`, balanced top-1 on photos held out, as served."""
+        self.adapt(network)
+        logits, classes = self.served(network), self.held_classes
+        score = balanced_accuracy(logits.argmax(dim=1).numpy(), classes.numpy())
+        return {"validation_loss": float(F.cross_entropy(logits, classes)), "score": score}
 
     @torch.no_grad()
     def served(self, network: nn.Module) -> torch.Tensor:
         """What `network` says to the photos held out, as it is served."""
         told = [
-            network(augment.served(rows.to(self.device), self.system)).cpu()
+            network(self.as_served(rows.to(self.device))).cpu()
             for rows in torch.split(self.held_images, _ROWS)
         ]
         return torch.cat(told)
