@@ -72,7 +72,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
     [
         (["train", "food11", "--data", "nowhere"], "nowhere does not exist"),
         (["train", "food11"], "food11 brings no data along: name a folder or file"),
-        (["train", "digits", "--data", "nowhere"], "nowhere does not exist"),
+        (["train", "digits", "--data", "nowhere"], "nowhere cannot be read"),
         (["evaluate", "food11", "--data", "."], "last.safetensors does not exist: train first"),
         (
             ["deploy", "food11", "--format", "floppy"],

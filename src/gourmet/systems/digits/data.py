@@ -102,50 +102,44 @@ def _hold_out(
 
 def _read(data: Path) -> dict[str, Sequence[LabelledDigit]]:
     """The digits in `data` by part; all under "train" where it is not divided."""
-    if not data.exists():
-        raise BadData(f"{data} does not exist: --data names digits, in a CSV or in a folder of idx files")
-    folder = data if data.is_dir() else data.parent
-    if data.is_dir() or "-ubyte" in data.name:
-        parts = {part: _idx(folder, prefix) for part, prefix in _IDX_PREFIXES.items()}
-        if parts["train"]:
-            return {part: digits for part, digits in parts.items() if digits}
-    if data.is_dir():
-        data = folder / "train.csv"
-        if not data.is_file():
-            raise BadData(f"{folder} holds neither train.csv nor train-images-idx3-ubyte (or .gz)")
-    return {"train": _csv(data)}
+    if not data.is_dir():
+        return {"train": _csv(data)}
+    parts = {part: _idx(data, prefix) for part, prefix in _IDX_PREFIXES.items() if _there(data, prefix)}
+    if "train" in parts:
+        return parts
+    if not (data / "train.csv").is_file():
+        raise BadData(f"{data} holds neither train.csv nor train-images-idx3-ubyte (or .gz)")
+    return {"train": _csv(data / "train.csv")}
 
 
 def _csv(path: Path) -> Sequence[LabelledDigit]:
-    # What is not text is not all numbers either.
-    text = _content(path).decode("utf-8-sig", "replace").replace('"', "")
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = _content(path).decode("utf-8", "replace").splitlines()  # what is not text is not numbers either
     kaggles = bool(lines) and lines[0].startswith("label,")
-    if not lines[kaggles:]:
-        raise BadData(f"{path} holds no digits")
+    cells = _SIDE**2 if kaggles else _CELLS**2
     try:
+        if not lines[kaggles:]:
+            raise ValueError("it holds no digits")
         rows = np.loadtxt(lines[kaggles:], dtype=np.int32, delimiter=",", ndmin=2)
+        if rows.shape[1] != 1 + cells:
+            raise ValueError(f"it has {rows.shape[1]} columns")
     except (ValueError, OverflowError) as exc:
         raise BadData(
-            f"{path} is not all whole numbers, as many in each line, below label,pixel0,… or nothing: {exc}"
+            f"{path} is not lines of {1 + _SIDE**2} whole numbers below label,pixel0,…, nor of "
+            f"{1 + _CELLS**2} below nothing: {exc}"
         ) from exc
-    if rows.shape[1] != 1 + (_SIDE**2 if kaggles else _CELLS**2):
-        raise BadData(
-            f"{path} has {rows.shape[1]} columns; {1 + _SIDE**2} are needed under label,pixel0,…, "
-            f"and {1 + _CELLS**2} without a head"
-        )
     if kaggles:
         return _digits(path, rows[:, 0], rows[:, 1:], 255)
     return _digits(path, rows[:, -1], rows[:, :-1], 2 * _CELLS)
 
 
+def _there(folder: Path, prefix: str) -> list[Path]:
+    return sorted(folder.glob(f"{prefix}-images-idx3-ubyte*"))
+
+
 def _idx(folder: Path, prefix: str) -> Sequence[LabelledDigit]:
-    """The digits of a part, if the folder has them."""
-    images, labels = (_idx_file(folder, f"{prefix}-{what}") for what in ("images-idx3", "labels-idx1"))
-    if images is None:
-        return ()
-    if labels is None:
-        raise BadData(f"{folder} lacks {prefix}-labels-idx1-ubyte (or .gz), which goes with {images}")
+    """The digits of a part."""
+    images = _there(folder, prefix)[0]
+    labels = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
     ink, classes = _array(images, 3), _array(labels, 1)
     if ink.shape != (len(classes), _SIDE, _SIDE):
         shape = "×".join(map(str, ink.shape))
@@ -153,20 +147,12 @@ def _idx(folder: Path, prefix: str) -> Sequence[LabelledDigit]:
     return _digits(images, classes, ink.reshape(len(ink), -1), 255)
 
 
-def _idx_file(folder: Path, stem: str) -> Path | None:
-    names = (f"{stem}-ubyte", f"{stem}-ubyte.gz", f"{stem.replace('-idx', '.idx')}-ubyte")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
 def _array(path: Path, axes: int) -> npt.NDArray[np.uint8]:
     data = _content(path)
     magic, head = bytes((0, 0, 8, axes)), 4 + 4 * axes  # unsigned bytes
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, head, 4))
     if data[:4] != magic or len(data) != head + prod(shape) or not prod(shape):
-        raise BadData(
-            f"{path} is not a whole idx file: it begins with {data[:4].hex() or 'nothing'}, {magic.hex()} is "
-            f"needed; and has {len(data)} bytes, {head + prod(shape)} for {'×'.join(map(str, shape))}"
-        )
+        raise BadData(f"{path} is not a whole idx file of unsigned bytes with {axes} axes")
     return np.frombuffer(data, dtype=np.uint8, offset=head).reshape(shape)
 
 
