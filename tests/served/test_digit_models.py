@@ -11,7 +11,6 @@ import tritonclient.http as triton_http
 from PIL import Image
 from support import drawn_digits
 
-from gourmet.serving.connect import ask_sample
 from gourmet.systems.digits import contract, data
 
 NAMES = {"digits": ("input", "logits"), "onnx-mnist-cpu": ("input.1", "26")}
@@ -96,9 +95,3 @@ def test_triton_itself_names_the_digit(client, model) -> None:
     wanted = triton_http.InferRequestedOutput(NAMES[model][1], class_count=1)
     answer = client.infer(model, tensor(model, values), outputs=[wanted]).as_numpy(NAMES[model][1])
     assert answer.ravel()[0].decode().endswith(":5:5")
-
-
-def test_both_models_say_the_same_of_the_sample(triton) -> None:
-    answers = {ask_sample(triton.http_url, "digits", model) for model in NAMES}
-    assert len(answers) == 1
-    assert "the sample is 3" in answers.pop()

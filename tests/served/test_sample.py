@@ -13,10 +13,11 @@ from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.connect import ask_sample, connect
 
 
-def test_every_food_model_says_the_same_of_the_sample_about_as_surely(triton) -> None:
-    answers = [
-        ask_sample(triton.http_url, "food11", model) for model in model_names(DEFAULT) if "food" in model
-    ]
+@pytest.mark.parametrize(("system", "among"), [("food11", "food"), ("digits", "digits|mnist")])
+def test_every_model_of_a_system_says_the_same_of_the_sample_about_as_surely(triton, system, among) -> None:
+    models = [model for model in model_names(DEFAULT) if re.search(among, model)]
+    answers = [ask_sample(triton.http_url, system, model) for model in models]
+    assert len(answers) > 1
     found = [re.fullmatch(r"the sample is (.+), (\d+)% sure", answer) for answer in answers]
     assert len({label[1] for label in found}) == 1, answers
     sure = [int(label[2]) for label in found]

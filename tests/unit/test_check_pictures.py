@@ -46,6 +46,10 @@ def test_pictures_come_with_names_classes_and_bytes_in_one_order(labelled: Path,
     assert [int(name.split("/")[0]) for name in found.names] == found.classes.tolist()
     assert list(found.read([3, 4, 5])) == [blob] * 3
     assert found.note == ""
+    some = asked(labelled, "all", limit=22)
+    assert len(some) == 22
+    assert len({name.split("/")[0] for name in some.names}) == 11
+    assert "no pictures of" in asked(labelled, "all", limit=3).note, "which is meant"
 
 
 def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None:
@@ -54,23 +58,12 @@ def test_the_test_part_is_the_one_that_evaluate_measures(labelled: Path) -> None
     assert 0 < len(found) < 110
 
 
-def test_a_limit_takes_from_all_over(labelled: Path) -> None:
-    found = asked(labelled, "all", limit=22)
-    assert len(found) == 22
-    assert len({name.split("/")[0] for name in found.names}) == 11
-
-
 def test_a_folder_of_loose_pictures_has_no_labels_and_says_so(tmp_path: Path, blob: bytes) -> None:
     found = asked(fill(tmp_path / "loose", blob, ["b.jpg", "a.png", "c.JPG", "notes.txt"]))
     assert found.classes is None
     assert found.names == ["a.png", "b.jpg", "c.JPG"]
     assert "carry no labels" in found.note
     assert list(found.read(range(3))) == [blob] * 3
-
-
-def test_loose_pictures_named_by_class_are_labelled(tmp_path: Path, blob: bytes) -> None:
-    data = fill(tmp_path / "loose", blob, [f"{c}_{n}.jpg" for c in CLASSES for n in range(10)])
-    assert asked(data, "all").classes is not None
 
 
 def test_all_of_a_plain_folder_is_asked_about(tmp_path: Path, blob: bytes) -> None:
@@ -98,10 +91,6 @@ def test_a_class_folder_too_few_is_refused_unless_meant(labelled: Path) -> None:
     found = asked(labelled, "all", missing_classes=True)
     assert len(found) == 100
     assert "no pictures of Soup" in found.note
-
-
-def test_a_limit_below_the_number_of_classes_is_meant(labelled: Path) -> None:
-    assert "no pictures of" in asked(labelled, "all", limit=3).note
 
 
 def test_a_class_folder_too_many_is_refused(labelled: Path, blob: bytes) -> None:

@@ -26,7 +26,6 @@ from gourmet.tasks.classification.checked_pictures import CheckedPictures
 
 LABELS = ("a", "b", "c<d")
 SERVED = ServedClassifier(
-    "localhost:8000",
     ModelInfo("letters", (), (), {"threshold": "0.6"}, version="3"),
     SimpleNamespace(labels_of=lambda info: LABELS),  # type: ignore[arg-type]
 )
@@ -112,13 +111,10 @@ def test_agreement_counts_other_answers_and_lists_them_first() -> None:
     assert [each["name"] for each in found.worst[:2]] == ["p1", "p2"]
     assert (found.worst[0]["served"], found.worst[0]["eager"]) == ("a", "b")
     assert found.top1 == 4 / 4
-
-
-def test_rows_without_an_answer_are_not_compared() -> None:
     got = answers()
     got.probabilities[0] = np.nan
     found = agreement(got, PROBABILITIES[1:], pictures(None), LABELS, Path("w"))
-    assert (found.pictures, found.different) == (3, 0)
+    assert (found.pictures, found.different) == (3, 0), "a row without an answer is not compared"
 
 
 def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
@@ -132,12 +128,6 @@ def test_the_page_holds_everything_itself_and_the_summary_every_class() -> None:
     assert "data:image;base64," in html, "a mistake is shown"
     lines = made.summary().splitlines()
     assert [line.split()[0] for line in lines if line.endswith(".000") or line.endswith(".500")] == [*LABELS]
-
-
-def test_without_labels_the_page_still_says_how_fast() -> None:
-    html = report(answers(), pictures(None)).page()
-    assert "rows/s" in html
-    assert "Who is taken for whom" not in html
 
 
 def test_what_looks_like_something_else_is_counted_and_never_sure() -> None:

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from gourmet.contracts import ModelInfo
-from gourmet.pictures.classifier import softmax
+from gourmet.pictures.classifier import PictureClassifier, softmax
+from gourmet.systems.digits import contract as digits
 from gourmet.systems.food11 import contract
 
 
@@ -39,11 +40,6 @@ def test_a_photo_becomes_the_tensor_that_the_model_takes() -> None:
     np.testing.assert_array_equal(values, contract.SYSTEM.normalise(pixels))
 
 
-def test_a_type_that_no_food_model_takes_is_named() -> None:
-    with pytest.raises(ValueError, match="INT64 is not one of BYTES, UINT8, FP32"):
-        contract.SYSTEM.encode(contract.SYSTEM.sample(), "INT64")
-
-
 def test_softmax_sums_to_one_keeps_the_order_and_survives_large_logits() -> None:
     logits = np.array([[1.0, 3.0, 2.0], [1000.0, 0.0, -1000.0]], dtype=np.float32)
     rows = softmax(logits)
@@ -52,30 +48,14 @@ def test_softmax_sums_to_one_keeps_the_order_and_survives_large_logits() -> None
     assert rows[1, 0] == 1
 
 
-def test_a_higher_temperature_makes_the_same_choice_less_surely() -> None:
-    logits = np.array([[1.0, 3.0, 2.0]], dtype=np.float32)
-    cold, warm = softmax(logits), softmax(logits, 2.0)
-    assert cold.argmax() == warm.argmax()
-    assert cold.max() > warm.max()
-
-
 LOGITS = np.random.default_rng(1).normal(size=(2, 11)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["PROBABILITIES", "probabilities"])
-def test_probabilities_of_a_model_are_taken_as_they_are(name: str) -> None:
+def test_probabilities_are_taken_as_they_are_and_logits_brought_to_the_temperature() -> None:
     rows = softmax(LOGITS)
-    np.testing.assert_array_equal(contract.SYSTEM.read({name: rows}, temperature=3.0), rows)
-
-
-def test_logits_of_a_model_are_brought_to_the_temperature() -> None:
-    expected = softmax(LOGITS, 1.5)
-    np.testing.assert_array_equal(contract.SYSTEM.read({"output": LOGITS}, 1.5), expected)
-
-
-def test_outputs_of_another_model_are_named() -> None:
-    with pytest.raises(ValueError, match="translation"):
-        contract.SYSTEM.read({"translation": LOGITS})
+    for name in ("PROBABILITIES", "probabilities"):
+        np.testing.assert_array_equal(contract.SYSTEM.read({name: rows}, temperature=3.0), rows)
+    np.testing.assert_array_equal(contract.SYSTEM.read({"output": LOGITS}, 1.5), softmax(LOGITS, 1.5))
 
 
 def test_every_sample_photo_is_small_named_by_its_class_and_credited() -> None:
@@ -106,3 +86,19 @@ def test_every_form_tells_how_likely_a_picture_is_food_in_its_own_way() -> None:
         np.testing.assert_allclose(told, food[:, 0], rtol=1e-4, err_msg=name)
         np.testing.assert_allclose(contract.SYSTEM.read(outputs), shares, rtol=1e-4, err_msg=name)
         assert contract.SYSTEM.relevance(outputs, ModelInfo(name, (), ())) is None, "which does not tell"
+
+
+@pytest.mark.parametrize(
+    ("system", "takes", "answers"),
+    [
+        (contract.SYSTEM, "BYTES, UINT8, FP32", "PROBABILITIES, probabilities, output"),
+        (digits.SYSTEM, "FP32", "logits, 26"),
+    ],
+)
+def test_types_and_outputs_of_other_models_are_named(
+    system: PictureClassifier, takes: str, answers: str
+) -> None:
+    with pytest.raises(ValueError, match=f"INT64 is not one of {takes}"):
+        system.encode(system.sample(), "INT64")
+    with pytest.raises(ValueError, match=rf"\['translation'\] hold none of {answers}"):
+        system.read({"translation": LOGITS})

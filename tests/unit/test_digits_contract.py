@@ -97,23 +97,12 @@ def test_a_picture_becomes_the_tensor_that_both_models_take() -> None:
     )
 
 
-@pytest.mark.parametrize("datatype", ["BYTES", "UINT8", "INT64"])
-def test_a_type_that_no_digits_model_takes_is_named(datatype: str) -> None:
-    with pytest.raises(ValueError, match=f"{datatype} is not one of FP32"):
-        contract.SYSTEM.encode(contract.SYSTEM.sample(), datatype)
-
-
 @pytest.mark.parametrize("name", ["logits", "26"])
 def test_both_models_logits_are_brought_to_the_temperature(name: str) -> None:
     logits = np.random.default_rng(1).normal(size=(3, 10)).astype(np.float32)
     sharp, soft = (contract.SYSTEM.read({name: logits}, t) for t in (0.5, 2.0))
     np.testing.assert_allclose(sharp.sum(axis=1), 1, rtol=1e-6)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-
-
-def test_outputs_of_another_model_are_named() -> None:
-    with pytest.raises(ValueError, match=r"\['PROBABILITIES'\] hold none of logits, 26"):
-        contract.SYSTEM.read({"PROBABILITIES": np.zeros((1, 11), np.float32)})
 
 
 def test_the_sample_is_what_its_script_draws() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from gourmet.cli import main
 
@@ -25,12 +25,14 @@ GOURMET = Path(sys.executable).with_name("gourmet")
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 
 
-def gourmet(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(GOURMET), *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+def gourmet(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> None:
+def test_train_killed_and_resumed_then_evaluate_and_deploy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     train = ["train", "digits", "--epochs", "1", "--threads", "1"]
     process = subprocess.Popen([str(GOURMET), *train], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     run = tmp_path / "runs" / "digits"
@@ -43,17 +45,17 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
     assert position["epoch"] == 0
     assert position["seen"] > 0
 
-    again = gourmet(*train, folder=tmp_path)
-    assert again.returncode == 1
+    again = gourmet(*train)
+    assert again.exit_code == 1
     assert "holds a run already" in again.stderr
 
-    resumed = gourmet(*train, "--resume", folder=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = gourmet(*train, "--resume")
+    assert resumed.exit_code == 0, resumed.output
     assert "after 1 epoch" in resumed.stdout
     assert len((run / "log.jsonl").read_text().splitlines()) == 1
 
-    evaluated = gourmet("evaluate", "digits", "--json", folder=tmp_path)
-    assert evaluated.returncode == 0, evaluated.stderr
+    evaluated = gourmet("evaluate", "digits", "--json")
+    assert evaluated.exit_code == 0, evaluated.output
     numbers = json.loads(evaluated.stdout)
     assert numbers["test"]["photos"] == 359
     assert (run / "last.report.html").stat().st_size > 10_000
@@ -61,8 +63,8 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
     repository = tmp_path / "models"
     (repository / "digits").mkdir(parents=True)
     shutil.copy(MODELS / "digits" / "config.pbtxt", repository / "digits")
-    deployed = gourmet("deploy", "digits", "--format", "onnx", "--to", repository, folder=tmp_path)
-    assert deployed.returncode == 0, deployed.stderr
+    deployed = gourmet("deploy", "digits", "--format", "onnx", "--to", repository)
+    assert deployed.exit_code == 0, deployed.output
     manifest = json.loads((repository / "digits" / "1" / "manifest.json").read_text())
     assert manifest["accuracy"]["test"] == numbers["test"]
 
@@ -72,6 +74,7 @@ def test_train_killed_and_resumed_then_evaluate_and_deploy(tmp_path: Path) -> No
     [
         (["train", "food11", "--data", "nowhere"], "nowhere does not exist"),
         (["train", "food11"], "food11 brings no data along: name a folder or file"),
+        (["train", "digits", "--pretrained"], "no pretrained weights for digits: train without --pretrained"),
         (["train", "digits", "--data", "nowhere"], "nowhere cannot be read"),
         (["evaluate", "food11", "--data", "."], "last.safetensors does not exist: train first"),
         (
@@ -85,7 +88,7 @@ def test_what_is_missing_is_named_in_one_sentence(
     arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, arguments)
+    done = gourmet(*arguments)
     assert done.exit_code in (1, 2)
     assert complaint in done.stderr
     assert isinstance(done.exception, SystemExit)

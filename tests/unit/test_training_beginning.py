@@ -58,19 +58,6 @@ def test_weights_for_other_targets_are_refused(earlier: Summing, tmp_path: Path)
         begin_with(Summing(DISHES[::-1]), tmp_path / "best.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(None, "does not exist"), (b"PK\x03\x04 cut short", "cannot be read as a file of weights")],
-)
-def test_a_file_that_is_no_network_is_named(content: bytes | None, reason: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(GourmetError, match=reason) as refused:
-        begin_with(Summing(DISHES), path)
-    assert str(path) in str(refused.value)
-
-
 def test_what_a_run_began_with_is_known_to_those_who_go_on_with_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not the folder of a run"):
         read_run(tmp_path)

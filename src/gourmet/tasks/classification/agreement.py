@@ -12,15 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.contracts import ModelInfo
-from gourmet.pictures.classifier import PictureClassifier, softmax
-from gourmet.runtime import malloc
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.tasks.checking import CheckOptions
-from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.checked_pictures import CheckedPictures
-from gourmet.tasks.system_parts import Load
-from gourmet.training.task import Tick
 
 # Rows computed in a batch of another size differ in the last digits; on a GPU in half precision, by 0.005.
 _SAME_WITHIN: Final = 0.02
@@ -29,9 +25,8 @@ _WORST: Final = 10
 
 @dataclass(frozen=True)
 class ServedClassifier:
-    """A classifier, the contract of its system, and the address of the Triton that serves it."""
+    """A classifier, and the contract of its system."""
 
-    url: str
     info: ModelInfo
     contract: PictureClassifier
 
@@ -128,22 +123,6 @@ class Agreement:
             )
             for each in self.worst
         ]
-
-
-def compare(
-    served: ServedClassifier,
-    pictures: CheckedPictures,
-    answers: PictureAnswers,
-    load: Load,
-    weights: Path,
-    tick: Tick,
-) -> Agreement:
-    """Ask the network in `weights` about all pictures that were answered."""
-    malloc.use(malloc.TRAINING)
-    network, _ = load(weights, "")
-    rows = np.flatnonzero(answers.there).tolist()
-    logits = evaluation.ask(network, served.contract, pictures.read(rows), len(rows), tick)
-    return agreement(answers, softmax(logits, served.info.temperature), pictures, served.labels, weights)
 
 
 def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> Path | str:

@@ -13,15 +13,18 @@ import numpy as np
 
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
+from gourmet.pictures.classifier import softmax
 from gourmet.pictures.decode import PictureError
+from gourmet.runtime import malloc
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
+from gourmet.tasks.classification import evaluation
 from gourmet.tasks.classification.agreement import (
     Agreement,
     AskedAgain,
     BatchAnswer,
     PictureAnswers,
     ServedClassifier,
-    compare,
+    agreement,
     exported_weights,
 )
 from gourmet.tasks.classification.check_report import PictureReport
@@ -69,16 +72,14 @@ class PictureCheck:
     def ask(self, question: PictureBatch, server: TimedServer) -> BatchAnswer:
         """Raise BadAnswer unless each picture has an answer of its own."""
         (spec,) = self.served.info.inputs
-        encoded = []
+        info, contract, pictures, encoded = self.served.info, self.served.contract, len(question.blobs), []
         for name, blob in zip(question.names, question.blobs, strict=True):
             try:
-                encoded.append(self.served.contract.encode(blob, spec.datatype))
+                encoded.append(contract.encode(blob, spec.datatype))
             except PictureError as exc:
                 raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
-        info, contract = self.served.info, self.served.contract
         answer = server.infer(info.name, {spec.name: np.concatenate(encoded)})
         outputs = answer.outputs
-        pictures = len(question.blobs)
         for name, output in outputs.items():
             if info.max_batch_size and len(output) != pictures:
                 raise BadAnswer(f"{name} has {len(output)} rows in answer to {pictures}")
@@ -127,13 +128,18 @@ class PictureCheck:
         if isinstance(weights, str):
             return weights
         with stage("asking the network") as tick:
-            load = self.parts.evaluation.load
-            return compare(self.served, self.pictures, answers, load, weights, tick)
+            malloc.use(malloc.TRAINING)
+            network, _ = self.parts.evaluation.load(weights, "")
+            rows = np.flatnonzero(answers.there).tolist()
+            pictures = self.pictures.read(rows)
+            logits = evaluation.ask(network, self.served.contract, pictures, len(rows), tick)
+        theirs = softmax(logits, self.served.info.temperature)
+        return agreement(answers, theirs, self.pictures, self.served.labels, weights)
 
 
 def prepare(server: TimedServer, options: CheckOptions, model: ModelInfo, parts: SystemParts) -> PictureCheck:
     """Find the pictures, and see that the model answers its system's sample."""
-    served = ServedClassifier(options.url, model, parts.classifier)
+    served = ServedClassifier(model, parts.classifier)
     data = options.data or _bundled(model, parts)
     # A model without batching takes one picture at a time, and none takes more than its maximum.
     options = replace(options, batch=min(options.batch, max(1, model.max_batch_size)))

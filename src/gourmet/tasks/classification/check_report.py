@@ -152,7 +152,7 @@ class PictureReport:
             "model": self.served.info.name,
             "versions": sorted(self.answers.versions),
             "system": self.served.info.system,
-            "url": self.served.url,
+            "url": self.options.url,
             "data": str(self.pictures.source),
             "part": self.pictures.part or None,
             "note": self.pictures.note or None,
@@ -194,7 +194,7 @@ class PictureReport:
         versions = ", ".join(sorted(self.answers.versions)) or self.served.info.version
         part = f", part {self.pictures.part}" if self.pictures.part else ""
         return (
-            f"{self.served.info.name} version {versions} at {self.served.url}: {self.answered} of "
+            f"{self.served.info.name} version {versions} at {self.options.url}: {self.answered} of "
             f"{len(self.pictures)} pictures answered ({self.pictures.source}{part})"
         )
 

@@ -54,45 +54,35 @@ def find(
     """
     loose = _loose(data)
     if loose is not None:
+        if not loose:
+            suffixes = ", ".join(sorted(SUFFIXES))
+            raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}")
         try:
             _listing(source, labels, data, "all")
         except GourmetError as exc:
-            if loose:
-                return _unlabelled(data, loose, limit, str(exc))
-            suffixes = ", ".join(sorted(SUFFIXES))
-            raise BadData(f"{data} holds no pictures: a picture's name ends in {suffixes}") from exc
+            return _unlabelled(data, loose, limit, str(exc))
     part = part or ("all" if loose else "test")
     there = _listing(source, labels, data, part)
-    if there[0].class_id >= len(labels):
-        return _of_listing(source, data, part, evenly(there, limit), labelled=False)
-
-    def lacking(pictures: Sequence[Labelled]) -> str:
-        found = {picture.class_id for picture in pictures}
-        absent = [label for class_id, label in enumerate(labels) if class_id not in found]
-        if not absent:
-            return ""
-        of = f"{len(absent)} of the model's {len(labels)} labels"
-        return f"the part {part} of {data} has no pictures of {', '.join(absent)} ({of})"
-
-    if (words := lacking(there)) and not missing_classes:
-        raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
     pictures = evenly(there, limit)
-    words = lacking(pictures)
-    found = _of_listing(source, data, part, pictures)
-    return replace(found, note=f"{words}; balanced numbers are over the others") if words else found
-
-
-def _of_listing(
-    source: Data, data: Path, part: str, pictures: Sequence[Labelled], *, labelled: bool = True
-) -> CheckedPictures:
-    return CheckedPictures(
+    found = CheckedPictures(
         source=data,
         part=part,
         names=[picture.name for picture in pictures],
-        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64) if labelled else None,
+        classes=np.array([picture.class_id for picture in pictures], dtype=np.int64),
         read=lambda rows: source.read([pictures[row] for row in rows]),
-        note="" if labelled else "these pictures show none of the labels",
     )
+    if there[0].class_id >= len(labels):
+        return replace(found, classes=None, note="these pictures show none of the labels")
+    if (words := _lacking(there, labels, data, part)) and not missing_classes:
+        raise BadData(f"{words}: add some, or say --missing-classes to measure on the others alone")
+    words = _lacking(pictures, labels, data, part)
+    return replace(found, note=f"{words}; balanced numbers are over the others") if words else found
+
+
+def _lacking(pictures: Sequence[Labelled], labels: Sequence[str], data: Path, part: str) -> str:
+    absent = [labels[class_id] for class_id in sorted({*range(len(labels))} - {p.class_id for p in pictures})]
+    of = f"{len(absent)} of the model's {len(labels)} labels"
+    return f"the part {part} of {data} has no pictures of {', '.join(absent)} ({of})" if absent else ""
 
 
 def _listing(source: Data, labels: Sequence[str], data: Path, part: str) -> Sequence[Labelled]:
