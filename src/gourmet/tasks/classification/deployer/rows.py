@@ -92,7 +92,8 @@ def _of_pictures(info: ModelInfo, folder: Path, side: int, network: Network | No
     photos = LabelledPictures(tuple(labels)).listing(folder, ALL)
 
     def read(first: int, last: int) -> Rows:
-        return prepared.normalise(decode(photos[first:last], side).images)
+        (pixels,) = decode([photos[first:last]], side)
+        return prepared.normalise(pixels.images)
 
     classes = np.array([photo.class_id for photo in photos], dtype=np.int64)
     return Examples(f"{len(photos)} pictures of {folder}", [each.name for each in photos], read, classes)
