@@ -189,6 +189,8 @@ def test_an_onnx_loop_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.M
         ("weights in /etc", "its weights lie in other files"),
         ("weights in memory", "its weights lie in other files"),
         ("a name with code", "a name may have at most 128 letters"),
+        ("other inputs", "takes one float tensor [N, 3, side, side]"),
+        ("noise", ""),
     ],
 )
 def test_a_network_that_cannot_be_served_is_refused_with_the_reason(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.resnet18 import ARCHITECTURE, LABELS, saved
+from support.small_network import ARCHITECTURE, LABELS, saved
 from support.triton import some_models
 from support.up import GOURMET, Up
 from support.web_app import form
