@@ -115,9 +115,8 @@ def test_each_flag_of_serving_is_seen_in_the_config(deployer: Deployer, tmp_path
     assert json.loads(config.parameters["labels"].string_value)[999] == "kind 999"
 
 
-@pytest.mark.parametrize(("delay", "batching"), [(0, False), (-1, False), (0.1, True)])
-def test_a_delay_of_nothing_is_static_batching(delay: float, batching: bool) -> None:
-    assert ("dynamic_batching" in described(delay_ms=delay)) == batching
+def test_a_delay_of_nothing_is_static_batching() -> None:
+    assert ["dynamic_batching" in described(delay_ms=delay) for delay in (0, -1, 0.1)] == [False, False, True]
 
 
 def described(*, engine: bool = False, **flags: Any) -> str:
@@ -380,16 +379,8 @@ def test_a_version_in_another_format_and_a_model_of_somebody_else_stay(
 def test_networks_that_are_not_known_or_not_installed_are_told(tmp_path: Path) -> None:
     with pytest.raises(GourmetError, match="use resnet50, resnext101-32x4d, se-resnext101-32x4d"):
         networks.build("resnet", 10, 0)
-    try:
-        import timm
-    except ImportError:
-        with pytest.raises(GourmetError, match="needs the package timm"):
-            networks.build("timm:resnet18", 10, 0)
-    else:
-        assert (
-            networks.build("timm:resnet18", 10, 0).side
-            == timm.create_model("resnet18").default_cfg["input_size"][1]
-        )
+    with pytest.raises(GourmetError, match=r"needs the package timm|timm has no network 'resnet'"):
+        networks.build("timm:resnet", 10, 0)
 
 
 def test_pictures_are_sent_as_the_network_was_trained_with_them(tmp_path: Path) -> None:
