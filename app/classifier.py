@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from app.asking import Served, ServedModels, ServerTimer, ServerTiming
 from app.core import tracing
@@ -121,14 +120,14 @@ class Classifier:
         triton: Triton,
         systems: Mapping[str, PictureClassifier],
         configured: Mapping[str, str],
-        apart_at_once: int | None = None,
+        max_sandboxed: int | None = None,
     ) -> None:
         """The first of `systems` is asked where none is named; `configured` has a model for each.
 
-        At most `apart_at_once` pictures are decoded by other processes at a time.
+        At most `max_sandboxed` pictures are decoded by other processes at a time.
         """
         self._triton = triton
-        self._apart_at_once = apart_at_once
+        self._max_sandboxed = max_sandboxed
         self._first = next(iter(systems))
         self._models = ServedModels(triton, systems, configured, lambda system, info: system.takes(info))
 
@@ -156,8 +155,9 @@ class Classifier:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
             decoded_there = isinstance(error, RefusedByModel) and asked and asked.bytes_kind == "photo"
-            if decoded_there and (said := _said_by_the_decoder(error)):
-                raise said from error
+            said = _DECODING_FAILED.search(str(error)) if decoded_there else None
+            if said and said["code"] in BadPicture.STATUS:
+                raise BadPicture(said["code"], said["reason"]) from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
             # nobody here has looked at it before: a photo that is answered is looked at only once.
             self._refuse_if_bad(
@@ -190,21 +190,6 @@ class Classifier:
         with self._decoding(deadline):
             return system.pixels(photo)
 
-    def _prepared(
-        self, photo: bytes, served: ServedModel, deadline: Deadline
-    ) -> tuple[npt.NDArray[Any], dict[str, float]]:
-        """The tensor that the model takes, and the milliseconds it took, phase by phase."""
-        started = time.perf_counter()
-        datatype = served.info.inputs[0].datatype
-        if datatype == "BYTES":  # Triton decodes it
-            tensor = served.system.encode(photo, datatype)
-            return tensor, {"decode": (time.perf_counter() - started) * 1000}
-        pixels = self.pixels(served.system, photo, deadline)
-        decoded = time.perf_counter()
-        tensor = served.system.arrange(pixels, datatype)
-        phases = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
-        return tensor, {phase: seconds * 1000 for phase, seconds in phases.items()}
-
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Raise PictureError, unless that cannot be known in time."""
         try:
@@ -216,14 +201,8 @@ class Classifier:
             if exc.code != "too_slow":
                 raise
 
-    def _place(self, photo: bytes, asked: ServedModel) -> AbstractContextManager[None]:
-        """Held while a photo is answered that a model may decode for long, for the sake of others."""
-        if asked.bytes_kind == "photo" and not is_harmless(from_base64(photo)):
-            return decoders.decoders.place(self._apart_at_once)
-        return nullcontext()
-
     def _decoding(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return decoders.decoding_for(deadline.left_s(), deadline.is_cancelled, self._apart_at_once)
+        return decoders.decoding_for(deadline.left_s(), deadline.is_cancelled, self._max_sandboxed)
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
@@ -245,15 +224,27 @@ class Classifier:
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
+        system, spec = asked.system, asked.info.inputs[0]
+        phases: dict[str, float] = {}
+        started = time.perf_counter()
+        # Held while a photo is answered that a model may decode for long, for the sake of others.
+        place: AbstractContextManager[None] = nullcontext()
         with tracing.span("decode", photo_bytes=len(photo)):
-            tensor, phases = self._prepared(photo, asked, deadline)
+            if asked.bytes_kind == "photo":
+                tensor = system.encode(photo, spec.datatype)
+                phases["decode"] = _ms_since(started)
+                if not is_harmless(from_base64(photo)):
+                    place = decoders.decoders.place(self._max_sandboxed)
+            else:
+                pixels = self.pixels(system, photo, deadline)
+                phases["decode"], decoded = _ms_since(started), time.perf_counter()
+                tensor = system.arrange(pixels, spec.datatype)
+                phases["preprocess"] = _ms_since(decoded)
         timer = ServerTimer(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
-        with self._place(photo, asked):
-            answer = self._triton.infer(
-                asked.info.name, {asked.info.inputs[0].name: tensor}, deadline, request_id
-            )
-        answered = time.perf_counter()
+        with place:
+            answer = self._triton.infer(asked.info.name, {spec.name: tensor}, deadline, request_id)
+        phases["triton"] = _ms_since(prepared)
         inside = timer.inside(answer.model_version) if timer else None
         if answer.model_version != asked.info.version:
             asked = self._looked_at_afresh(asked, deadline)
@@ -267,10 +258,14 @@ class Classifier:
             asked.threshold,
             None if relevance is None else float(relevance[0]),
             asked.subject_threshold,
-            {**phases, "triton": (answered - prepared) * 1000},
+            phases,
             answer.bytes_sent,
             inside,
         )
+
+
+def _ms_since(moment: float) -> float:
+    return (time.perf_counter() - moment) * 1000
 
 
 def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats:
@@ -281,9 +276,3 @@ def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats
     if rows.shape != (pictures, len(served.labels)) or not np.isfinite(rows).all():
         raise InferenceFailed(f"{served.info.name!r} answered {pictures} pictures with {rows.tolist()}")
     return rows
-
-
-def _said_by_the_decoder(error: ServingError) -> BadPicture | None:
-    """What a model that decodes said of a photo, in the words of an app that decodes it itself."""
-    said = _DECODING_FAILED.search(str(error))
-    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.STATUS else None

@@ -20,11 +20,10 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photos, Error, Schema
 from app.core.errors import BadPicture, ServingError
-from app.core.http import View, marks_of
+from app.core.http import JSON, View, marks_of
 from app.core.messages import starting_with
 from app.core.settings import Settings
 
-JSON: Final = "application/json"
 _EXAMPLES: Final = Path(__file__).parent / "examples"
 # What may go wrong where photos are answered, and what of it with a single one.
 ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
@@ -112,21 +111,19 @@ def _described(operation: Operation, operation_id: str, guarded: bool, settings:
     statuses = set(operation.errors)
     if guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
+    content = {kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()}
     described: dict[str, Any] = {
         "operationId": operation_id,
         "security": _KEYS if guarded and settings.api_keys else [],
         "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
-    }
-    if operation.query:
-        described["parameters"] = [
+        "parameters": [
             {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
             for name, text in operation.query.items()
-        ]
-    if operation.bodies:
-        content = {kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()}
-        described["requestBody"] = {"required": True, "content": content}
-    return described
+        ],
+        "requestBody": content and {"required": True, "content": content},
+    }
+    return {name: said for name, said in described.items() if said or name == "security"}
 
 
 def _answer(operation: Operation, example: Path) -> dict[str, Any]:

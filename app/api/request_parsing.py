@@ -18,11 +18,11 @@ from app.admission.uploads import (
 )
 from app.api.schemas import Base64Photos, Schema
 from app.core.errors import BadPicture, BadRequest, NoFile, ServingError, TooManyPhotos, UploadTooLarge
+from app.core.http import JSON
 from app.core.settings import Settings
 from gourmet.pictures.decode import from_base64
 
 MULTIPART = "multipart/form-data"
-JSON = "application/json"
 RAW = "application/octet-stream"
 # A photo that is a data: URL has one, and there is one between two photos; the rest lets a few too many be
 # counted in the refusal.
@@ -48,7 +48,10 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
     most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
     with receiving(settings, f"the call is too large: {most}"):
         received = _receive(settings)
-    photos, model = _from_json(received) if isinstance(received, bytes) else received
+    if isinstance(received, bytes):
+        asked = from_json(Base64Photos, received, '{"images": ["<base64>", …]}')
+        received = [photo_of_base64(text) for text in asked.images], asked.model or ""
+    photos, model = received
     if not photos:
         raise NoFile(f"no photo found: send it as the field `{FIELD}` of a multipart form")
     if len(photos) > settings.max_photos:
@@ -90,11 +93,6 @@ def _json(max_photos: int) -> bytes:
             raise TooManyPhotos(f"these are too many values for one call: send at most {max_photos} photos")
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def _from_json(body: bytes) -> tuple[list[UploadedPhoto], str]:
-    asked = from_json(Base64Photos, body, '{"images": ["<base64>", …]}')
-    return [photo_of_base64(text) for text in asked.images], asked.model or ""
 
 
 def from_json(shape: type[S], body: bytes, expected: str) -> S:

@@ -113,7 +113,7 @@ class Services:
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
         self.triton: Triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
         self.classifier = classifier or Classifier(
-            self.triton, self.pictures, settings.models, settings.apart_at_once
+            self.triton, self.pictures, settings.models, settings.max_sandboxed
         )
         self.generator = Generator(self.triton, texts, settings.models)
         # For all calls of several photos together.

@@ -125,7 +125,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         return int(self.max_call_mb * 1_000_000)
 
     @property
-    def apart_at_once(self) -> int:
+    def max_sandboxed(self) -> int:
         """How many of those at work may be pictures that other processes decode, for the others' sake."""
         return max(1, self.max_at_work // 2)
 

@@ -9,12 +9,12 @@ from flask import Flask, Response, request
 
 from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
-from app.api.openapi import JSON, Operation, documented
+from app.api.openapi import Operation, documented
 from app.api.request_parsing import checked, from_json, photo_of_base64
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import EVENTS, ReadyModel
 from app.core.errors import BadRequest
-from app.core.http import marked, unstored
+from app.core.http import JSON, marked, unstored
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import ExampleKind

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
-from app.api.openapi import JSON, Operation, documented
+from app.api.openapi import Operation, documented
 from app.api.request_parsing import from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import EVENTS, ReadyModel
 from app.core.errors import BadRequest, ModelNotReady, ServingError, for_visitor
-from app.core.http import marked, request_id, unstored
+from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText

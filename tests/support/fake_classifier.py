@@ -62,7 +62,7 @@ class FakeClassifier(Classifier):
         self.others = others or {}
         self.ready = list(ready)
         self.asked: list[tuple[bytes, str]] = []
-        self._apart_at_once = None
+        self._max_sandboxed = None
 
     def classify(
         self,
