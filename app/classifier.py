@@ -156,7 +156,7 @@ class Classifier:
         except ServingError as error:
             decoded_there = isinstance(error, RefusedByModel) and asked and asked.bytes_kind == "photo"
             said = _DECODING_FAILED.search(str(error)) if decoded_there else None
-            if said and said["code"] in BadPicture.STATUS:
+            if said and said["code"] in BadPicture.KINDS:
                 raise BadPicture(said["code"], said["reason"]) from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
             # nobody here has looked at it before: a photo that is answered is looked at only once.

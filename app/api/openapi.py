@@ -19,7 +19,7 @@ from flask import Flask
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photos, Error, Schema
-from app.core.errors import BadPicture, ServingError
+from app.core.errors import BadPicture, Refused, ServingError
 from app.core.http import JSON, View, marks_of
 from app.core.messages import starting_with
 from app.core.settings import Settings
@@ -121,7 +121,7 @@ def _described(operation: Operation, operation_id: str, guarded: bool, settings:
             {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
             for name, text in operation.query.items()
         ],
-        "requestBody": content and {"required": True, "content": content},
+        "requestBody": {"required": True, "content": content} if content else None,
     }
     return {name: said for name, said in described.items() if said or name == "security"}
 
@@ -154,10 +154,9 @@ def codes() -> dict[int, list[str]]:
     """The codes of all errors by their status, the pictures' own among them."""
     found: dict[int, list[str]] = {}
     for kind in ServingError.__subclasses__():
-        if kind is not BadPicture:
-            found.setdefault(kind.status, []).append(kind.code)
-    for code, status in BadPicture.STATUS.items():
-        found.setdefault(status, []).append(code)
+        found.setdefault(kind.status, []).append(kind.code)
+    for code, about in (Refused.KINDS | BadPicture.KINDS).items():
+        found.setdefault(about["status"], []).append(code)
     found[500] = [ServingError.code]
     found.setdefault(415, []).append("unsupported_media_type")
     return {status: sorted(set(names)) for status, names in found.items()}

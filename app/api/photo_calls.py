@@ -24,11 +24,10 @@ from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import (
     BadRequest,
-    NoFile,
+    Refused,
     ServingError,
     TritonTooSlow,
     UnknownModel,
-    UploadTooLarge,
     as_dict,
     for_visitor,
 )
@@ -126,22 +125,23 @@ def _results(photos: list[UploadedPhoto], outcomes: list[_Outcome], describe: De
 
 
 def form_photo(settings: Settings) -> bytes:
-    """The photo in the form field `file`; raise NoFile, UploadTooLarge or UploadTooSlow."""
+    """The photo in the form field `file`; raise Refused or UploadTooSlow."""
     with receiving(settings, photo_too_large(settings)):
         upload = request.files.get(FIELD)
         in_form = FIELD in request.form
     if upload is None:
-        raise NoFile(
+        raise Refused(
+            "no_file",
             f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
             if in_form
-            else f"no photo found: send it as the field `{FIELD}` of a multipart form"
+            else f"no photo found: send it as the field `{FIELD}` of a multipart form",
         )
     data = upload.stream.read()
     if not data and not upload.filename:
-        raise NoFile("no photo was chosen: choose one and send it again")
+        raise Refused("no_file", "no photo was chosen: choose one and send it again")
     current_app.extensions["metrics"].photo_bytes.observe(len(data))
     if len(data) > settings.max_upload_bytes:
-        raise UploadTooLarge(photo_too_large(settings))
+        raise Refused("upload_too_large", photo_too_large(settings))
     return data
 
 
