@@ -6,7 +6,6 @@ WEB_CONCURRENCY.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import resource
@@ -15,23 +14,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from app.core.settings import Settings, SettingsError
 from gourmet.runtime import malloc
 from gourmet.runtime.run_folder import RunFolder
-
-
-def _threads() -> int:
-    """As many as the app's limits need; settings that are refused are so in `on_starting`."""
-    from app.core.settings import Settings, SettingsError
-
-    with contextlib.suppress(SettingsError):
-        return Settings.from_env(os.environ).threads
-    return 1
-
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
 worker_class = "app.admission.gunicorn_worker.Worker"
 workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
-threads = _threads()
+_refused = ""
+try:
+    threads = Settings.from_env(os.environ).threads
+except SettingsError as exc:
+    threads, _refused = 1, str(exc)
 timeout = 60
 graceful_timeout = 5
 # Until the head of a connection's first or next request has to be there.
@@ -59,12 +53,8 @@ _METRICS_BYTES = 1 << 20
 
 def on_starting(server: Any) -> None:
     """Refuse bad settings in one sentence, and make the folder where the workers add up what they count."""
-    from app.core.settings import Settings, SettingsError
-
-    try:
-        Settings.from_env(os.environ)
-    except SettingsError as exc:
-        server.log.error("%s", exc)
+    if _refused:
+        server.log.error("%s", _refused)
         sys.exit(2)
     server.metrics_folder = RunFolder("web-metrics-")  # the workers inherit its lock
     os.environ[_METRICS] = str(server.metrics_folder.path)

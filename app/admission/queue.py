@@ -186,7 +186,7 @@ class AdmissionQueue:
     def __init__(
         self, at_work: int, waiting: int, wait_s: float, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._now = now
         self._turns = Shares(at_work)
         self._most_waiting = waiting
@@ -202,10 +202,6 @@ class AdmissionQueue:
         self._coming: dict[object, tuple[str, float]] = {}
         self._closed = False
 
-    def is_full(self, client: str) -> bool:
-        with self._lock:
-            return self._is_full(client)
-
     def expect(self, client: str) -> object:
         """Count somebody as waiting who is about to: their upload is still to be received. Raise Overloaded.
 
@@ -213,7 +209,7 @@ class AdmissionQueue:
         """
         coming = object()
         with self._lock:
-            if self._is_full(client):
+            if self.is_full(client):
                 raise Overloaded("line")
             if not self._turns.allows(client):
                 self._coming[coming] = client, self._now() + _COMING_S
@@ -223,15 +219,16 @@ class AdmissionQueue:
         with self._lock:
             self._coming.pop(coming, None)
 
-    def _is_full(self, client: str) -> bool:
-        if self._turns.allows(client):
-            return False
-        now, waiting = self._now(), len(self._waiting)
-        self._coming = {who: each for who, each in self._coming.items() if each[1] > now}
-        if not self._has_room(client, [who for who, _ in self._coming.values()]):
-            return True
-        stalled_s = now - self._last_end if waiting else 0.0
-        return stalled_s + self._waiting.before(client) * self._pace_s > self._wait_s
+    def is_full(self, client: str) -> bool:
+        with self._lock:
+            if self._turns.allows(client):
+                return False
+            now = self._now()
+            self._coming = {who: each for who, each in self._coming.items() if each[1] > now}
+            if not self._has_room(client, [who for who, _ in self._coming.values()]):
+                return True
+            stalled_s = now - self._last_end if self._waiting else 0.0
+            return stalled_s + self._waiting.before(client) * self._pace_s > self._wait_s
 
     def _has_room(self, client: str, coming: Sequence[str] = ()) -> bool:
         most = self._most_when_crowded if client in self._crowded else self._most_waiting
@@ -247,7 +244,7 @@ class AdmissionQueue:
                 return 0.0
             if self._closed:
                 raise Stopping
-            if self._is_full(client):
+            if self.is_full(client):
                 raise Overloaded("line")
             turn = threading.Event()
             started = self._now()

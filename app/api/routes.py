@@ -1,35 +1,44 @@
-"""The addresses of the API that belong to no system: models, classify, health, and the documentation.
+"""The addresses that belong to no system: models, classify, health and documentation of the API, and what is for
+monitoring: is the app alive, does its model really answer, and in numbers.
 
-Its page is our own and not Swagger's or Redoc's: those are a megabyte of script with inline styles, which
-the app's content policy forbids.
+The documentation's page is our own and not Swagger's or Redoc's: those are a megabyte of script with inline
+styles, which the app's content policy forbids.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from flask import Blueprint, Flask, Response, jsonify, render_template, request
+from flask import Blueprint, Response, jsonify, render_template, request
 from markupsafe import Markup, escape
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api import photo_calls, schemas
 from app.api.openapi import Operation, document, documented, examples_of, photos
 from app.api.photo_calls import answer_of
 from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
-from app.core.http import API, marked, unstored
+from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
+from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marked, unstored
 from app.core.messages import starting_with, t
+from app.core.metrics import Metrics
 from gourmet.client.deadline import Deadline
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+_ALIVE: Final = b'{"alive":true}\n'
 # The address in the examples as they lie there, so that each runs as it is; shown is the reader's own.
 _EXAMPLE_BASE: Final = "http://localhost:5000"
 _LANGUAGES: Final = {"curl": "curl.txt", "Python": "python.txt", "JavaScript": "javascript.txt"}
 
 
-def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
     routes, settings, classifier = services.api, services.settings, services.classifier
 
     def system() -> str:
@@ -129,7 +138,49 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     pages.add_app_template_filter(prose)
     app.register_blueprint(pages)
+    _add_probes(app, services)
     return [NavigationEntry("docs.docs", t("nav.api"))]
+
+
+def _add_probes(app: FlaskApp, services: Services) -> None:
+    routes = Blueprint("health", __name__)
+    readiness = services.readiness[services.first_system]
+    measured: Metrics = app.extensions["metrics"]
+
+    @routes.get("/healthz")
+    @marked(probe=True)
+    def healthz() -> Response:
+        return Response(_ALIVE, content_type=JSON)
+
+    @routes.get("/readyz")
+    @marked(probe=True)
+    def readyz() -> Response:
+        state = readiness.check()
+        if not isinstance(state, ServingError):
+            return jsonify(ready=True, model=state.as_dict())
+        response = jsonify(ready=False, **as_dict(state))
+        response.status_code = 503  # whatever the reason: send no requests here for now
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return response
+
+    @routes.get("/metrics")
+    @marked(probe=True)
+    def metrics() -> Response:
+        return Response(measured.text(), content_type=CONTENT_TYPE_LATEST)
+
+    def alive(environ: WSGIEnvironment) -> WsgiAnswer | None:
+        """A plain GET /healthz as the view answers it, without what Flask does for every request."""
+        has_body = environ.get("CONTENT_LENGTH") or "HTTP_TRANSFER_ENCODING" in environ
+        if environ["PATH_INFO"] != "/healthz" or has_body:
+            return None
+        started = time.perf_counter()
+        number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
+        measured.observe_request("/healthz", "GET", 200, time.perf_counter() - started)
+        return "200 OK", {"Content-Type": JSON, "X-Request-ID": number}, _ALIVE
+
+    app.register_blueprint(routes)
+    if not services.settings.trusted_hosts and "tracing" not in app.extensions:  # which concern it too
+        app.before_flask["GET"] = alive
 
 
 def _examples(document: dict[str, Any], base: str) -> list[tuple[str, dict[str, str], str]]:

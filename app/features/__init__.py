@@ -14,7 +14,6 @@ from app.features import (
     explain,
     food,
     generate,
-    health,
     lab,
     pictures,
     translate,
@@ -31,7 +30,6 @@ FEATURES: Final = (
     generate.add,
     lab.add,
     api.add,
-    health.add,
 )
 # The systems that have a page of their own; any other of pictures has a generic one. The first is what the
 # app is about: it answers where a request names none.
