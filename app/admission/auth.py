@@ -15,7 +15,7 @@ from flask import Flask, Request, Response, g, request
 from itsdangerous import BadData, TimestampSigner
 
 from app.admission.uploads import discard
-from app.core.errors import Refused
+from app.core.errors import RefusedRequest
 from app.core.http import API, marks
 from app.core.settings import Settings
 
@@ -42,7 +42,7 @@ def init_app(app: Flask, settings: Settings) -> None:
             g.client = digest.hex()
         elif key is not None or not _passes(signer, request):
             discard(settings)
-            raise Refused(
+            raise RefusedRequest(
                 "key_needed",
                 "this API key is not known here"
                 if key

@@ -19,7 +19,7 @@ from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of
-from app.core.errors import BrokenBody, Overloaded, Refused, ServingError, UploadTooSlow
+from app.core.errors import BrokenBody, Overloaded, RefusedRequest, ServingError, UploadTooSlow
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
 from app.core.metrics import Metrics
 from app.core.settings import Settings
@@ -213,7 +213,9 @@ def receiving(settings: Settings, too_large: str) -> Iterator[None]:
         except (RequestEntityTooLarge, ServingError) as exc:
             request.environ["wsgi.input"] = body
             _drain()
-            raise (exc if isinstance(exc, ServingError) else Refused("upload_too_large", too_large)) from None
+            raise (
+                exc if isinstance(exc, ServingError) else RefusedRequest("upload_too_large", too_large)
+            ) from None
     g.receive_ms = (time.perf_counter() - started) * 1000
     admission().acquire()
 

@@ -19,7 +19,7 @@ from flask import Flask
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from app.api.schemas import Base64Photos, Error, Schema
-from app.core.errors import BadPicture, Refused, ServingError
+from app.core.errors import BadPicture, RefusedRequest, ServingError
 from app.core.http import JSON, View, marks_of
 from app.core.messages import starting_with
 from app.core.settings import Settings
@@ -155,7 +155,7 @@ def codes() -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for kind in ServingError.__subclasses__():
         found.setdefault(kind.status, []).append(kind.code)
-    for code, about in (Refused.KINDS | BadPicture.KINDS).items():
+    for code, about in (RefusedRequest.KINDS | BadPicture.KINDS).items():
         found.setdefault(about["status"], []).append(code)
     found[500] = [ServingError.code]
     found.setdefault(415, []).append("unsupported_media_type")

@@ -24,7 +24,7 @@ from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import (
     BadRequest,
-    Refused,
+    RefusedRequest,
     ServingError,
     TritonTooSlow,
     UnknownModel,
@@ -125,12 +125,12 @@ def _results(photos: list[UploadedPhoto], outcomes: list[_Outcome], describe: De
 
 
 def form_photo(settings: Settings) -> bytes:
-    """The photo in the form field `file`; raise Refused or UploadTooSlow."""
+    """The photo in the form field `file`; raise RefusedRequest or UploadTooSlow."""
     with receiving(settings, photo_too_large(settings)):
         upload = request.files.get(FIELD)
         in_form = FIELD in request.form
     if upload is None:
-        raise Refused(
+        raise RefusedRequest(
             "no_file",
             f"the form's field `{FIELD}` holds text and not a photo: with curl, write -F {FIELD}=@photo.jpg"
             if in_form
@@ -138,10 +138,10 @@ def form_photo(settings: Settings) -> bytes:
         )
     data = upload.stream.read()
     if not data and not upload.filename:
-        raise Refused("no_file", "no photo was chosen: choose one and send it again")
+        raise RefusedRequest("no_file", "no photo was chosen: choose one and send it again")
     current_app.extensions["metrics"].photo_bytes.observe(len(data))
     if len(data) > settings.max_upload_bytes:
-        raise Refused("upload_too_large", photo_too_large(settings))
+        raise RefusedRequest("upload_too_large", photo_too_large(settings))
     return data
 
 

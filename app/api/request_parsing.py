@@ -17,7 +17,7 @@ from app.admission.uploads import (
     receiving,
 )
 from app.api.schemas import Base64Photos, Schema
-from app.core.errors import BadPicture, BadRequest, Refused, ServingError
+from app.core.errors import BadPicture, BadRequest, RefusedRequest, ServingError
 from app.core.http import JSON
 from app.core.settings import Settings
 from gourmet.pictures.decode import from_base64
@@ -53,9 +53,9 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
         received = [photo_of_base64(text) for text in asked.images], asked.model or ""
     photos, model = received
     if not photos:
-        raise Refused("no_file", f"no photo found: send it as the field `{FIELD}` of a multipart form")
+        raise RefusedRequest("no_file", f"no photo found: send it as the field `{FIELD}` of a multipart form")
     if len(photos) > settings.max_photos:
-        raise Refused(
+        raise RefusedRequest(
             "too_many_photos",
             f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}",
         )
@@ -91,7 +91,7 @@ def _json(max_photos: int) -> bytes:
     while piece := request.stream.read(_PIECE_BYTES):
         most -= piece.count(b",")
         if most < 0:
-            raise Refused(
+            raise RefusedRequest(
                 "too_many_photos", f"these are too many values for one call: send at most {max_photos} photos"
             )
         pieces.append(piece)
@@ -122,5 +122,7 @@ def photo_of_base64(text: str) -> UploadedPhoto:
 def checked(photo: UploadedPhoto, settings: Settings) -> UploadedPhoto:
     current_app.extensions["metrics"].photo_bytes.observe(len(photo.data))
     if len(photo.data) > settings.max_upload_bytes:
-        return UploadedPhoto(b"", photo.filename, Refused("upload_too_large", photo_too_large(settings)))
+        return UploadedPhoto(
+            b"", photo.filename, RefusedRequest("upload_too_large", photo_too_large(settings))
+        )
     return photo

@@ -1,5 +1,5 @@
-"""The addresses that belong to no system: models, classify, health and documentation of the API, and what is for
-monitoring: is the app alive, does its model really answer, and in numbers.
+"""The addresses that belong to no system: models, classify, health and documentation of the API; and, for
+monitoring, whether the app is alive, whether its model really answers, and in numbers.
 
 The documentation's page is our own and not Swagger's or Redoc's: those are a megabyte of script with inline
 styles, which the app's content policy forbids.

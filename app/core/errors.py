@@ -38,7 +38,7 @@ class ServingError(Exception):
             setattr(cls, name, value)
 
 
-class Refused(ServingError):
+class RefusedRequest(ServingError):
     """For a reason that nobody here tells apart from others; its code says which."""
 
     KINDS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -56,7 +56,7 @@ class Refused(ServingError):
         super().__init__(message, code=code, **self.KINDS[code])
 
 
-class BadPicture(Refused):
+class BadPicture(RefusedRequest):
     """The upload cannot be used as a picture; the code is that of gourmet.pictures.errors."""
 
     KINDS: ClassVar[dict[str, dict[str, Any]]] = {

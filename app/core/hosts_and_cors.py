@@ -8,7 +8,7 @@ from typing import Final
 from flask import Flask, Response, request
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app.core.errors import Refused
+from app.core.errors import RefusedRequest
 from app.core.http import API
 from app.core.settings import Settings
 
@@ -33,7 +33,9 @@ def init_app(app: Flask, settings: Settings) -> None:
         @app.before_request
         def check_host() -> None:
             if not _goes_by(request.headers.get("Host", ""), trusted):
-                raise Refused("wrong_host", "this app does not go by the name in the request's Host header")
+                raise RefusedRequest(
+                    "wrong_host", "this app does not go by the name in the request's Host header"
+                )
 
     if settings.cors_origins:
         app.after_request(lambda response: _share(response, settings.cors_origins))

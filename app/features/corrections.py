@@ -21,7 +21,7 @@ from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
-from app.core.errors import BadRequest, Refused
+from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, unstored
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
@@ -75,7 +75,7 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
     name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
     before = list(folder.glob(f"*/{name}"))
     if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MOST:
-        raise Refused(
+        raise RefusedRequest(
             "corrections_full", f"{MOST:,} corrections are kept already, which is all that this site takes"
         )
     picture = io.BytesIO()

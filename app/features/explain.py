@@ -26,7 +26,7 @@ from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
 from app.classifier import AskRows
-from app.core.errors import BadRequest, Refused
+from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
@@ -91,7 +91,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             # For Flask the request is over before the first line is made.
             held.callback(admission().keep_turn())
             if not turns.acquire(blocking=False):
-                raise Refused(
+                raise RefusedRequest(
                     "heat_maps_busy",
                     "another heat map is being made at the moment: ask again in a few seconds",
                 )
