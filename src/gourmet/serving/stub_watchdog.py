@@ -38,10 +38,15 @@ class StubWatchdog:
         self._zombies: set[int] = set()
         self._deaths = 0
 
-    def watch(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
-        """In a thread of its own, until `stopped`."""
-        while not stopped.wait(_EVERY_S):
-            self._look(triton_pid())
+    def start(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
+        """Look now, to know each by its model, and then in a thread until `stopped`."""
+
+        def watch() -> None:
+            while not stopped.wait(_EVERY_S):
+                self._look(triton_pid())
+
+        self._look(triton_pid())
+        threading.Thread(target=watch, daemon=True).start()
 
     def _look(self, triton_pid: int | None) -> None:
         """Notice stubs that died, and reload their models."""

@@ -113,9 +113,7 @@ class Supervisor:
                 if server := self._server:
                     kept.append(SupervisedProcess("Triton", lambda: self._start_triton(server)))
                     self._wait_for_models(server)
-                    watch = StubWatchdog(server.options.http_url, self._say).watch
-                    watched = (lambda: server.pid, self._stopping)
-                    threading.Thread(target=watch, args=watched, daemon=True).start()
+                    StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
                 if (options := self._web_options) and not self._stopping.is_set():
                     web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
