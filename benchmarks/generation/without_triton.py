@@ -24,8 +24,8 @@ from gourmet.runtime.decoding.answers import wait_for
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports
+from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING, MarianEngine
-from gourmet.systems.translator.translating import translate
 from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop, http_loop
 from harness.run import Contender, Measure
 from harness.server import started

@@ -24,11 +24,11 @@ from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
+from gourmet.systems.translator.evaluate import padded
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.int8 import quantized, rounded
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import open_engine
-from gourmet.systems.translator.translating import padded
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30

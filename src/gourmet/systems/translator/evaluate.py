@@ -1,4 +1,4 @@
-"""What the translator answers, beside what people translated."""
+"""What the network answers without a server: to measure it, and to compare with what is served."""
 
 from __future__ import annotations
 
@@ -6,14 +6,71 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
-from gourmet.systems.translator.translating import translate
+from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
+from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.system_parts import Evaluation
 from gourmet.training.task import Tick
+
+MAX_TOKENS: Final = 128  # pieces of an answer
+_ROWS: Final = 64
+
+
+def translate(
+    network: nn.Module,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    tick: Tick = lambda share, words="": None,
+) -> list[str]:
+    """The translation of each, cut into sentences and put together as it is when it is served."""
+    cut = [split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS) for text in texts]
+    sources = [tokenizer.encode(part.text) for text in cut for part in text if part.is_sentence]
+    answers = iter(answered(network, tokenizer, sources, tick))
+    return [
+        "".join(tokenizer.decode(next(answers)) if part.is_sentence else part.text for part in text)
+        for text in cut
+    ]
+
+
+def answered(
+    network: nn.Module,
+    tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+    tick: Tick = lambda share, words="": None,
+) -> list[list[int]]:
+    """What transformers' own loop answers to each, without the end; those of a length go together."""
+    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+    found: list[list[int]] = [[] for _ in sources]
+    device = next(network.parameters()).device
+    for first in range(0, len(order), _ROWS):
+        places = order[first : first + _ROWS]
+        rows = padded([sources[place] for place in places], tokenizer.pad).to(device)
+        with torch.inference_mode():
+            answers = network.generate(  # type: ignore[operator]
+                input_ids=rows,
+                attention_mask=(rows != tokenizer.pad).long(),
+                num_beams=1,
+                do_sample=False,
+                max_new_tokens=MAX_TOKENS,
+                bad_words_ids=[[tokenizer.pad]],
+            )
+        for place, answer in zip(places, answers.tolist(), strict=True):
+            words = answer[1:]
+            found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
+        tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
+    return found
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
+    """Rows of different lengths as one tensor."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
 
 
 def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -23,7 +80,7 @@ def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
 
 def _answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
     found = load(weights)
-    return translate(found.network.to(device), found.tokenizer, texts, tick=tick)
+    return translate(found.network.to(device), found.tokenizer, texts, tick)
 
 
 EVALUATION: Final[Evaluation] = TextEvaluation(_network, DATA, _answer)

@@ -26,12 +26,12 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
+from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.graphs import Encoder, StepNetwork, Whole
 from gourmet.systems.translator.int8 import quantized
 from gourmet.systems.translator.network import Checkpoint, find, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
-from gourmet.systems.translator.translating import MAX_TOKENS, answered
 from gourmet.training.task import Tick
 
 OPSET: Final = 17
@@ -204,7 +204,7 @@ class TranslatorExport:
         else:
             texts = [pair.text for pair in DATA.references(data, "validation", _VERIFIED)]
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
-        answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick=tick)
+        answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, sources, answers)
         facts = {
             "network": {"system": SYSTEM.name, "architecture": "Marian", "shape": checkpoint.about},

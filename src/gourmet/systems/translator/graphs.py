@@ -90,7 +90,9 @@ class StepNetwork(nn.Module):
         self.attention: Any = nn.ModuleList(_Attention(layer.self_attn) for layer in decoder.layers)
         self.across: Any = nn.ModuleList(_Attention(layer.encoder_attn) for layer in decoder.layers)
         self.words, self.bias = network.lm_head, network.final_logits_bias
-        self.register_buffer("never", _never(network.config.pad_token_id, network.config.vocab_size))
+        never = torch.zeros(network.config.vocab_size)
+        never[network.config.pad_token_id] = _NEVER  # a pad is never an answer
+        self.register_buffer("never", never)
 
     def forward(
         self,
@@ -139,10 +141,3 @@ class Whole(nn.Module):
 def _mask_bias(mask: torch.Tensor) -> torch.Tensor:
     """[B, 1, 1, S]: zero where `mask` is not."""
     return torch.where(mask != 0, 0.0, _NEVER)[:, None, None, :]
-
-
-def _never(pad: int, size: int) -> torch.Tensor:
-    """A pad is never an answer."""
-    found = torch.zeros(size)
-    found[pad] = _NEVER
-    return found

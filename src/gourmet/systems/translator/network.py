@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from torch import nn
@@ -35,11 +34,13 @@ class Checkpoint:
 
 def build(config: dict[str, Any]) -> nn.Module:
     """A network with weights drawn by chance; its tensors have the names of public checkpoints."""
-    marian = _marian()
+    torchvision()  # which transformers imports where it is installed
+    with needed():
+        from transformers.models import marian
     # On CPUs torch's fused attention is slower than its parts for rows of some twenty pieces, most of all
     # backwards in bfloat16.
-    chosen = marian.MarianConfig(**config, attn_implementation="eager")
-    network: nn.Module = marian.MarianMTModel(chosen)
+    shape = marian.MarianConfig(**{**config, "attn_implementation": "eager"})
+    network: nn.Module = marian.MarianMTModel(shape)
     return network
 
 
@@ -51,10 +52,11 @@ def load(weights: Path) -> Checkpoint:
     tensors, about = load_tensors(weights)
     network = build(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
     if (bias := tensors.get("final_logits_bias")) is not None:
-        # No parameter, and yet public checkpoints have learned it.
+        # Not a parameter, and yet public checkpoints have learned it.
         network.get_buffer("final_logits_bias").copy_(bias)
     put_tensors(network, tensors, weights)
-    return Checkpoint(network.eval(), Tokenizer.read(folder), folder, weights, about)
+    files = {name: (folder / name).read_bytes() for name in FILES}
+    return Checkpoint(network.eval(), Tokenizer(files), folder, weights, about)
 
 
 def find(checkpoint: str) -> Path:
@@ -79,14 +81,6 @@ def find(checkpoint: str) -> Path:
     except Exception as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(
-            f"{checkpoint} is no folder here, and cannot be downloaded ({reason}): get it elsewhere, "
+            f"{checkpoint} is not a folder here, and cannot be downloaded ({reason}): get it elsewhere, "
             "and name the folder that holds it"
         ) from exc
-
-
-def _marian() -> ModuleType:
-    torchvision()  # which transformers imports where it is installed
-    with needed():
-        from transformers.models import marian
-
-    return marian

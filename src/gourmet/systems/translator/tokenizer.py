@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
@@ -26,10 +25,6 @@ UNKNOWN: Final = "<unk>"
 _SPACE: Final = "▁"
 
 
-class BadTokenizer(GourmetError):
-    """A folder without the three files, or whose files do not belong together."""
-
-
 class Tokenizer:
     """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
 
@@ -40,18 +35,12 @@ class Tokenizer:
         )
         self._ids: dict[str, int] = json.loads(files[VOCABULARY])
         if lacking := [sign for sign in (END, PAD, UNKNOWN) if sign not in self._ids]:
-            raise BadTokenizer(f"{VOCABULARY} has no {', '.join(lacking)}")
+            raise GourmetError(f"{VOCABULARY} has no {', '.join(lacking)}")
         self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}
         self.end: int = self._ids[END]
         self.pad: int = self._ids[PAD]
         self.start: int = self.pad  # as Marian's decoders begin
         self.unknown: int = self._ids[UNKNOWN]
-
-    @classmethod
-    def read(cls, folder: Path) -> Tokenizer:
-        if lacking := [name for name in FILES if not (folder / name).is_file()]:
-            raise BadTokenizer(f"{folder} lacks {', '.join(lacking)}, which belong to a Marian checkpoint")
-        return cls({name: (folder / name).read_bytes() for name in FILES})
 
     @property
     def size(self) -> int:
@@ -86,32 +75,28 @@ def learn(texts: Sequence[str], size: int) -> dict[str, bytes]:
     """The files of a vocabulary that both languages of `texts` share."""
     model = io.BytesIO()
     try:
-        _train(texts, size, model)
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            vocab_size=size,
+            model_type="unigram",
+            character_coverage=0.9998,
+            # `onnx-model` pads with 1, as its first users' clients do.
+            eos_id=0,
+            pad_id=1,
+            unk_id=2,
+            bos_id=-1,
+            eos_piece=END,
+            pad_piece=PAD,
+            unk_piece=UNKNOWN,
+            num_threads=1,  # with more, the same texts do not always give the same pieces
+            minloglevel=2,
+        )
     except RuntimeError as exc:
-        raise BadTokenizer(
+        raise GourmetError(
             f"a vocabulary of {size:,} pieces cannot be made of {len(texts):,} texts: {exc}"
         ) from exc
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     ids = {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
     vocabulary = json.dumps(ids, ensure_ascii=False, indent=0) + "\n"
     return {SOURCE: model.getvalue(), TARGET: model.getvalue(), VOCABULARY: vocabulary.encode()}
-
-
-def _train(texts: Sequence[str], size: int, model: io.BytesIO) -> None:
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=model,
-        vocab_size=size,
-        model_type="unigram",
-        character_coverage=0.9998,
-        # `onnx-model` pads with 1, as its first users' clients do.
-        eos_id=0,
-        pad_id=1,
-        unk_id=2,
-        bos_id=-1,
-        eos_piece=END,
-        pad_piece=PAD,
-        unk_piece=UNKNOWN,
-        num_threads=1,  # with more, the same texts do not always give the same pieces
-        minloglevel=2,
-    )

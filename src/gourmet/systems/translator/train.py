@@ -15,10 +15,10 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.systems.translator.data import DATA, software
+from gourmet.systems.translator.evaluate import padded, translate
 from gourmet.systems.translator.int8 import rounded
 from gourmet.systems.translator.network import CONFIG, MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
-from gourmet.systems.translator.translating import padded, translate
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
@@ -94,7 +94,10 @@ class TranslatorTraining:
         more = more[: limit and limit // 2] if self.config.software else ()
         held = DATA.references(data, "validation", min(limit or _MEASURED, _MEASURED))
         tick(0.2)
-        files = _vocabulary(train, more, self.config)
+        # Everyday sentences decide the pieces, and as many of programs as an epoch sees.
+        some = more[:: max(1, len(more) // max(self.config.software, 1))]
+        texts = [text for pair in (*train, *some) for text in (pair.text, pair.answer)]
+        files = learn(texts, self.config.vocabulary)
         tick(0.9)
         torch.manual_seed(seed)
         shape = shape_of(self.config, Tokenizer(files))
@@ -104,13 +107,6 @@ class TranslatorTraining:
 
     def bundled_data(self) -> None:
         """None: name a file of sentences."""
-
-
-def _vocabulary(train: Sequence[Reference], more: Sequence[Reference], config: Config) -> dict[str, bytes]:
-    """Everyday sentences decide the pieces, and as many of programs as an epoch sees."""
-    step = max(1, len(more) // max(config.software, 1))
-    texts = [text for pair in (*train, *more[::step]) for text in (pair.text, pair.answer)]
-    return learn(texts, config.vocabulary)
 
 
 def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -155,11 +151,9 @@ class TranslatorTask:
         self.config, self.network, self.files = config, network, files
         self.tokenizer = tokenizer = Tokenizer(files)
         self.pairs = (*everyday, *more)
-        cut = [
-            (len(tokenizer.encode(pair.text)), len(tokenizer.encode_target(pair.answer)))
-            for pair in self.pairs
-        ]
-        self.lengths = {place: pair for place, pair in enumerate(cut) if max(pair) <= config.longest}
+        cut = [(tokenizer.encode(pair.text), tokenizer.encode_target(pair.answer)) for pair in self.pairs]
+        lengths = {place: (len(source), len(target)) for place, (source, target) in enumerate(cut)}
+        self.lengths = {place: pair for place, pair in lengths.items() if max(pair) <= config.longest}
         self.everyday = [place for place in self.lengths if place < len(everyday)]
         self.more = [place for place in self.lengths if place >= len(everyday)]
         self.about: dict[str, Any] = {
@@ -180,10 +174,9 @@ class TranslatorTask:
             alike = sorted(some.tolist(), key=lambda place: self.lengths[place])
             batches += torch.split(torch.tensor(alike), self.config.batch)
         # A batch that is not full stays the last, since the engine cuts the order into batches.
-        whole = [batch for batch in batches if len(batch) == self.config.batch]
-        short = [batch for batch in batches if len(batch) < self.config.batch]
-        shuffled = [whole[place] for place in torch.randperm(len(whole), generator=generator).tolist()]
-        return torch.cat([*shuffled, *short])
+        full = len(places) // self.config.batch
+        shuffled = [batches[place] for place in torch.randperm(full, generator=generator).tolist()]
+        return torch.cat([*shuffled, *batches[full:]])
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         shown = [self.pairs[place] for place in examples.tolist()]
