@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Reference
 
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-# Words of a text, up to and with.
-_LENGTHS = (4, 6, 8, 12)
+_LENGTHS = {**{f"up to {most} words": most for most in (4, 6, 8, 12)}, "over 12 words": float("inf")}
 # Fewer texts than that say nothing about a group.
 _FEWEST = 20
 _DRAWS = 300
@@ -46,40 +40,28 @@ def score(references: Sequence[Reference], answers: Sequence[str]) -> TextScores
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     bleu, chrf = BLEU(effective_order=False), CHRF()
-    found = _score(references, answers, range(len(answers)), bleu, chrf)
-    lengths, sources = dict[str, list[int]](), dict[str, list[int]]()
-    for place, reference in enumerate(references):
-        lengths.setdefault(_length(reference.text), []).append(place)
-        sources.setdefault(reference.source, []).append(place)
-    by_length, by_source = (
-        {
-            name: _score(references, answers, places, bleu, chrf)
-            for name, places in sorted(groups.items(), key=lambda group: _key(group[0]))
-            if len(places) >= _FEWEST
-        }
-        for groups in (lengths, sources)
-    )
-    right = [[reference.answer for reference in references]]
-    drawn_anew = bleu.corpus_score(answers, right, n_bootstrap=_DRAWS)
-    signatures = (str(bleu.get_signature()), str(chrf.get_signature()))
-    return TextScores(found, float(drawn_anew._ci), by_length, by_source, signatures)
+    right = [reference.answer for reference in references]
 
+    def score_of(places: Sequence[int]) -> TextScore:
+        found, wanted = [answers[place] for place in places], [[right[place] for place in places]]
+        scores = (float(metric.corpus_score(found, wanted).score) for metric in (bleu, chrf))
+        return TextScore(len(places), *scores)
 
-def _score(
-    references: Sequence[Reference], answers: Sequence[str], places: Sequence[int], bleu: BLEU, chrf: CHRF
-) -> TextScore:
-    said = [answers[place] for place in places]
-    right = [[references[place].answer for place in places]]
-    return TextScore(
-        len(said), float(bleu.corpus_score(said, right).score), float(chrf.corpus_score(said, right).score)
+    def by(names: Sequence[str]) -> dict[str, TextScore]:
+        groups = {name: [at for at, each in enumerate(names) if each == name] for name in sorted(set(names))}
+        return {name: score_of(places) for name, places in groups.items() if len(places) >= _FEWEST}
+
+    by_length = by([_length(reference.text) for reference in references])
+    drawn_again = bleu.corpus_score(answers, [right], n_bootstrap=_DRAWS)
+    return TextScores(
+        score_of(range(len(answers))),
+        float(drawn_again._ci),
+        {name: by_length[name] for name in _LENGTHS if name in by_length},
+        by([reference.source for reference in references]),
+        (str(bleu.get_signature()), str(chrf.get_signature())),
     )
 
 
 def _length(text: str) -> str:
     words = len(text.split())
-    return next((f"up to {most} words" for most in _LENGTHS if words <= most), f"over {_LENGTHS[-1]} words")
-
-
-def _key(name: str) -> tuple[bool, int, str]:
-    number = next((int(word) for word in name.split() if word.isdigit()), 0)
-    return name.startswith("over"), number, name
+    return next(name for name, most in _LENGTHS.items() if words <= most)
