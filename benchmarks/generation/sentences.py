@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,14 +67,11 @@ class Sentences:
     @cached_property
     def mixed(self) -> DataSource:
         """Three short ones before each long one."""
-        short = sorted(self.texts, key=len)[: max(2, len(self.texts) // 3)]
-        long = self._strung_together()
-        mixed = [
-            text
-            for number, each in enumerate(long)
-            for text in (*(short[(number * _SHORT + at) % len(short)] for at in range(_SHORT)), each)
+        short = itertools.cycle(sorted(self.texts, key=len)[: max(2, len(self.texts) // 3)])
+        texts = [
+            text for long in self._strung_together() for text in (*itertools.islice(short, _SHORT), long)
         ]
-        return self._written("mixed", mixed)
+        return self._written("mixed", texts)
 
     def _written(self, name: str, texts: Sequence[str]) -> DataSource:
         folder = self.folder / name

@@ -8,13 +8,12 @@ from gourmet.tasks.generation.check import TextAnswer, TextReport
 from gourmet.tasks.system_parts import Reference
 
 
-def answer(text: str, pieces: tuple[str, ...], whole: str) -> TextAnswer:
-    return TextAnswer(Reference("", text, ""), pieces, whole, 10.0, 4.0)
-
-
 def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:
     replies = Replies(
-        [answer("a b", ("b", " a"), "b a"), answer("c d", ("d", "c"), "d c")],
+        [
+            TextAnswer(Reference("", text, ""), joined, 2, whole, 10.0, 4.0)
+            for text, joined, whole in (("a b", "b a", "b a"), ("c d", "dc", "d c"))
+        ],
         [FailedRequest(("'e'",), "no answer within 60 s")],
     )
     report = TextReport(ModelInfo("m", (), (), version="1", decoupled=True), "whole", 3, replies)

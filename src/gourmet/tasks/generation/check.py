@@ -36,10 +36,11 @@ class TextQuestion:
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """One text and its answer: in pieces, and whole where another model answers so."""
+    """One text and its answer, and whole where another model answers so."""
 
     reference: Reference
-    pieces: tuple[str, ...] = ()
+    joined: str
+    pieces: int = 1
     whole: str | None = None
     total_ms: float = 0.0
     first_piece_ms: float = 0.0
@@ -47,10 +48,6 @@ class TextAnswer:
     @property
     def text(self) -> str:
         return self.reference.text
-
-    @property
-    def joined(self) -> str:
-        return "".join(self.pieces)
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class TextReport:
             "faults": self.faults(),
             "total_ms": percentiles([each.total_ms for each in self.replies.answers]),
             "first_piece_ms": percentiles([each.first_piece_ms for each in self.replies.answers]),
-            "pieces": sum(len(each.pieces) for each in self.replies.answers),
+            "pieces": sum(each.pieces for each in self.replies.answers),
             "scores": self.scores and asdict(self.scores),
             "agreement": self.agreement,
         }
@@ -153,14 +150,12 @@ class TextCheck:
         return iter(self.asked)
 
     def ask(self, question: TextQuestion, server: TimedServer) -> TextAnswer:
-        pieces, arrived_ms = list[str](), list[float]()
         began = time.monotonic()
-        for piece in self._pieces(self.model, question, server):
-            pieces.append(piece)
-            arrived_ms.append((time.monotonic() - began) * 1000.0)
+        pieces = self._pieces(self.model, question, server)
+        arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces] or [("", 0.0)]
+        joined = "".join(piece for piece, _ in arrived)
         whole = "".join(self._pieces(self.whole_model, question, server)) if self.whole_model else None
-        arrived_ms = arrived_ms or [0.0]
-        return TextAnswer(question.reference, tuple(pieces), whole, arrived_ms[-1], arrived_ms[0])
+        return TextAnswer(question.reference, joined, len(arrived), whole, arrived[-1][1], arrived[0][1])
 
     def _pieces(self, model: ModelInfo, question: TextQuestion, server: TimedServer) -> Iterator[str]:
         """The answer of a model: its only one, or piece by piece."""
@@ -169,10 +164,10 @@ class TextCheck:
             inputs = system.request_inputs(question.example, model)
         except ValueError as exc:
             raise BadData(str(exc)) from exc
-        answers = (
-            server.stream(model, inputs) if model.decoupled else [server.infer(model.name, inputs).outputs]
-        )
-        for outputs in answers:
+        if not model.decoupled:
+            yield system.generated(server.infer(model.name, inputs).outputs, model).text
+            return
+        for outputs in server.stream(model, inputs):
             yield system.generated(outputs, model).text
 
     def score(self, replies: Replies[TextAnswer], stage: Stage) -> TextReport:
