@@ -145,4 +145,4 @@ def test_perf_analyzer_uses_shared_memory_with_the_key(
 ) -> None:
     url = with_keys if protocol == "http" else locked.options.grpc_url
     load = LoadSpec("digits", protocol=protocol, shared_memory=True)
-    assert profile(load, url, 0.4, 9.99).measured.rows_per_s > 0
+    assert profile(load, url, 0.4, 9.99).rows_per_s > 0

@@ -38,14 +38,13 @@ def test_a_load_is_measured_and_nothing_is_left_behind(
     data.write_text(json.dumps({"data": [{"x": {"content": [1.0, 2.0, 3.0], "shape": [3]}}]}))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     url = lab_triton.http_url if protocol == "http" else lab_triton.grpc_url
-    found = perf_analyzer.profile(LoadSpec(tripler, protocol=protocol, **more), url, 0.4, STEADY, data)
-    got = found.measured
+    got = perf_analyzer.profile(LoadSpec(tripler, protocol=protocol, **more), url, 0.4, STEADY, data)
     assert got.rows_per_s > 20
     assert got.requests_per_s == got.rows_per_s / more.get("batch", 1)
     took, split = got.latency_ms, got.split_ms
     assert 0 < took.p50 <= took.p90 <= took.p95 <= took.p99
     assert 0 < split.infer < split.server < took.mean
-    assert (len(found.windows), found.requests > 10) == (3, True)
+    assert (len(got.windows), got.requests > 10) == (3, True)
     assert list(tmp_path.iterdir()) == [data]
 
 

@@ -36,7 +36,7 @@ from gourmet.measure.results import (
     Window,
 )
 from gourmet.measure.task import Answers
-from gourmet.measure.transports import RawReply, Request, Wire
+from gourmet.measure.transports import RawReply, Request, TritonHttp
 
 
 def a_bench(*points: Point) -> Bench:
@@ -204,7 +204,7 @@ def test_a_scenario_writes_its_part_of_the_page_of_the_labs_and_leaves_the_other
         storage.write_docs(seen, "digits", tmp_path, "labs.md")
 
 
-class StallingServer(Wire):
+class StallingServer(TritonHttp):
     """Answers at once, one request at a time, but the tenth after 0.4 s."""
 
     def __init__(self) -> None:

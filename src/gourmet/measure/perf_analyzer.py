@@ -32,20 +32,14 @@ class Measurement:
     rows_per_s: float
     latency_ms: Latency
     split_ms: Split
+    # Its last three windows, and what the client took; a report alone does not say.
+    windows: tuple[Window, ...] = ()
+    requests: int = 0
+    client_cores: float = 0.0
 
     @property
     def requests_per_s(self) -> float:
         return self.rows_per_s / self.batch
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A measurement, its last three windows, and what the client took."""
-
-    measured: Measurement
-    windows: tuple[Window, ...]
-    requests: int
-    client_cores: float
 
 
 # The columns of its report, in microseconds there.
@@ -81,16 +75,15 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         rows = for_perf_analyzer(workload.rows, Path(folder) / "rows.json")
         url = target.grpc_url if load.protocol == "grpc" else target.url
         got = profile(load, url, window_s, options.steadiness, rows, probe.look)
-    measured = got.measured
     rates = [window.requests_per_s for window in got.windows]
     return Point(
         arm="",
         load=load,
         client="perf_analyzer",
         rows_per_s=stats.interval([load.batch * each for each in rates]),
-        latency_ms=measured.latency_ms,
+        latency_ms=got.latency_ms,
         # perf_analyzer's own split, which is of the same windows as its latency.
-        split_ms=measured.split_ms,
+        split_ms=got.split_ms,
         batches=server_probe.batches(probe.counted),
         windows=got.windows,
         requests=got.requests,
@@ -100,9 +93,9 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
             *checks,
             validity.steady(got.windows, stats.unsteadiness(rates), 2 * options.steadiness),
             validity.rate_counted(
-                probe.counted.rows / probe.seconds, measured.rows_per_s, load.level, got.requests
+                probe.counted.rows / probe.seconds, got.rows_per_s, load.level, got.requests
             ),
-            validity.littles_law(load.level, measured.requests_per_s * measured.latency_ms.mean / 1000),
+            validity.littles_law(load.level, got.requests_per_s * got.latency_ms.mean / 1000),
         ),
         config={},
     )
@@ -115,7 +108,7 @@ def profile(
     steadiness: float,
     rows: Path | None = None,
     look: Callable[[], None] = lambda: None,
-) -> Profile:
+) -> Measurement:
     """Put a closed loop on the server at `url` with the real perf_analyzer.
 
     It measures until three windows in a row differ by the share `steadiness` at most; without `rows` it
@@ -137,7 +130,8 @@ def profile(
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     passes = [Window(float(rate) / load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
     requests = sum(map(int, _REQUESTS.findall(said)))
-    return Profile(measured, tuple(passes[-_WINDOWS:]), requests, busy_s / (time.monotonic() - began))
+    cores = busy_s / (time.monotonic() - began)
+    return replace(measured, windows=tuple(passes[-_WINDOWS:]), requests=requests, client_cores=cores)
 
 
 def parse(report: str, batch: int) -> Measurement:

@@ -64,7 +64,7 @@ class RawReply:
     transferred: int = 0
 
 
-class Wire:
+class _Asked:
     """A way to ask a server at `address` (host:port); it is used within one event loop.
 
     `place` says where an input lies: in itself, or in memory that the server reads.
@@ -78,20 +78,8 @@ class Wire:
         inputs = {given.name: self._place(self._rows.tensor(given, which)) for given in self._rows.inputs}
         return Call(self._operation, self._model, inputs=inputs)
 
-    def request(self, which: tuple[int, ...]) -> Request:
-        raise NotImplementedError
 
-    async def send(self, request: Request) -> RawReply:
-        raise NotImplementedError
-
-    def read(self, reply: RawReply) -> Answer:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-
-class TritonHttp(Wire):
+class TritonHttp(_Asked):
     """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
 
     Connections are kept open, as many as requests are under way.
@@ -197,7 +185,7 @@ class App(TritonHttp):
         }
 
 
-class TritonGrpc(Wire):
+class TritonGrpc(_Asked):
     """Triton's gRPC with raw tensors; streamed, a stream a request whose last response says that it is."""
 
     @cached_property
@@ -252,6 +240,9 @@ def shared_memory(url: str) -> Iterator[Place]:
             yield place
         finally:
             wait_until(let_go, 5, "Triton did not let go of the inputs")
+
+
+Wire = TritonHttp | TritonGrpc
 
 
 def _request(which: tuple[int, ...], call: Call) -> Request:
