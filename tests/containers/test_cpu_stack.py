@@ -15,11 +15,10 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from email.message import Message
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.web_app import Reply, Site
 
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
@@ -28,30 +27,6 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "containers" / "cpu-stack.sh"
 NO_ENGINE = 3
 SERVICES = ("triton", "flask", "proxy", "jupyter")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What an HTTP server said, be it an error."""
-
-    status: int
-    headers: Message
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-def ask(url: str, data: bytes | None = None, **headers: str) -> Answer:
-    """GET `url`, or POST `data` to it; header names are written with underscores."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url, data=data, headers=named)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return Answer(answer.status, answer.headers, answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.headers, error.read())
 
 
 @dataclass(frozen=True)
@@ -143,23 +118,15 @@ def stack(request: pytest.FixtureRequest, engine: str, images: None) -> Iterator
         running.script("down")
 
 
-def classify(stack: Stack) -> Answer:
+def classify(stack: Stack) -> Reply:
     """Upload the bundled sample to the published port, as a browser's form would."""
-    boundary = uuid.uuid4().hex
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
-    form = head.encode() + contract.SYSTEM.sample() + f"\r\n--{boundary}--\r\n".encode()
-    return ask(
-        f"http://127.0.0.1:{stack.web_port}/predict",
-        form,
-        Content_Type=f"multipart/form-data; boundary={boundary}",
-        Accept="application/json",
-    )
+    return Site(stack.web_port).predict(contract.SYSTEM.sample())
 
 
 def test_a_photo_is_classified_through_the_published_port(stack: Stack) -> None:
     answer = classify(stack)
     assert answer.status == 200, answer.body
-    said = answer.json()
+    said = answer.json
     assert said["model"]["name"] == stack.model
     assert said["label"] in contract.SYSTEM.labels
     assert said["top"][0] == {"label": said["label"], "probability": said["probability"]}
@@ -180,8 +147,8 @@ def test_words_of_a_translation_come_through_the_published_port_one_after_anothe
 
 def test_both_models_are_served_to_those_who_ask_triton_itself(stack: Stack) -> None:
     for model in ("food_classifier", "food_classifier_onnx"):
-        assert ask(f"http://127.0.0.1:{stack.http_port}/v2/models/{model}/ready").status == 200
-    assert b"nv_inference_count" in ask(f"http://127.0.0.1:{stack.metrics_port}/metrics").body
+        assert Site(stack.http_port).request("GET", f"/v2/models/{model}/ready").status == 200
+    assert b"nv_inference_count" in Site(stack.metrics_port).request("GET", "/metrics").body
 
 
 def test_the_food_models_onnx_files_are_run_by_openvino(stack: Stack) -> None:
@@ -244,10 +211,10 @@ def test_the_web_image_has_no_torch_and_the_triton_image_no_flask(stack: Stack) 
 
 
 def test_the_lab_asks_for_its_token(stack: Stack) -> None:
-    contents = f"http://127.0.0.1:{stack.jupyter_port}/api/contents"
-    assert ask(contents).status == 403
-    assert ask(contents, Authorization="token wrong").status == 403
-    assert ask(contents, Authorization=f"token {stack.token}").status == 200
+    lab, contents = Site(stack.jupyter_port), "/api/contents"
+    assert lab.request("GET", contents).status == 403
+    assert lab.request("GET", contents, Authorization="token wrong").status == 403
+    assert lab.request("GET", contents, Authorization=f"token {stack.token}").status == 200
 
 
 def test_the_lab_has_both_kernels_and_measures_triton(stack: Stack) -> None:
@@ -267,25 +234,25 @@ def test_the_lab_changes_a_served_models_config(stack: Stack) -> None:
     for change in (["--instances", "1"], ["--instances", "2"]):
         changed = stack.inside("jupyter", "gourmet", "config", "food_classifier_onnx", *change)
         assert changed.returncode == 0, changed.stdout + changed.stderr
-        config = ask(f"http://127.0.0.1:{stack.http_port}/v2/models/food_classifier_onnx/config").json()
+        config = Site(stack.http_port).request("GET", "/v2/models/food_classifier_onnx/config").json
         assert config["instance_group"][0]["count"] == int(change[1])
 
 
 def test_health_checks_notice_that_the_model_is_gone_and_that_it_is_back(stack: Stack) -> None:
-    models = f"http://127.0.0.1:{stack.http_port}/v2/repository/models/{stack.model}"
+    triton, model = Site(stack.http_port), f"/v2/repository/models/{stack.model}"
     assert stack.script("health", "triton").returncode == 0
-    assert ask(f"{models}/unload", b"{}").status == 403
-    assert ask(f"{models}/unload", b"{}", gourmet_admin_key=stack.admin_key).status == 200
+    assert triton.request("POST", f"{model}/unload", "{}").status == 403
+    assert triton.request("POST", f"{model}/unload", "{}", gourmet_admin_key=stack.admin_key).status == 200
     try:
         asked = stack.inside("triton", "python3", "/opt/gourmet/ask_models.py")
         assert asked.returncode == 1
         assert stack.model in asked.stderr
         assert classify(stack).status == 503
         time.sleep(1.1)  # an answer of /readyz is kept for a second
-        assert ask(f"http://127.0.0.1:{stack.web_port}/readyz").status == 503
+        assert Site(stack.web_port).request("GET", "/readyz").status == 503
         assert stack.script("health", "proxy").returncode == 0
     finally:
-        assert ask(f"{models}/load", b"{}", gourmet_admin_key=stack.admin_key).status == 200
+        assert triton.request("POST", f"{model}/load", "{}", gourmet_admin_key=stack.admin_key).status == 200
     time.sleep(1.1)
     for service in ("triton", "flask"):
         assert stack.script("health", service).returncode == 0

@@ -11,16 +11,14 @@ survived is in the table too.
 from __future__ import annotations
 
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import table as tables
-from support.product import Product
+from support.product import Product, running
 from support.table import Row
-from support.up import Up
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "runs" / "hard"
@@ -35,16 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def table(pytestconfig: pytest.Config) -> Iterator[Callable[[Row], Row]]:
-    """Keeps a row, in place of an older one of the same; a run of the whole tier begins with none."""
+def table(pytestconfig: pytest.Config) -> Iterator[tables.Keep]:
+    """Keeps a row, in place of an older one of the same, and insists on it; a whole run begins with none."""
     folder: Path = pytestconfig.getoption("--hard-out", OUT)
     if _is_whole(pytestconfig):
         for old in folder.glob("*.json"):
             old.unlink()
 
-    def keep(row: Row) -> Row:
+    def keep(row: Row) -> None:
         tables.save(row, folder)
-        return row
+        assert row.survived, row
 
     yield keep
     page: Path | None = pytestconfig.getoption("--hard-page", None)
@@ -61,16 +59,8 @@ def _is_whole(config: pytest.Config) -> bool:
 def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """`gourmet up` as people run it, on a copy of the models and ports of its own."""
     models = Path(shutil.copytree(MODELS, tmp_path_factory.mktemp("product") / "models"))
-    up = Up("--unlocked", "--model-repository", str(models), tmp=tmp_path_factory.mktemp("tmp"))
-    try:
-        up.wait_for("the page http://127.0.0.1:", 180)
-        up.wait_for("all models are loaded", 60)
-        yield Product(up, models)
-    finally:
-        if up.process.poll() is None:
-            up.stop(signal.SIGTERM)
-    assert not up.processes()
-    assert not up.leftovers()
+    with running(models, tmp=tmp_path_factory.mktemp("tmp")) as product:
+        yield product
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

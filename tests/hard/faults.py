@@ -7,13 +7,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from support.accounting import ANSWERED, Account, Load, Photo
+from support.accounting import ANSWERED, Load, Photo
 from support.product import Product
-from support.table import Row
+from support.table import Keep
 
 PER_S: Final = 6.0
 GOAL_S: Final = 10.0
@@ -73,29 +73,16 @@ class Probe:
             self.said.append(Said(time.monotonic(), path, status))
 
 
-@dataclass
-class Ordeal:
-    """One fault, from `began` to `ended`, and what was found; `failed` names the goals that were not held."""
-
-    tried: str
-    account: Account
-    recovery_s: float | None
-    times: int = 1
-    held: dict[str, bool] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> list[str]:
-        return [name for name, held_so in self.held.items() if not held_so]
-
-
 Brings = Callable[[Load], contextlib.AbstractContextManager[object]]
 
 
 def suffer(
+    table: Keep,
     tried: str,
     url: str,
     photos: Sequence[Photo],
     fault: Brings,
+    seen: str,
     *,
     lasts_s: float = 5.0,
     not_ready: bool = False,
@@ -104,8 +91,10 @@ def suffer(
     times: int = 1,
     alive: Collection[int] = (200,),
     asks_again: bool = False,
-) -> Ordeal:
+) -> None:
     """Bring `fault` about for `lasts_s` under load, end it, and go on until all is well again.
+
+    Leaves a row of the table, in which `seen` is what a user sees, and insists on the goals.
 
     `not_ready`: nothing can be answered meanwhile, and /readyz must say so. `product`: whose
     processes must afterwards be those that they were. `times`: how often `fault` does it.
@@ -127,7 +116,6 @@ def suffer(
     account = load.account()
     recovery_s = account.recovery_s(ended)
     held = {
-        "nobody is lost": not account.lost,
         f"recovery within {GOAL_S:g} s": recovery_s is not None and recovery_s <= GOAL_S,
         "/healthz is right throughout": probe.statuses("/healthz") <= set(alive),
         "/readyz is right before and afterwards": probe.statuses("/readyz", 0, began - 1) == {200}
@@ -140,7 +128,8 @@ def suffer(
         held["/readyz does not say ready for long"] = 200 not in lagged
     if product:
         held["no process is left behind"] = _as_before(product, before)
-    return Ordeal(tried, account, recovery_s, times, held)
+    again = {"reset and sent again": account.asked_again} if account.asked_again else None
+    table(account.row(tried, seen=seen, held=held, times=times, recovery_s=recovery_s, figures=again))
 
 
 def _as_before(product: Product, before: Mapping[str, int]) -> bool:
@@ -162,27 +151,3 @@ def _well(load: Load, probe: Probe, since: float) -> float | None:
         if sum(a.sent > at for a in attempts) > 0.8 * PER_S * AFTER_S and time.monotonic() - at > AFTER_S:
             return at
     return None
-
-
-def keep(ordeal: Ordeal, table: Callable[[Row], Row], seen: str, planned: str = "") -> None:
-    """Put it into the table, and only then insist on the goals."""
-    failed = ordeal.failed
-    table(
-        ordeal.account.row(
-            ordeal.tried,
-            seen=seen,
-            survived=not failed,
-            times=ordeal.times,
-            recovery_s=ordeal.recovery_s,
-            planned=f"not held: {', '.join(failed)}. {planned}".strip() if failed else "",
-            figures={"reset and sent again": again} if (again := ordeal.account.asked_again) else None,
-        )
-    )
-    assert not failed, (failed, ordeal.account.lost, ordeal.recovery_s)
-
-
-@contextlib.contextmanager
-def at_once(do: Callable[[], object]) -> Iterator[None]:
-    """A fault whose cause is over as soon as it was brought about."""
-    do()
-    yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hard.faults import keep, suffer
+from hard.faults import suffer
 from support.accounting import Load, learn
-from support.product import Product
+from support.product import Product, running
 from support.proxy import Proxy
 from support.stack import SAMPLES
-from support.table import Row
-from support.up import Up
+from support.table import Keep
+from support.triton import MODELS
 
 pytestmark = pytest.mark.timeout(600)
 # A /dev/shm and a TMPDIR of its own, that nobody else sees and that may be filled.
@@ -29,22 +28,6 @@ _APART = (
     'mount -t tmpfs -o size=512m none /dev/shm && mount -t tmpfs -o size=128m none "$TMPDIR" && exec "$@"',
     "sh",
 )
-
-Keep = Callable[[Row], Row]
-
-
-@contextlib.contextmanager
-def running(
-    *, tmp: Path, env: dict[str, str] | None = None, within: tuple[str, ...] = ()
-) -> Iterator[Product]:
-    up = Up("--unlocked", tmp=tmp, env=env, within=within)
-    try:
-        up.wait_for("the page http://127.0.0.1:", 180)
-        yield Product(up, tmp)
-    finally:
-        if up.process.poll() is None:
-            up.stop(signal.SIGTERM)
-    assert not up.processes()
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +76,14 @@ def test_the_way_to_triton(
             proxy.delay_s, proxy.refuses = 0.0, False
 
     lasts_s = 10 if not_ready else 5
-    keep(suffer(tried, web.url, photos, fault, lasts_s=lasts_s, not_ready=not_ready), table, seen)
+    suffer(table, tried, web.url, photos, fault, seen, lasts_s=lasts_s, not_ready=not_ready)
 
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mounts of its own may be made here (unshare --mount): full disks are not tried")
-    with running(tmp=tmp_path_factory.mktemp("apart"), within=_APART) as product:
+    with running(MODELS, tmp=tmp_path_factory.mktemp("apart"), within=_APART) as product:
         yield product
 
 
@@ -118,7 +101,7 @@ def fill(path: Path) -> None:
 def test_full(apart: Product, table: Keep, what: str) -> None:
     """A worker that starts meanwhile, too, finds no room."""
     photos = learn(apart.url, [path.read_bytes() for path in SAMPLES])
-    inside = f"{apart.models}" if what == "disk" else what
+    inside = f"{apart.up.tmp}" if what == "disk" else what
     filler = Path(f"/proc/{apart.up.process.pid}/root{inside}/filler")
 
     @contextlib.contextmanager
@@ -136,8 +119,8 @@ def test_full(apart: Product, table: Keep, what: str) -> None:
         finally:
             filler.unlink()
 
-    ordeal = suffer(f"{what} full for 8 s", apart.url, photos, fault, lasts_s=8, product=apart)
-    keep(ordeal, table, "nothing: photos go on being answered")
+    seen = "nothing: photos go on being answered"
+    suffer(table, f"{what} full for 8 s", apart.url, photos, fault, seen, lasts_s=8, product=apart)
 
 
 @pytest.fixture
@@ -170,8 +153,9 @@ def test_the_clock_is_moved(
             said.append(parsedate_to_datetime(web.request("GET", "/healthz").headers["date"]).timestamp())
         yield
 
-    ordeal = suffer("the web app's clock a day ahead, then two days back", web.url, photos, fault, lasts_s=0)
+    tried = "the web app's clock a day ahead, then two days back"
+    seen = "nothing: deadlines are kept on a clock that cannot jump"
+    suffer(table, tried, web.url, photos, fault, seen, lasts_s=0)
     web.stop()
     moved_s = said[0] - said[1]
     assert abs(moved_s - 2 * 86_400) < 60, "the clock was not moved"
-    keep(ordeal, table, "nothing: deadlines are kept on a clock that cannot jump")

@@ -9,14 +9,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import decoding
-from support.table import Row
+from support.table import Keep, Row
 
 from gourmet.pictures import decoders
 
@@ -43,15 +42,13 @@ def decode(*which: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-def test_files_that_are_dear_on_purpose(table: Callable[[Row], Row]) -> None:
+def test_files_that_are_dear_on_purpose(table: Keep) -> None:
     found = decode("bombs")
-    row = _row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found)
-    table(row)
-    assert [one for one in found if _dear(one) or one["result"].startswith("BROKE")] == []
+    table(_row("files made expensive to decode, each alone", Counter(one["result"] for one in found), found))
 
 
 @pytest.mark.timeout(7200)
-def test_files_changed_for_what_they_cost(table: Callable[[Row], Row]) -> None:
+def test_files_changed_for_what_they_cost(table: Keep) -> None:
     """Of each kind for so many seconds: FUZZ_DEAR_S=720 is an hour."""
     found = decode("dear", str(DEAR_S), str(int(time.time())))
     results = Counter(one["result"] for one in found)
@@ -60,19 +57,17 @@ def test_files_changed_for_what_they_cost(table: Callable[[Row], Row]) -> None:
     tried = {f"tried of {one['name']}": one["tried"] for one in found}
     dearest = {f"processor seconds of the dearest {one['name']}": one["cpu_s"] for one in found}
     table(replace(row, figures={**row.figures, **tried, **dearest}))
-    assert row.survived, found
 
 
 @pytest.mark.timeout(3600)
-def test_generated_and_mutated_files(table: Callable[[Row], Row]) -> None:
+def test_generated_and_mutated_files(table: Keep) -> None:
     step = 5000  # a process for each, so that growth would show in one and not in all
     ends = [min(first + step, FILES) for first in range(0, FILES, step)]
     runs = [decode(str(end - (end - 1) % step - 1), str(end)) for end in ends]
     results = sum((Counter(run[-1]["results"]) for run in runs), Counter[str]())
     bad = [one for run in runs for one in run[:-1]]
-    table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
     assert results.total() == FILES
-    assert bad == []
+    table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
 
 
 def _dear(one: dict[str, Any]) -> bool:
@@ -86,13 +81,10 @@ def _row(
     dear = [one for one in costs if _dear(one)]
     return Row(
         tried=tried,
-        times=1,
         requests=results.total(),
         answered=results["pixels"],
         refused={why: count for why, count in results.items() if why != "pixels" and why not in broke},
-        wrong=broke | ({"too dear": len(dear)} if dear else {}),
-        silent={},
-        recovery_s=None,
+        wrong=broke | {json.dumps(one): 1 for one in [*dear, *(bad or ())]},
         seen="pixels, or the reason why not, for every file",
         survived=not (broke or dear or bad),
         figures={

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.hostile_rows import attack, stubs
-from support.table import Row
+from support.table import Keep, Row
 
 ROWS = int(os.environ.get("FUZZ_ROWS", "4000"))
 
 
-@pytest.fixture
-def alive(triton: Any) -> Iterator[None]:
-    """No stub may die meanwhile."""
-    before = stubs(triton.http_url)
-    yield
-    assert stubs(triton.http_url) == before, "a stub died"
-
-
 @pytest.mark.timeout(3600)
-def test_hostile_rows(triton: Any, alive: None, table: Callable[[Row], Row]) -> None:
+def test_hostile_rows(triton: Any, table: Keep) -> None:
+    before = stubs(triton.http_url)
     results = attack(triton, range(ROWS))
+    assert stubs(triton.http_url) == before, "a stub died"
     fine = {"answered", "answered rightly", "refused"}
     broken = {why: count for why, count in results.items() if why not in fine}
     table(
         Row(
             tried="hostile rows to the Python model, a photo among them",
-            times=1,
             requests=ROWS,
             answered=results["answered"] + results["answered rightly"],
             refused={"400, with the row's place": results["refused"]},
             wrong=broken,
-            silent={},
-            recovery_s=None,
             seen="the request with the bad row is refused; the photos of all others are answered rightly",
             survived=not broken,
         )
     )
-    assert broken == {}

@@ -6,16 +6,15 @@ import json
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
+from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Outcome
 from support.hostile_texts import hostile_text
 from support.product import Product
-from support.table import Row
-from support.web_app import WebApp
+from support.table import Keep
+from support.web_app import Reply, Site
 
 from gourmet.systems.translator.contract import SYSTEM
 
@@ -25,40 +24,36 @@ TEXTS = [text.decode() for text in SYSTEM.examples(16, seed=2)]
 # Enough to take seconds, so that many who ask at once have to wait.
 LONG = " ".join(TEXTS * 3)[:1900]
 RECOVERS_S = 20.0
-Keep = Callable[[Row], Row]
-ANSWERED, WRONG, SILENT = "answered", "wrong: ", "silent: "
-
-
-@dataclass(frozen=True)
-class Attempt:
-    sent: float
-    outcome: str
 
 
 class Client:
     """Asks for translations, and judges each by what the same text got in peace."""
 
     def __init__(self, product: Product) -> None:
-        self.web = WebApp(product.up.port, None, None)  # type: ignore[arg-type]
+        self.web = Site(product.up.port)
         self._known = {text: self._translated(text) for text in (*TEXTS, LONG)}
 
     def ask(self, text: str) -> Attempt:
         began = time.monotonic()
+        outcome, reason = self._judged(text)
+        return Attempt(began, began, time.monotonic(), outcome, reason)
+
+    def _judged(self, text: str) -> tuple[Outcome, str]:
         try:
             reply = self._send(text)
         except OSError as exc:
-            return Attempt(began, SILENT + type(exc).__name__)
+            return SILENT, type(exc).__name__
         if reply.status == 200:
             said = reply.json["translations"][0]["text"]
-            return Attempt(began, ANSWERED if said == self._known.get(text, said) else WRONG + "other words")
+            return (ANSWERED, "200") if said == self._known.get(text, said) else (WRONG, "other words")
         told = reply.json["error"]
-        fine = told["message"] and (reply.status in (400, 502, 503, 504))
-        return Attempt(began, f"{reply.status} {told['code']}" if fine else f"{WRONG}{reply.status}")
+        fine = told["message"] and reply.status in (400, 502, 503, 504)
+        return (REFUSED if fine else WRONG), f"{reply.status} {told['code']}"
 
     def _translated(self, text: str) -> str:
         return str(self._send(text).json["translations"][0]["text"])
 
-    def _send(self, text: str):  # type: ignore[no-untyped-def]
+    def _send(self, text: str) -> Reply:
         body = json.dumps({"texts": [text], "options": {"max_tokens": 60}})
         return self.web.request("POST", "/api/v1/translate", body, Content_Type="application/json")
 
@@ -66,19 +61,6 @@ class Client:
 @pytest.fixture(scope="module")
 def client(product: Product) -> Client:
     return Client(product)
-
-
-def kept(
-    tried: str, attempts: list[Attempt], table: Keep, seen: str, recovery_s: float | None = None
-) -> None:
-    counts = Counter(attempt.outcome for attempt in attempts)
-    silent = {key.removeprefix(SILENT): n for key, n in counts.items() if key.startswith(SILENT)}
-    wrong = {key.removeprefix(WRONG): n for key, n in counts.items() if key.startswith(WRONG)}
-    refused = {key: n for key, n in counts.items() if key[0].isdigit()}
-    survived = not silent and not wrong and (recovery_s is None or recovery_s < RECOVERS_S)
-    row = Row(tried, 1, len(attempts), counts[ANSWERED], refused, wrong, silent, recovery_s, seen, survived)
-    table(row)
-    assert survived, row
 
 
 def asked_until(client: Client, over: threading.Event, threads: int, texts: list[str]) -> Iterator[Attempt]:
@@ -108,7 +90,10 @@ def test_a_process_of_the_translator_is_killed(product: Product, client: Client,
     attempts = list(asked_until(client, over, 2, TEXTS))
     last = max((each.sent for each in attempts if each.outcome != ANSWERED), default=killed[0])
     seen = "502, or 503, for what falls to that process, until the model is loaded again"
-    kept("the translator's process killed (-9)", attempts, table, seen, max(0.0, last - killed[0]))
+    recovery_s = max(0.0, last - killed[0])
+    held = {"recovery": recovery_s < RECOVERS_S}
+    account = Account(tuple(attempts))
+    table(account.row("the translator's process killed (-9)", seen=seen, held=held, recovery_s=recovery_s))
 
 
 def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
@@ -120,7 +105,7 @@ def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
     after = list(asked_until(client, over, 1, TEXTS))
     assert {each.outcome for each in after} == {ANSWERED}
     seen = "as many as there is room for are answered, the others refused with a request to come again"
-    kept("24 clients with long texts for 30 s", attempts, table, seen)
+    table(Account(tuple(attempts)).row("24 clients with long texts for 30 s", seen=seen, held={}))
 
 
 def test_hostile_texts(client: Client, table: Keep) -> None:
@@ -128,5 +113,7 @@ def test_hostile_texts(client: Client, table: Keep) -> None:
     texts = [hostile_text(draw) if number % 8 else TEXTS[0] for number in range(4000)]
     with ThreadPoolExecutor(4) as pool:
         attempts = list(pool.map(client.ask, texts))
-    kept("hostile texts, honest ones among them", attempts, table, "400 with the reason, or a translation")
-    assert {each.outcome[:3] for each in attempts} == {ANSWERED[:3], "400"}
+    seen = "400 with the reason, or a translation"
+    account = Account(tuple(attempts))
+    only_bad = {"none but 400": {reason[:3] for reason in account.reasons(REFUSED)} == {"400"}}
+    table(account.row("hostile texts, honest ones among them", seen=seen, held=only_bad))

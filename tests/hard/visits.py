@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from itertools import cycle
-from typing import Any
 from urllib.parse import urlsplit
 
 from support import hostile
 from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Attempt, Outcome
 from support.stack import SAMPLES
-from support.web_app import Reply, WebApp
+from support.web_app import Site
 
 _PAGES = ("/", "/digits", "/compare", "/lab", "/lab/figures", "/api/docs", "/sample.jpg", "/test")
 _NUMBERS = ("/healthz", "/readyz", "/metrics", "/api/v1/models", "/api/v1/health", "/api/v1/openapi.json")
@@ -24,8 +23,7 @@ class Visits:
     """Makes `per_s` of these visits, one after the other, and keeps what became of each."""
 
     def __init__(self, url: str, per_s: float) -> None:
-        # Only `request` and `predict` of it are used, which need no process.
-        self._web: Any = WebApp(urlsplit(url).port or 80, None, None)  # type: ignore[arg-type]
+        self._web = Site(urlsplit(url).port or 80)
         self._every_s = 1 / per_s
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._go, name="visits")
@@ -61,7 +59,7 @@ class Visits:
     ) -> tuple[Outcome, str]:
         """Make one visit; `wanted` is its right status, None where any below 500 is."""
         try:
-            reply: Reply = self._web.request(method, path, body, **headers)
+            reply = self._web.request(method, path, body, **headers)
         except OSError as exc:
             return SILENT, f"{method} {path}: {exc!r}"
         status = reply.status

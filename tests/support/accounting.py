@@ -131,13 +131,16 @@ class Account:
         tried: str,
         *,
         seen: str,
-        survived: bool,
+        held: Mapping[str, bool],
         recovery_s: float | None = None,
         times: int = 1,
-        planned: str = "",
         figures: Mapping[str, float] | None = None,
     ) -> Row:
-        """This account as a row of the table; `seen` is what a user sees of it, in one sentence."""
+        """This account as a row of the table; `seen` is what a user sees of it, in one sentence.
+
+        `held`: whether each goal was; that nobody is lost is always one.
+        """
+        failed = [name for name, held_so in {"nobody is lost": not self.lost, **held}.items() if not held_so]
         return Row(
             tried=tried,
             times=times,
@@ -148,8 +151,8 @@ class Account:
             silent=dict(self.reasons(SILENT)),
             recovery_s=recovery_s,
             seen=seen,
-            survived=survived,
-            planned=planned,
+            survived=not failed,
+            planned=f"not held: {', '.join(failed)}" if failed else "",
             figures=dict(figures or {}),
         )
 

@@ -47,6 +47,10 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
 def scene(width: int = 61, height: int = 47) -> Image.Image:
     rows, columns = np.mgrid[0:height, 0:width]
     noise = np.random.default_rng(width).integers(0, 60, (height, width))
@@ -188,10 +192,7 @@ def _metadata_blown_up(draw: random.Random, data: bytes) -> bytes:
     if data[:4] == b"\x89PNG":
         kind = draw.choice((b"tEXt", b"zTXt", b"iTXt", b"iCCP", b"eXIf", b"PLTE", b"acTL", b"tRNS", b"abCd"))
         body = draw.choice((b"name\0\0", b"", b"Raw profile type exif\0\0")) + zlib.compress(blob * 9)
-        crc = struct.pack(">I", zlib.crc32(kind + body))
-        return (
-            data[:33] + (struct.pack(">I", len(body)) + kind + body + crc) * draw.choice((1, 30)) + data[33:]
-        )
+        return data[:33] + png_chunk(kind, body) * draw.choice((1, 30)) + data[33:]
     return data + blob
 
 
@@ -199,8 +200,7 @@ def _size_lied_about(draw: random.Random, data: bytes) -> bytes:
     side = draw.choice((0, 1, 16, 300, 4000, 5000, 20_000, 65_535))
     other = draw.choice((1, side, 65_535))
     if data[:4] == b"\x89PNG":
-        body = b"IHDR" + struct.pack(">II", side, other) + data[24:29]
-        return data[:12] + body + struct.pack(">I", zlib.crc32(body)) + data[33:]
+        return data[:8] + png_chunk(b"IHDR", struct.pack(">II", side, other) + data[24:29]) + data[33:]
     if data[:2] == b"\xff\xd8" and (at := max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))) > 0:
         return data[: at + 5] + struct.pack(">HH", side, other) + data[at + 9 :]
     if data[:3] == b"GIF":
@@ -329,9 +329,7 @@ def _png_text_bomb() -> bytes:
     data = encoded(scene(), "PNG")
     packer = zlib.compressobj(9)
     packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1024)) + packer.flush()
-    body = b"zTXtname\0\0" + packed
-    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
-    return data[:33] + chunk + data[33:]
+    return data[:33] + png_chunk(b"zTXt", b"name\0\0" + packed) + data[33:]
 
 
 def _sized_bmp(side: int) -> bytes:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import psutil
-from support.stack import Sampler, Size, size_of
 from support.up import Up
 
 TRITON: Final = "Triton"
@@ -71,29 +72,16 @@ class Product:
         return [pid for pid in self.up.processes() if pid not in ours and psutil.pid_exists(pid)]
 
 
-class Census(Sampler):
-    """Looks now and then at what each kind of process takes, all of that kind together."""
-
-    def __init__(self, product: Product, every_s: float) -> None:
-        super().__init__(every_s)
-        self._product = product
-        self.sizes: dict[str, list[Size]] = {TRITON: [], STUBS: [], WEB: []}
-
-    def growth(
-        self, what: Callable[[Size], float], warm_up: float = 0.1
-    ) -> Mapping[str, tuple[float, float]]:
-        """The middle value of the first and of the last third of the time after the warm-up, by kind."""
-        found = {}
-        for kind, sizes in self.sizes.items():
-            values = [what(size) for size in sizes[int(len(sizes) * warm_up) :]]
-            third = max(1, len(values) // 3)
-            found[kind] = (_middle(values[:third]), _middle(values[-third:]))
-        return found
-
-    def look(self) -> None:
-        for kind, found in self._product.processes().items():
-            self.sizes[kind].append(size_of(found))
-
-
-def _middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+@contextlib.contextmanager
+def running(models: Path, *, tmp: Path, within: tuple[str, ...] = ()) -> Iterator[Product]:
+    """`gourmet up --unlocked`, which leaves nothing behind in the end; `within` as for `Up`."""
+    up = Up("--unlocked", "--model-repository", str(models), tmp=tmp, within=within)
+    try:
+        up.wait_for("the page http://127.0.0.1:", 180)
+        up.wait_for("all models are loaded", 60)
+        yield Product(up, models)
+    finally:
+        if up.process.poll() is None:
+            up.stop(signal.SIGTERM)
+    assert not up.processes()
+    assert within or not up.leftovers()  # in mounts of its own, nobody sees its folders

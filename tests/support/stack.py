@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -64,18 +64,25 @@ class Sampler:
 
 
 class Watch(Sampler):
-    """Looks once a second at what a process and those under it take."""
+    """Looks now and then at what processes take: those of a kind, which `find` gives by name, together."""
 
-    def __init__(self, pid: int, every_s: float = 1.0) -> None:
+    def __init__(self, find: Callable[[], Mapping[str, list[psutil.Process]]], every_s: float = 1.0) -> None:
         super().__init__(every_s)
-        self._root = psutil.Process(pid)
-        self.sizes: list[Size] = []
+        self._find = find
+        self.sizes: dict[str, list[Size]] = {kind: [] for kind in find()}
 
-    def most(self, what: Callable[[Size], float], begin: float, end: float) -> float:
-        return max(what(size) for size in self.sizes if begin <= size.at < end)
+    def growth(self, what: Callable[[Size], float], warm_up: float = 0.1) -> dict[str, tuple[float, float]]:
+        """The middle value of the first and of the last third of the time after the warm-up, by kind."""
+        found = {}
+        for kind, sizes in self.sizes.items():
+            values = [what(size) for size in sizes[int(len(sizes) * warm_up) :]]
+            third = max(1, len(values) // 3)
+            found[kind] = (statistics.median_high(values[:third]), statistics.median_high(values[-third:]))
+        return found
 
     def look(self) -> None:
-        self.sizes.append(size_of([self._root, *self._root.children(recursive=True)]))
+        for kind, processes in self._find().items():
+            self.sizes[kind].append(size_of(processes))
 
 
 class Pace(Sampler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,19 +26,22 @@ class Row:
     """What was tried and what became of it; the counts by reason are those that were not answered."""
 
     tried: str
-    times: int
     requests: int
     answered: int
-    refused: Mapping[str, int]
-    wrong: Mapping[str, int]
-    silent: Mapping[str, int]
-    recovery_s: float | None  # None: there was nothing to recover from, or it did not
     seen: str
     survived: bool
+    times: int = 1
+    refused: Mapping[str, int] = field(default_factory=dict)
+    wrong: Mapping[str, int] = field(default_factory=dict)
+    silent: Mapping[str, int] = field(default_factory=dict)
+    recovery_s: float | None = None  # None: there was nothing to recover from, or it did not
     planned: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     at: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M", time.gmtime()))
     commit: str = field(default_factory=lambda: about()["commit"])
+
+
+Keep = Callable[[Row], None]
 
 
 def save(row: Row, folder: Path) -> Path:

@@ -50,12 +50,10 @@ def post_head(length: int | None) -> bytes:
 
 
 @dataclass
-class WebApp:
-    """A running gunicorn."""
+class Site:
+    """Whatever answers HTTP on a port of loopback."""
 
     port: int
-    process: subprocess.Popen[bytes]
-    log: Path
 
     @property
     def url(self) -> str:
@@ -87,6 +85,14 @@ class WebApp:
         return {
             label: float(value) for label, value in re.findall(rf'^{name}{{\w+="(\w+)"}} (\S+)', text, re.M)
         }
+
+
+@dataclass
+class WebApp(Site):
+    """A running gunicorn."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
 
     def stop(self) -> int:
         if self.process.poll() is None:

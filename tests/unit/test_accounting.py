@@ -121,14 +121,14 @@ def test_recovery_counts_until_every_request_is_answered_again() -> None:
 
 def test_a_row_is_written_read_and_put_into_the_page(tmp_path: Path) -> None:
     account = Account((attempt(0, ANSWERED), attempt(1, REFUSED), attempt(2, SILENT)))
-    row = account.row("a fault", seen="a 503", survived=False, recovery_s=1.26, planned="mend it")
+    row = account.row("a fault", seen="a 503", held={"memory": False}, recovery_s=1.26)
     table.save(row, tmp_path / "rows")
     page = tmp_path / "page.md"
     page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     table.write(table.rows(tmp_path / "rows"), page)
     text = page.read_text()
     assert "| **not survived:** a fault | 1 | 3 | 1 | 1 × refused | 0 | 1 × silent | 1.3 s |" in text
-    assert "- **a fault**: mend it" in text
+    assert "- **a fault**: not held: nobody is lost, memory" in text
     assert ("old" in text, text.startswith("before\n"), text.endswith("after\n")) == (False, True, True)
     committed = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
     assert committed.count(table.BEGIN) == committed.count(table.END) == 1

@@ -64,21 +64,6 @@ def test_a_blank_picture_is_the_client_s_fault() -> None:
     assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, "blank")
 
 
-def test_the_page_has_a_board_and_a_form_that_works_without_a_script() -> None:
-    reply = client().get("/digits", headers=PAGE)
-    assert reply.status_code == 200
-    assert '<canvas id="board"' in reply.text
-    assert re.search(r'<form[^>]*method="post"[^>]*action="/digits"[^>]*multipart/form-data', reply.text)
-    assert len(re.findall(r'<img src="/static/digits/\d\.png', reply.text)) == 10
-    assert not re.search(r"<style|\sstyle=|\son\w+=", reply.text)
-    answer = client().post("/digits", data=form(), headers=PAGE)
-    assert answer.status_code == 200
-    assert re.search(r'<span class="label">3</span>', answer.text)
-    assert "Try another digit" in answer.text
-    told = client().post("/digits", data=form(), headers={"Accept": "application/json"}).get_json()
-    assert (told["label"], len(told["probabilities"])) == ("3", 10)
-
-
 @pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False)])
 def test_the_link_is_there_where_digits_are_read(digits: Any, is_linked: bool) -> None:
     assert ('href="/digits"' in client(digits).get("/", headers=PAGE).text) is is_linked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import struct
 import time
 import warnings
@@ -14,6 +13,7 @@ import pytest
 from PIL import Image
 from support import dear, hostile
 from support.decoding import decode
+from support.hostile import encoded, png_chunk
 
 from gourmet.pictures import decoders, header
 from gourmet.pictures.decode import PictureError, identify, is_harmless, square_pixels
@@ -25,12 +25,6 @@ def code_of(data: bytes) -> str:
     with pytest.raises(PictureError) as caught:
         identify(data)
     return caught.value.code
-
-
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("first", range(0, FILES, 100))
@@ -167,8 +161,7 @@ def jpeg_with(marker: int, body: bytes, times: int) -> bytes:
 
 def png_with(kind: bytes, body: bytes, times: int) -> bytes:
     data = encoded(Image.new("RGB", (64, 64)), "PNG")
-    chunk = struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-    return data[:33] + chunk * times + data[33:]
+    return data[:33] + png_chunk(kind, body) * times + data[33:]
 
 
 # Found: 21 seconds for the first, where nothing counted them; half a second for the last two.

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, photo
 
 DIGIT = Path(__file__).parents[2] / "app" / "static" / "digits" / "7.png"
 Examples = dict[tuple[str, str], str]
@@ -115,7 +116,7 @@ READ = """async ([example, address]) => {
 def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_sticks_out(
     examples: Examples, python_web: Any, visit: Callable[..., Page], sample: bytes
 ) -> None:
-    page = visit(f"{python_web.url}/api/docs", viewport={"width": 390, "height": 844})
+    page = visit(f"{python_web.url}/api/docs", **PHONE)
     told = page.evaluate(ASK, [examples["classify", "JavaScript"], encoded(sample)])
     assert told[0].startswith("photo.jpg: ")
     assert told[1].startswith("text.txt: this is not a picture")
@@ -151,8 +152,8 @@ def test_contents_copy_buttons_and_requests_sent_from_the_page(
     operation = page.locator(".operation", has=page.locator("#api_classify"))
     operation.locator("summary").click()
     operation.locator("[name=model]").fill("food_classifier_onnx")
-    photo = {"name": "eggs.jpg", "mimeType": "image/jpeg", "buffer": sample}
-    operation.locator("[type=file]").set_input_files(photo)
+    eggs = photo(sample)
+    operation.locator("[type=file]").set_input_files(eggs)
     operation.get_by_role("button", name="Send").click()
     expect(operation.locator("output")).to_contain_text("Status 200")
     told = json.loads(operation.locator("[data-reply]").inner_text())["results"][0]

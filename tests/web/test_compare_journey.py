@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, fits, photo
 
 NAMES = ["food_classifier", "food_classifier_int8", "food_classifier_onnx"]
 
@@ -29,29 +30,29 @@ def test_every_ready_model_answers_side_by_side(visit: Callable[..., Page], pyth
 
 
 def test_a_card_compares_its_photo_too(visit: Callable[..., Page], python_web: Any) -> None:
-    page = visit(python_web.url, viewport={"width": 390, "height": 844})
+    page = visit(python_web.url, **PHONE)
     page.locator(".sample", has_text="Cupcakes").click()
     page.get_by_role("button", name="Compare models: cupcakes.jpg").click()
     expect(page.locator(".card .panel")).to_have_count(3)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert fits(page)
 
 
 def test_without_a_script_the_form_compares_and_the_other_form_takes_a_model(
     visit: Callable[..., Page], python_web: Any, sample: bytes
 ) -> None:
     page = visit(python_web.url, java_script_enabled=False)
-    photo = {"name": "eggs.jpg", "mimeType": "image/jpeg", "buffer": sample}
-    page.set_input_files("#file", photo)
+    eggs = photo(sample)
+    page.set_input_files("#file", eggs)
     page.select_option("#model", "food_classifier_onnx")
     page.click("form button")
     assert page.url.endswith("/predict")
     expect(page.locator(".answer")).to_contain_text("food_classifier_onnx")
     page.click("text=Classify another photo")
-    page.set_input_files("#file", {"name": "a.txt", "mimeType": "text/plain", "buffer": b"no photo at all"})
+    page.set_input_files("#file", photo(b"no photo at all", "a.txt"))
     page.click("form button")
     expect(page.locator(".problem")).to_contain_text("not a picture")
     page.click("nav >> text=Compare")
-    page.set_input_files("#file", photo)
+    page.set_input_files("#file", eggs)
     page.click("form button")
     expect(page.locator(".panel")).to_have_count(3)
     expect(page.locator(".compared h1")).to_contain_text("models")

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 from support import drawn_digits
-
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+from support.pages import VIEWS, fits, photo, violations
 
 
 def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
@@ -50,17 +48,17 @@ def test_a_digit_is_read_while_it_is_drawn(visit: Callable[..., Page], python_we
     expect(page.locator("#doubt, #problem").locator("visible=true").first).to_be_visible()
 
 
-@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+@pytest.mark.parametrize("view", VIEWS)
 def test_the_keyboard_is_enough_and_axe_finds_nothing(
     visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit(f"{python_web.url}/digits", reduced_motion="reduce", **view)
-    assert Axe().run(page).response["violations"] == []
+    assert violations(page) == []
     page.get_by_role("button", name="Ready-made 7").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#label")).to_have_text("7")
-    assert Axe().run(page).response["violations"] == []
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert violations(page) == []
+    assert fits(page)
 
 
 @pytest.mark.parametrize("digit", range(10))
@@ -100,13 +98,10 @@ def test_when_triton_is_away_the_drawing_waits_for_it(visit: Callable[..., Page]
 def test_without_a_script_a_picture_is_sent_by_a_form(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/digits", java_script_enabled=False)
     expect(page.locator("#board")).to_be_hidden()
-    page.set_input_files(
-        "#file", {"name": "5.png", "mimeType": "image/png", "buffer": drawn_digits.png(5, ink=20, paper=240)}
-    )
+    page.set_input_files("#file", photo(drawn_digits.png(5, ink=20, paper=240)))
     page.click("text=Classify")
     expect(page.locator(".answer .label")).to_have_text("5")
     page.click("text=Try another digit")
-    blank = drawn_digits.png(5, ink=0)
-    page.set_input_files("#file", {"name": "blank.png", "mimeType": "image/png", "buffer": blank})
+    page.set_input_files("#file", photo(drawn_digits.png(5, ink=0)))
     page.click("text=Classify")
     expect(page.locator(".problem")).to_contain_text("of one colour")

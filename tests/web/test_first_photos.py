@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, expect
+from support.pages import photo
 
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
@@ -67,5 +68,5 @@ def test_the_first_click_on_each_sample_is_answered_and_no_food_is_said_to_be_no
         expect(card.locator("h3 .label")).to_have_text(label)
         expect(card.locator(".doubt")).to_have_count(0)
     for name, picture in NO_FOOD.items():
-        page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": png(picture)})
+        page.set_input_files("#file", photo(png(picture), name))
         expect(page.get_by_label(name, exact=True).locator("h3")).to_have_text("This does not look like food")

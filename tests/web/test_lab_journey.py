@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, fits, violations
 
 from gourmet.measure import storage
 from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
@@ -17,7 +17,7 @@ from gourmet.serving.triton_server import TritonServer
 
 MODEL = "food_classifier_onnx"
 KEY = "a-key-of-the-tests"
-PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+NARROW = {**PHONE, "viewport": {"width": 360, "height": 740}}
 EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1>
 <script>document.querySelector("h1").textContent = "ran"</script>
 <img src="/lab/figures" alt="" onerror="document.title = 'ran'">
@@ -225,16 +225,16 @@ def test_a_report_that_has_finished_appears_by_itself_and_leads_back(
     expect(page.get_by_role("heading", name="Lab", exact=True)).to_be_visible()
 
 
-@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **NARROW}])
 def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[str, Any]) -> None:
     page = visit("about:blank", reduced_motion="reduce", forgiven=("status of 503",), **view)
     tell(page, look(100, 1), look(102, 2, failures=2))
     page.goto(f"{lab_web.url}/lab")
     expect(page.locator(".failing")).to_have_count(1)
-    found = Axe().run(page).response["violations"]
+    found = violations(page)
     page.unroute("**/lab/figures")
     page.route("**/lab/figures", lambda route: route.fulfill(status=503, json=away("no Triton answers")))
     expect(page.locator("#status")).to_contain_text("no Triton answers")
-    found += Axe().run(page).response["violations"]
+    found += violations(page)
     assert found == []
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert fits(page)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
+from support.pages import PHONE, fits, photo
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 SCREENS = {"desktop": {}, "phone": PHONE}
 LABELS = (
     "Mediterranean vegetables with rice",
@@ -33,10 +33,6 @@ MEASURED = """rows => rows.map(row => {
   }).map(found => found[0]));
   return { clear: text.right <= bar.left + 0.5, broken };
 })"""
-
-
-def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
-    return {"name": name, "mimeType": "image/jpeg", "buffer": data}
 
 
 def answered(page: Page, cards: int = 1) -> None:
@@ -91,7 +87,7 @@ def test_long_labels_stay_clear_of_their_bars_and_whole_words(
     rows = page.locator(".top li")
     assert rows.locator(".name").all_inner_texts() == list(LABELS)
     assert rows.evaluate_all(MEASURED) == [{"clear": True, "broken": []}] * len(LABELS)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert fits(page)
 
 
 def test_the_file_input_is_announced_once_and_not_as_invalid(

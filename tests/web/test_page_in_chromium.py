@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, fits, photo
 
 from gourmet.systems.food11 import contract
 
 LABELS = re.compile("|".join(map(re.escape, contract.SYSTEM.labels)))
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 FILES = """async (addresses) => {
   const data = new DataTransfer();
@@ -46,11 +46,7 @@ def desk(visit: Callable[..., Page], python_web: Any) -> Page:
     return visit(python_web.url)
 
 
-def photo(sample: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
-    return {"name": name, "mimeType": "image/jpeg", "buffer": sample}
-
-
-GARBAGE = {"name": "notes.jpg", "mimeType": "image/jpeg", "buffer": b"this is no photo"}
+GARBAGE = photo(b"this is no photo", "notes.jpg")
 
 
 @pytest.mark.smoke
@@ -77,7 +73,7 @@ def test_a_chosen_photo_is_shown_and_answered(page: Page, sample: bytes, python_
     assert (reply["label"], reply["sure"]) == (told["label"], told["sure"])
     assert reply["probability"] == pytest.approx(told["probability"], abs=1e-5)
     # The page is not wider than the screen.
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert fits(page)
 
 
 def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes) -> None:

@@ -8,60 +8,46 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from support.pages import VIEWS, photo, violations
 
 from gourmet.systems.food11.contract import SAMPLES
 
 FIRST_PAINT_BYTES = 100_000
 ALL_SAMPLES_BYTES = 400_000
-VIEWS = {
-    "desktop-light": {"color_scheme": "light"},
-    "phone-dark": {
-        "color_scheme": "dark",
-        "viewport": {"width": 390, "height": 844},
-        "has_touch": True,
-        "is_mobile": True,
-    },
-}
 
 
-def findings(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{page.url}: {f['id']}: {[node['target'] for node in f['nodes']]}" for f in found]
-
-
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+@pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing_on_any_page_in_any_state(
     visit: Callable[..., Page], python_web: Any, sample: bytes, view: dict[str, Any]
 ) -> None:
     page = visit(python_web.url, reduced_motion="reduce", **view)
     expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 448)
-    found = findings(page)
+    found = violations(page)
     # Sure, not sure and refused; with the time told, the models compared and the history open.
     page.locator(".sample", has_text="Green soup").click()
     page.locator(".sample", has_text="Spaghetti").click()
-    page.set_input_files("#file", {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photo"})
+    page.set_input_files("#file", photo(b"no photo"))
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)
     expect(page.locator(".card[data-state=failed]")).to_have_count(1)
     page.locator(".time summary").first.click()
     page.locator("[data-do=compare]").first.click()
     expect(page.locator(".panel")).to_have_count(3)
     page.click("#history summary")
-    found += findings(page)
+    found += violations(page)
     # Under way, and in trouble.
     page.route("**/api/v1/classify?*", lambda route: None)
     page.route(
         "**/api/v1/health", lambda route: route.fulfill(json={"state": "loading", "message": "not yet"})
     )
-    page.set_input_files("#file", {"name": "b.jpg", "mimeType": "image/jpeg", "buffer": sample})
+    page.set_input_files("#file", photo(sample, "b.jpg"))
     expect(page.locator(".card[data-state=busy]")).to_have_count(1)
     page.evaluate("dispatchEvent(new Event('online'))")
-    found += findings(page)
+    found += violations(page)
     page.unroute_all(behavior="ignoreErrors")
     for path in ("/compare", "/test", "/nothing", "/api/docs"):
         page.goto(python_web.url + path)
-        found += findings(page)
+        found += violations(page)
     assert found == []
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, photo
 
 # As phones write it: the sensor lies on its side, the tag says how to turn the picture.
 ORIENTATION, TURNED = 0x0112, 6
@@ -37,16 +38,9 @@ def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
     visit: Callable[..., Page], python_web: Any, onnx_web: Any, phone_photo: bytes, model: str
 ) -> None:
     web = python_web if model == "food_classifier" else onnx_web
-    page = visit(
-        web.url,
-        viewport={"width": 390, "height": 844},
-        has_touch=True,
-        is_mobile=True,
-    )
+    page = visit(web.url, **PHONE)
     with page.expect_response("**/api/v1/classify*") as answered:
-        page.set_input_files(
-            "#camera", {"name": "IMG_0001.jpg", "mimeType": "image/jpeg", "buffer": phone_photo}
-        )
+        page.set_input_files("#camera", photo(phone_photo, "IMG_0001.jpg"))
     told = answered.value.json()["results"][0]
     card = page.locator(".card[data-state=answered]")
     expect(card.locator(".facts")).to_contain_text("made smaller in the browser")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.pages import photo
 
 from gourmet.serving.triton_server import TritonServer
 
@@ -19,10 +20,10 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
 ) -> None:
     web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL)
     page = visit(web.url, forgiven=("status of 503", "status of 502"))
-    photo = {"name": "eggs.jpg", "mimeType": "image/jpeg", "buffer": sample}
+    eggs = photo(sample)
     status = page.locator("#status")
     expect(status).to_contain_text("The classifier is starting")
-    page.set_input_files("#file", photo)
+    page.set_input_files("#file", eggs)
     expect(page.locator(".card[data-state=held]")).to_contain_text("sent again automatically")
 
     sleeping_triton.start()
@@ -31,7 +32,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     expect(status).to_contain_text("is back")
 
     sleeping_triton.stop()
-    page.set_input_files("#file", photo)
+    page.set_input_files("#file", eggs)
     expect(page.locator(".card[data-state=held]")).to_have_count(1)
     expect(status).to_contain_text("The classifier is unavailable")
     sleeping_triton.start()

@@ -100,19 +100,6 @@ def test_many_photos_at_once_each_get_their_own_answer(
         assert answer["probability"] == pytest.approx(alone[index]["probability"], abs=1e-3)
 
 
-def test_broken_photos_among_good_ones_spoil_none_of_them(
-    python_web: Any, in_parallel: InParallel, sample: bytes
-) -> None:
-    cut = sample[: len(sample) // 2]
-    right = python_web.predict(sample).json["probability"]
-    for index, reply in enumerate(in_parallel(python_web.predict, [sample, cut] * 20)):
-        if index % 2:
-            assert reply.status == 400
-            assert reply.json["error"]["code"] == "broken_picture"
-        else:
-            assert reply.json["probability"] == pytest.approx(right, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("data", "status", "code"),
     [

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from support.pages import VIEWS, fits, violations
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LONG = " ".join(["Мой старый друг и его младшая сестра и их добрая тётя пришли сегодня домой."] * 20)
 COUNT_CHANGES = """() => {
   window.changes = 0;
@@ -73,18 +72,18 @@ def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Pag
     expect(page.locator("#history")).to_be_hidden()
 
 
-@pytest.mark.parametrize("view", [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}])
+@pytest.mark.parametrize("view", VIEWS)
 def test_the_keyboard_is_enough_and_axe_finds_nothing(
     visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
 ) -> None:
     page = visit(f"{python_web.url}/translate", reduced_motion="reduce", **view)
-    assert Axe().run(page).response["violations"] == []
+    assert violations(page) == []
     page.locator("#text").focus()
     page.keyboard.insert_text("Где находится библиотека?")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#earlier li")).to_have_count(1)
-    assert Axe().run(page).response["violations"] == []
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert violations(page) == []
+    assert fits(page)
     page.fill("#text", LONG)
     page.keyboard.press("Control+Enter")
     expect(page.locator("#stop")).to_be_visible()

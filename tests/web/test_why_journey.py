@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Page, expect
+from support.pages import PHONE, fits, violations
 
 from gourmet.systems.food11 import contract
 
@@ -20,12 +20,6 @@ EXPLAIN = "/api/v1/explain"
 SOUP = contract.SAMPLES / "09_green-soup.jpg"
 # Where the soup stands on the grey table: left, top, right and bottom of 224 pixels.
 PLATE = (120, 8, 216, 104)
-PHONE = {
-    "viewport": {"width": 390, "height": 844},
-    "has_touch": True,
-    "is_mobile": True,
-    "color_scheme": "dark",
-}
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +107,13 @@ def test_a_card_tells_why_in_a_picture_in_words_and_in_numbers(
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(why.locator("td")).to_have_count(9)
-    assert Axe().run(page).response["violations"] == []
+    assert violations(page) == []
 
 
 def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     visit: Callable[..., Page], onnx_web: Any
 ) -> None:
-    page = visit(onnx_web.url, reduced_motion="reduce", **PHONE)
+    page = visit(onnx_web.url, reduced_motion="reduce", color_scheme="dark", **PHONE)
     page.locator(".sample", has_text="Green soup").click()
     button = page.get_by_role("button", name="Why this answer? green-soup.jpg")
     page.route("**/api/v1/explain*", lambda route: None)  # the answer does not come
@@ -127,7 +121,7 @@ def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     page.keyboard.press("Enter")
     expect(page.locator(".why")).to_be_focused()
     expect(page.locator(".why progress")).to_be_visible()
-    assert Axe().run(page).response["violations"] == []
+    assert violations(page) == []
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".why")).to_contain_text("Cancelled")
@@ -138,5 +132,5 @@ def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     button.click()
     expect(page.locator(".why .doing")).to_contain_text("this one is next")
     expect(page.locator(".why[aria-busy=false] .summary")).to_be_visible(timeout=300_000)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert Axe().run(page).response["violations"] == []
+    assert fits(page)
+    assert violations(page) == []

@@ -1,0 +1,26 @@
+"""What tests of pages share: screens, uploads, and what axe-core finds."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+PHONE: Final = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+VIEWS: Final = [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}]
+
+
+def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
+    """A file as it is given to a page's chooser; only its content counts."""
+    return {"name": name, "mimeType": "image/jpeg", "buffer": data}
+
+
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{page.url}: {f['id']}: {[node['target'] for node in f['nodes']]}" for f in found]
+
+
+def fits(page: Page) -> bool:
+    """Whether the page is not wider than the screen."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
