@@ -1,4 +1,4 @@
-"""Thousands of hostile requests to the real app in front of a real Triton, between honest ones."""
+"""Thousands of hostile requests to the real app, and rows to the Python model, between honest ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import psutil
 import pytest
+from support import hostile_rows
 from support.hostile_requests import attack, bad
+from support.hostile_rows import stubs
 from support.table import Keep, Row
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "4000"))
@@ -35,3 +37,26 @@ def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Keep) -
         )
     )
     assert results["no answer"] == 0, examples["no answer"]
+
+
+ROWS = int(os.environ.get("FUZZ_ROWS", "4000"))
+
+
+@pytest.mark.timeout(3600)
+def test_hostile_rows(triton: Any, table: Keep) -> None:
+    before = stubs(triton.http_url)
+    results = hostile_rows.attack(triton, range(ROWS))
+    assert stubs(triton.http_url) == before, "a stub died"
+    fine = {"answered", "answered rightly", "refused"}
+    broken = {why: count for why, count in results.items() if why not in fine}
+    table(
+        Row(
+            tried="hostile rows to the Python model, a photo among them",
+            requests=ROWS,
+            answered=results["answered"] + results["answered rightly"],
+            refused={"400, with the row's place": results["refused"]},
+            wrong=broken,
+            seen="the request with the bad row is refused; the photos of all others are answered rightly",
+            survived=not broken,
+        )
+    )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from support import hostile
 from support.accounting import ANSWERED, Photo, judge, learn
 from support.exchange import Answer, whole
+from support.web_app import Site
 
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -44,18 +45,7 @@ def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
 
 
 def honest(url: str, photo: Photo, name: str) -> str:
-    body = (
-        b'--b\r\nContent-Disposition: form-data; name="file"; filename="p"\r\n\r\n'
-        + photo.data
-        + b"\r\n--b--\r\n"
-    )
-    head = (
-        f"POST /predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: application/json\r\n"
-        f"X-Request-ID: {name}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    answer = send(url, head.encode() + body)
-    assert answer, "an honest request got no answer"
+    answer = Site(urlsplit(url).port or 80).predict(photo.data, X_Request_ID=name)
     outcome, reason = judge(answer, photo, name)
     return "answered rightly" if outcome == ANSWERED else f"HONEST {outcome}: {reason}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import re
 import signal
@@ -16,28 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.exchange import Answer
+
 BOUNDARY = "----boundary-of-the-tests"
 
 
 @dataclass(frozen=True)
-class Reply:
-    status: int
-    headers: dict[str, str]
-    body: bytes
+class Reply(Answer):
     seconds: float
 
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
-
-def form(data: bytes, name: str = "photo.jpg") -> tuple[bytes, dict[str, str]]:
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
-        "Content-Type: application/octet-stream\r\n\r\n"
-    )
-    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
-    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+def form(*photos: bytes) -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of a form with these, called 0.jpg and so on."""
+    body = b""
+    for number, photo in enumerate(photos):
+        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{number}.jpg"\r\n\r\n'
+        body += head.encode() + photo + b"\r\n"
+    return body + f"--{BOUNDARY}--\r\n".encode(), {
+        "Content-Type": f"multipart/form-data; boundary={BOUNDARY}"
+    }
 
 
 def post_head(length: int | None) -> bytes:

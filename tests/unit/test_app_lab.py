@@ -195,25 +195,6 @@ def test_a_report_is_shown_with_its_own_title_and_a_way_back(page: str, framed: 
     assert lab.framed(page.encode(), "T", "BAR").decode() == framed
 
 
-def test_reports_that_share_a_title_say_where_they_lie(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write(tmp_path / "bench" / name, title="the food lab")
-    write(tmp_path / "tune", title="another")
-    titles = {report.title for report in Reports(tmp_path).latest()}
-    assert titles == {"the food lab (bench/a)", "the food lab (bench/b)", "another"}
-
-
-def test_links_lead_out_of_no_folder(tmp_path: Path) -> None:
-    secret = write(tmp_path / "elsewhere", title="secret")
-    folder = tmp_path / "reports"
-    write(folder / "own", title="own")
-    (folder / "link").symlink_to(secret)
-    (folder / "link.html").symlink_to(secret / "index.html")
-    os.mkfifo(folder / "fifo.html")
-    (folder / "folder.html").mkdir()
-    assert only(folder).title == "own"
-
-
 SECRET = "gourmet-admin-key"
 
 

@@ -8,25 +8,16 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.web_app import form
 
 from gourmet.systems.food11 import contract
 
 CLASSIFY = "/api/v1/classify"
 MODELS = {"food_classifier": "photo", "food_classifier_onnx": "tensor", "food_classifier_int8": "pixels"}
-BOUNDARY = "----boundary"
-
-
-def many(*photos: bytes) -> tuple[bytes, dict[str, str]]:
-    parts = []
-    for index, photo in enumerate(photos):
-        disposition = f'form-data; name="file"; filename="{index}.jpg"'
-        parts.append(f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + photo)
-    body = b"\r\n".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
-    return body, {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
 def classify(web: Any, *photos: bytes, query: str = "", **headers: str) -> Any:
-    body, content = many(*photos)
+    body, content = form(*photos)
     return web.request("POST", CLASSIFY + query, body, **content, **headers)
 
 
@@ -49,7 +40,7 @@ def test_predict_and_the_three_ways_of_classify_agree_for_the_same_photo_and_mod
     python_web: Any, sample: bytes, model: str
 ) -> None:
     query = f"?model={model}"
-    body, content = many(sample)
+    body, content = form(sample)
     told = python_web.request("POST", "/predict" + query, body, Accept="application/json", **content).json
     text = json.dumps({"images": [base64.b64encode(sample).decode()]})
     replies = [

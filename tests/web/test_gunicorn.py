@@ -1,4 +1,4 @@
-"""The app as a process: slow and oversized uploads over a socket, its end, its refusals to start."""
+"""The app as a process: slow and oversized uploads over a socket, its workers, its end, refusals to start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from support.web_app import post_head
+from support.web_app import StartWeb, post_head
 
 from gourmet.serving.preflight import free_ports
 
@@ -141,3 +142,27 @@ def test_without_its_config_file_gunicorn_serves_the_app_too(tmp_path: Path) -> 
     finally:
         process.terminate()
         process.wait(20)
+
+
+def connections(worker: psutil.Process, port: int) -> int:
+    return sum(
+        each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port
+        for each in worker.net_connections("tcp")
+    )
+
+
+def test_no_worker_takes_all_that_come_at_once(start: StartWeb) -> None:
+    web = start("127.0.0.1:9", WEB_CONCURRENCY="2")
+    workers = psutil.Process(web.process.pid).children()
+    taken = [0, 0]
+    for _ in range(3):
+        with contextlib.ExitStack() as held:
+            for _ in range(6):
+                held.enter_context(socket.create_connection(("127.0.0.1", web.port)))
+            deadline = time.monotonic() + 5
+            while sum(now := [connections(worker, web.port) for worker in workers]) < 6:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            taken = [before + more for before, more in zip(taken, now, strict=True)]
+        time.sleep(0.5)  # until the workers know that these have gone
+    assert min(taken) >= 3, taken

@@ -1,17 +1,22 @@
-"""What holds for every page and state: light first paint, no findings of axe-core, light and dark."""
+"""What a visitor meets first: a light page, no findings of axe-core, samples, a phone's photo, trouble."""
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image, ImageDraw
 from playwright.sync_api import Page, expect
-from support.pages import VIEWS, photo, violations
+from support.pages import PHONE, VIEWS, photo, violations
 
-from gourmet.systems.food11.contract import SAMPLES
+from gourmet.serving.triton_server import TritonServer
+from gourmet.systems.food11.contract import SAMPLES, SYSTEM
 
 FIRST_PAINT_BYTES = 100_000
 ALL_SAMPLES_BYTES = 400_000
@@ -80,3 +85,139 @@ def test_the_first_paint_is_light_and_its_colours_follow_the_reader(
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.emulate_media(color_scheme="light")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+# As phones write it: the sensor lies on its side, the tag says how to turn the picture.
+ORIENTATION, TURNED = 0x0112, 6
+SOUP = Path(__file__).parents[1] / "drawings" / "soup.jpg"
+
+
+@pytest.fixture(scope="module")
+def phone_photo() -> bytes:
+    """Twelve megapixels with a bowl that is off the middle, so that a wrong turn shows another square."""
+    random = np.random.default_rng(5)
+    scene = Image.open(SOUP).resize((4000, 3000), Image.Resampling.BICUBIC)
+    grain = random.normal(0, 6, (3000, 4000, 1)).astype(np.float32)
+    shade = np.linspace(0.55, 1.15, 4000, dtype=np.float32)[None, :, None]
+    scene = Image.fromarray(np.clip(np.asarray(scene) * shade + grain, 0, 255).astype(np.uint8))
+    exif = Image.Exif()
+    exif[ORIENTATION] = TURNED
+    out = io.BytesIO()
+    scene.save(out, "JPEG", quality=92, exif=exif)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
+def test_a_large_turned_photo_is_sent_small_and_answered_the_same(
+    visit: Callable[..., Page], python_web: Any, onnx_web: Any, phone_photo: bytes, model: str
+) -> None:
+    web = python_web if model == "food_classifier" else onnx_web
+    page = visit(web.url, **PHONE)
+    with page.expect_response("**/api/v1/classify*") as answered:
+        page.set_input_files("#camera", photo(phone_photo, "IMG_0001.jpg"))
+    told = answered.value.json()["results"][0]
+    card = page.locator(".card[data-state=answered]")
+    expect(card.locator(".facts")).to_contain_text("made smaller in the browser")
+    sent = int(answered.value.request.all_headers()["content-length"])
+    assert sent < 400_000 < len(phone_photo)
+    # What was sent is shown: upright, the shorter side three times what the model sees.
+    expect(card.locator("img")).to_be_visible()
+    assert page.evaluate(
+        "(({naturalWidth: w, naturalHeight: h}) => [w, h])(document.querySelector('.card img'))"
+    ) == [672, 896]
+    whole = web.predict(phone_photo).json
+    assert told["label"] == whole["label"]
+    assert told["probability"] == pytest.approx(whole["probability"], abs=0.03)
+
+
+# A sample's name begins with the number of its class.
+PHOTOS = {path.name: SYSTEM.labels[int(path.name[:2])] for path in sorted(SAMPLES.glob("*.jpg"))}
+
+
+def page_of_text() -> Image.Image:
+    page = Image.new("RGB", (600, 800), "white")
+    lines = "\n".join(["The quick brown fox jumps over the lazy dog, and it is no dish."] * 40)
+    ImageDraw.Draw(page).multiline_text((40, 40), lines, "black", spacing=8)
+    return page
+
+
+def noise() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8))
+
+
+NO_FOOD = {"red.png": Image.new("RGB", (400, 300), "red"), "noise.png": noise(), "text.png": page_of_text()}
+
+
+def png(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("model", ["food_classifier", "food_classifier_int8", "food_classifier_onnx"])
+def test_every_served_form_is_right_and_sure_of_every_sample_and_names_no_dish_where_is_none(
+    python_web: Any, model: str
+) -> None:
+    def ask(data: bytes) -> Any:
+        reply = python_web.request("POST", f"/api/v1/classify?model={model}", data, Content_Type="image/*")
+        return reply.json["results"][0]
+
+    told = {name: ask((SAMPLES / name).read_bytes()) for name in PHOTOS}
+    assert {name: (each["label"], each["sure"], each["relevant"]) for name, each in told.items()} == {
+        name: (label, True, True) for name, label in PHOTOS.items()
+    }
+    others = {name: ask(png(picture)) for name, picture in NO_FOOD.items()}
+    assert {name: (each["relevant"], each["sure"]) for name, each in others.items()} == dict.fromkeys(
+        NO_FOOD, (False, False)
+    )
+    assert all(each["food"] < 0.5 for each in others.values())
+
+
+def test_the_first_click_on_each_sample_is_answered_and_no_food_is_said_to_be_none(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url)
+    for name, label in PHOTOS.items():
+        shown = name.partition("_")[2]
+        page.locator(f'.sample[data-name="{shown}"]').click()
+        card = page.get_by_label(shown, exact=True)
+        expect(card.locator("h3 .label")).to_have_text(label)
+        expect(card.locator(".doubt")).to_have_count(0)
+    for name, picture in NO_FOOD.items():
+        page.set_input_files("#file", photo(png(picture), name))
+        expect(page.get_by_label(name, exact=True).locator("h3")).to_have_text("This does not look like food")
+
+
+MODEL = "food_classifier_onnx"
+
+
+@pytest.mark.slow
+def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_is_there(
+    visit: Callable[..., Page], start: Callable[..., Any], sleeping_triton: TritonServer, sample: bytes
+) -> None:
+    web = start(sleeping_triton.options.http_url, FOOD11_MODEL_NAME=MODEL)
+    page = visit(web.url, forgiven=("status of 503", "status of 502"))
+    eggs = photo(sample)
+    status = page.locator("#status")
+    expect(status).to_contain_text("The classifier is starting")
+    page.set_input_files("#file", eggs)
+    expect(page.locator(".card[data-state=held]")).to_contain_text("sent again automatically")
+
+    sleeping_triton.start()
+    sleeping_triton.wait_until_live(120)
+    expect(page.locator(".card[data-state=answered]")).to_have_count(1)
+    expect(status).to_contain_text("is back")
+
+    sleeping_triton.stop()
+    page.set_input_files("#file", eggs)
+    expect(page.locator(".card[data-state=held]")).to_have_count(1)
+    expect(status).to_contain_text("The classifier is unavailable")
+    sleeping_triton.start()
+    sleeping_triton.wait_until_live(120)
+    expect(page.locator(".card[data-state=answered]")).to_have_count(2)
+    # Whatever was wrong is over, and the page asks no more.
+    expect(status).to_be_empty()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(2500)
+    assert asked == []
