@@ -82,24 +82,6 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
     assert post(app).status_code == 200
 
 
-def test_who_was_let_in_has_the_last_place_and_nobody_who_comes_after() -> None:
-    classifier = Slow()
-    app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
-    admission: Admission = app.extensions["admission"]
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(post, app)
-        eventually(lambda: not admission.queue._turns.free)
-        coming = admission.queue.expect(LOCAL)  # its upload is still to come
-        assert post(app).status_code == 503
-        admission.queue.forget(coming)
-        second = pool.submit(post, app)
-        eventually(lambda: len(admission.queue._waiting) == 1)
-        assert post(app).status_code == 503
-        classifier.may_answer.set()
-        assert [first.result().status_code, second.result().status_code] == [200, 200]
-    assert not admission.queue._coming
-
-
 # A refusal without Flask
 
 

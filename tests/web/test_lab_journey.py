@@ -1,8 +1,9 @@
-"""The lab in a browser: figures that move, a Triton that goes and comes back, reports that run nothing."""
+"""The lab: figures that move, a Triton that goes and comes back, reports that run nothing, no script."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from support.pages import PHONE, fits, violations
+from support.points import a_point
 
 from gourmet.measure import storage
-from gourmet.measure.results import BatchSize, Bench, Estimate, Latency, LoadSpec, Point, Split, Usage, Window
+from gourmet.measure.results import Bench
 from gourmet.serving.triton_server import TritonServer
+from gourmet.serving.waiting import wait_until
 
 MODEL = "food_classifier_onnx"
 KEY = "a-key-of-the-tests"
@@ -25,21 +28,7 @@ EVIL = """<!doctype html><title>evil <b>title</b></title><body><h1>untouched</h1
 
 
 def a_bench() -> Bench:
-    point = Point(
-        arm=MODEL,
-        load=LoadSpec(MODEL, 8),
-        client="gourmet",
-        rows_per_s=Estimate(123.4, 120.0, 126.0),
-        latency_ms=Latency(20.0, 19.0, 22.0, 23.0, 30.0),
-        split_ms=Split(8.0, 0.1, 10.0, 0.2, 1.7),
-        batches=(BatchSize(1, 50, 9.0),),
-        windows=(Window(123.0, 20.0),),
-        requests=300,
-        errors={},
-        usage=Usage(0.2),
-        checks=(),
-        config={"name": MODEL},
-    )
+    point = a_point(MODEL, rates=(123.0, 123.4, 123.8), model=MODEL)
     machine = {"processor": "a chip", "cpus": "2 of 2"}
     return Bench("a benchmark", "gourmet bench run", "2026-11-21T10:00:00+00:00", machine, "noise", (point,))
 
@@ -238,3 +227,46 @@ def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[
     found += violations(page)
     assert found == []
     assert fits(page)
+
+
+def counts(web: Any, model: str) -> dict[str, Any]:
+    """What is so now, and not what was half a second ago."""
+    began = time.time()
+    while True:
+        reply = web.request("GET", "/lab/figures", Accept="application/json")
+        assert (reply.status, reply.headers["cache-control"]) == (200, "no-store")
+        if reply.json["at"] >= began:
+            return next(each for each in reply.json["models"] if each["name"] == model)
+        assert time.time() < began + 60
+        time.sleep(0.1)
+
+
+def test_photos_are_counted_with_their_milliseconds_and_batches(
+    python_web: Any, sample: bytes, in_parallel: Callable[..., list[Any]]
+) -> None:
+    before = counts(python_web, MODEL)
+
+    def classify(_: int) -> int:
+        path = f"/api/v1/classify?model={MODEL}"
+        return int(python_web.request("POST", path, sample, Content_Type="image/jpeg").status)
+
+    assert set(in_parallel(classify, list(range(6)))) == {200}
+    # Figures are remembered for half a second, and a backend counts a request after it answered.
+    wait_until(lambda: counts(python_web, MODEL)["requests"] - before["requests"] >= 6, 30, "six requests")
+    now = counts(python_web, MODEL)
+    assert now["rows"] - before["rows"] >= 6
+    assert now["queue_ms"] > before["queue_ms"]
+    assert now["compute_ms"] > before["compute_ms"]
+    executed = sum(each["rows"] * each["executions"] for each in now["batches"])
+    assert executed == now["rows"]
+    assert sum(each["executions"] for each in now["batches"]) == now["executions"]
+
+
+def test_without_a_script_there_is_the_table(visit: Callable[..., Page], python_web: Any) -> None:
+    page = visit(f"{python_web.url}/lab", java_script_enabled=False)
+    expect(page.locator("nav [aria-current]")).to_have_text("Lab")
+    row = page.locator("#totals tr", has_text="food_classifier_int8")
+    assert re.fullmatch(r"\d+", row.locator("td").first.inner_text())
+    expect(row.locator("td")).to_have_count(page.locator("thead th").count() - 1)
+    expect(page.locator("#pause")).to_be_hidden()
+    expect(page.get_by_text("Reload the page")).to_be_visible()

@@ -64,16 +64,3 @@ def test_half_a_request_after_a_whole_one_holds_no_thread(web: Any) -> None:
         for connection in connections:
             connection.sendall(asked[20:])
             assert received(connection).startswith(b"HTTP/1.1 200 ")
-
-
-def test_bodies_that_do_not_say_how_long_they_are_cost_what_came_of_them(web: Any, sample: bytes) -> None:
-    """Ten of them were charged 32 MB each, and nobody else was let in."""
-    head = (
-        b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nTransfer-Encoding: chunked"
-    )
-    with contextlib.ExitStack() as held:
-        for _ in range(20):
-            connection = held.enter_context(one_client.connect(web.port, "127.0.0.1"))
-            connection.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
-        time.sleep(0.5)
-        assert web.predict(sample).json["error"]["code"] == "triton_unavailable"
