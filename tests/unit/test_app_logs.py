@@ -1,21 +1,16 @@
-"""Lines of JSON: what is in them, what is not, that a visitor cannot write one; and the access log's."""
+"""Lines of JSON: what is in them, what is not, and that a visitor cannot write one."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gunicorn.config import Config
-from gunicorn.glogging import Logger
 from support.fake_classifier import EGG, form
 from support.fake_classifier import client as app_client
 
-from app.admission.gunicorn_conf import AccessLogger, access_log_format
 from app.classifier import Prediction
 from app.core.logs import JsonLines, gunicorn_config
 from app.core.settings import Settings, SettingsError
@@ -118,33 +113,3 @@ def test_gunicorns_own_lines_are_json_too_and_its_access_log_is_off() -> None:
     config = gunicorn_config()
     assert config["formatters"]["json"]["()"] is JsonLines
     assert config["loggers"]["gunicorn.access"]["handlers"] == []
-
-
-ENVIRON = {"REMOTE_ADDR": "127.0.0.1", "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
-ID = ("X-Request-ID", "abc")
-
-
-def line(kind: type[Logger], form: str, uri: str, headers: list[tuple[str, str]], sent: int) -> str:
-    config = Config()
-    config.set("accesslog", "-")
-    config.set("access_log_format", form)
-    logger = kind(config)
-    said: list[str] = []
-    keeping = logging.Handler()
-    keeping.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logger.access_log.handlers = [keeping]
-    answer = SimpleNamespace(status="200 OK", sent=sent, headers=headers)
-    environ: dict[str, Any] = {**ENVIRON, "RAW_URI": uri}
-    logger.access(answer, SimpleNamespace(headers=[]), environ, timedelta(milliseconds=1234.9))
-    (found,) = said
-    return found
-
-
-@pytest.mark.parametrize("form", [access_log_format, "%(m)s %(U)s"], ids=["ours", "of somebody's own"])
-@pytest.mark.parametrize(
-    ("uri", "headers", "sent"),
-    [("/", [ID], 0), ("/predict?model=a%20b", [("Vary", "x"), ID], 512), ('/"quoted"', [], 1)],
-    ids=["plain", "query", "quotes, no id"],
-)
-def test_a_line_is_gunicorns_own(form: str, uri: str, headers: list[tuple[str, str]], sent: int) -> None:
-    assert line(AccessLogger, form, uri, headers, sent) == line(Logger, form, uri, headers, sent)
