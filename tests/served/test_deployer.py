@@ -14,7 +14,6 @@ from support.triton import RunningTriton
 
 from gourmet.cli import main
 from gourmet.pictures.drawn import made_up
-from gourmet.serving.preflight import free_ports
 from gourmet.tasks.classification.deployer import networks
 
 SMALL = "torchvision:squeezenet1_1"
@@ -97,24 +96,15 @@ def ask(served: RunningTriton) -> Ask:
     return run
 
 
-@pytest.mark.parametrize(("model", "flags"), [("three", ()), ("three_half", ("--fp16",))])
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("protocol", "model", "flags"), [("http", "three", ()), ("grpc", "three_half", ("--fp16",))]
+)
 def test_the_client_compares_with_the_checkpoint(
-    ask: Ask, served: RunningTriton, checkpoint: Path, model: str, flags: tuple[str, ...], protocol: str
+    ask: Ask, served: RunningTriton, checkpoint: Path, protocol: str, model: str, flags: tuple[str, ...]
 ) -> None:
     url = served.grpc_url if protocol == "grpc" else served.http_url
-    more = (
-        "--batch_size",
-        4,
-        "--rows",
-        10,
-        "--config",
-        SMALL,
-        "--reference",
-        checkpoint,
-        "--min-agreement",
-        1,
-    )
+    compared = ("--config", SMALL, "--reference", checkpoint, "--min-agreement", 1)
+    more = ("--batch_size", 4, "--rows", 10, *compared)
     done = ask(*flags, *more, "--json", "-", model=model, url=url)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
@@ -183,11 +173,3 @@ def test_what_cannot_be_asked_is_told(ask: Ask, flags: tuple[object, ...], model
     done = ask(*flags, model=model)
     assert done.exit_code
     assert says in done.output
-
-
-def test_no_server_is_told_in_a_sentence() -> None:
-    (port,) = free_ports(1)
-    url = f"localhost:{port}"
-    done = gourmet("client", "--triton-server-url", url, "--triton-model-name", "three")
-    assert done.exit_code == 1
-    assert f"no Triton answers at {url}" in done.output
