@@ -26,8 +26,8 @@ from gourmet.pictures.drawn import made_up
 from gourmet.repository import read_config
 from gourmet.serving.preflight import free_ports
 from gourmet.tasks.classification.deployer import networks
+from gourmet.tasks.classification.deployer.check import ClientOptions, examples_of
 from gourmet.tasks.classification.deployer.deployment import DeployerOptions, config_of, made
-from gourmet.tasks.classification.deployer.rows import ClientOptions, examples_of
 from gourmet.tasks.classification.formats import FORMATS
 
 # Written in a few seconds; and one with batch norms, for what is said of checkpoints.

@@ -52,8 +52,7 @@ def client(
     """
     from gourmet.serving.connect import LOADS_WITHIN_S, connect_either
     from gourmet.tasks.checking import TimedServer, run_check
-    from gourmet.tasks.classification.deployer.check import prepare
-    from gourmet.tasks.classification.deployer.rows import ClientOptions
+    from gourmet.tasks.classification.deployer.check import ClientOptions, prepare
 
     asked, page = ClientOptions(model, **options), page_path(out, model)
 
