@@ -64,5 +64,5 @@ def learn_more(
     changes = task.changes(network)
     more.keep_calibration(out / BEST, version, changes)
     heading = ("class", "pictures kept apart", "right before", "right now")
-    click.echo(columns([heading, *(change.row() for change in changes)]))
+    click.echo(columns([heading, *(tuple(map(str, change.values())) for change in changes)]))
     click.echo(f"next: gourmet deploy {system} --format all --weights {out / BEST} --data {folder}")

@@ -210,40 +210,42 @@ def run_check(
     replies = Replies[AnyAnswer]()
     before = server.triton.total(model)
     with replies.until_stopped(), stage("asking") as tick:
-        ask_all(check, server, replies, tick, store)
+        ask_all(check.ask, check.questions(), len(check), server, replies, tick, store)
     asked = len(replies.latencies_ms)
     replies.counted = server.triton.counted(model, before, lambda counted: counted.requests >= asked)
     return check.score(replies, stage)
 
 
 def ask_all(
-    check: ServedCheck[AnyQuestion, AnyAnswer],
+    ask: Callable[[AnyQuestion, TimedServer], AnyAnswer],
+    questions: Iterable[AnyQuestion],
+    total: int,
     server: TimedServer,
     replies: Replies[AnyAnswer],
     tick: Tick,
     store: ResultStore[AnyAnswer] | None = None,
 ) -> None:
-    """Fill `replies`, from `store` where it has them and else from the server.
+    """Fill `replies` with answers about `total` examples, from `store` or else from the server.
 
     A request that fails is noted and the others go on, unless the server is gone.
     """
 
-    def ask(placed: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
+    def one(placed: tuple[int, AnyQuestion]) -> tuple[int, AnyQuestion, AnyAnswer | FailedRequest, float]:
         place, question = placed
         mine = copy.copy(server)
         try:
             kept = store.get(place) if store else None
-            return place, question, kept or check.ask(question, mine), mine.taken_ms
+            return place, question, kept or ask(question, mine), mine.taken_ms
         except GourmetError as exc:
             if isinstance(exc, TritonUnreachable) and not server.triton.is_live():
                 raise
             return place, question, FailedRequest(question.names, str(exc)), mine.taken_ms
 
-    began, total = time.monotonic(), len(check)
+    began = time.monotonic()
     # More threads than requests in flight, so that encoding goes on meanwhile.
     threads = server.in_flight + available_cpus()
     try:
-        for place, question, answer, taken_ms in in_threads(ask, enumerate(check.questions()), threads):
+        for place, question, answer, taken_ms in in_threads(one, enumerate(questions), threads):
             replies.sent += len(question.names)
             if isinstance(answer, FailedRequest):
                 replies.failures.append(answer)

@@ -86,19 +86,19 @@ class AskedAgain:
 
     @classmethod
     def compared(
-        cls, in_batches: PictureAnswers, alone: PictureAnswers, rows: Sequence[int], names: Sequence[str]
+        cls, in_batches: PictureAnswers, alone: PictureAnswers, names: Sequence[str], refused: tuple[str, ...]
     ) -> AskedAgain:
-        """`alone` are the answers about the pictures in `rows`."""
         largest, different = 0.0, []
-        for place in np.flatnonzero(alone.there):
-            apart = np.abs(in_batches.probabilities - alone.probabilities[place]).max(axis=1)
-            row, nearest = rows[place], int(np.nanargmin(apart))
+        rows = np.flatnonzero(alone.there)
+        for row in rows:
+            apart = np.abs(in_batches.probabilities - alone.probabilities[row]).max(axis=1)
+            nearest = int(np.nanargmin(apart))
             largest = max(largest, float(apart[row]))
             if apart[row] > _SAME_WITHIN:
                 found = apart[nearest] <= _SAME_WITHIN
                 whose = f" (its answer went to {names[nearest]})" if found else ""
                 different.append(f"{names[row]}{whose}")
-        return cls(len(rows), largest, tuple(different))
+        return cls(len(rows) + len(refused), largest, tuple(different), refused)
 
 
 @dataclass(frozen=True)

@@ -114,13 +114,13 @@ class PictureCheck:
         """
         there = np.flatnonzero(answers.there)
         rows = np.sort(np.random.default_rng(0).choice(there, min(_AGAIN, len(there)), replace=False))
-        some = self.pictures.some(rows.tolist())
-        alone = replace(self, pictures=some, options=replace(self.options, batch=1))
+        names, server = self.pictures.names, TimedServer(self.server.triton, 1, self.options.timeout_s)
+        read = zip(rows.tolist(), self.pictures.read(rows.tolist()), strict=True)
+        alone = (PictureBatch(row, [names[row]], [blob]) for row, blob in read)
         replies = Replies[BatchAnswer]()
-        ask_all(alone, TimedServer(self.server.triton, 1, self.options.timeout_s), replies, tick)
-        found = PictureAnswers.joined(replies.answers, len(some), len(self.served.labels))
-        compared = AskedAgain.compared(answers, found, rows.tolist(), self.pictures.names)
-        return replace(compared, refused=tuple(map(str, replies.failures)))
+        ask_all(self.ask, alone, len(rows), server, replies, tick)
+        found = PictureAnswers.joined(replies.answers, len(self), len(self.served.labels))
+        return AskedAgain.compared(answers, found, names, tuple(map(str, replies.failures)))
 
     def _compare(self, answers: PictureAnswers, stage: Stage) -> Agreement | str:
         options = self.options

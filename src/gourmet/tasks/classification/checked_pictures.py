@@ -29,15 +29,6 @@ class CheckedPictures:
     def __len__(self) -> int:
         return len(self.names)
 
-    def some(self, rows: Sequence[int]) -> CheckedPictures:
-        """Those of `rows`, without their labels."""
-        return replace(
-            self,
-            names=[self.names[row] for row in rows],
-            classes=None,
-            read=lambda chosen: self.read([rows[row] for row in chosen]),
-        )
-
 
 def find(
     source: Data,

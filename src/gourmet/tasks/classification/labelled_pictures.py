@@ -126,12 +126,11 @@ class LabelledPictures:
     def _label(self, source: Path, name: str) -> tuple[int, str]:
         """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
         steps = name.split("/")
-        if len(steps) == 1:
-            match = re.match(r"(\d+)_", steps[0])
-            class_id = int(match.group(1)) if match else None
-        else:
-            class_id = self._class_of(steps[0])
-        if class_id is None or not 0 <= class_id < len(self.labels):
+        called = _plain(steps[0]) if len(steps) > 1 else steps[0].partition("_")[0]
+        match = re.fullmatch(r"(?:class)?(\d+)", called)
+        plain = [_plain(label) for label in self.labels] if len(steps) > 1 else []
+        class_id = int(match.group(1)) if match else plain.index(called) if called in plain else -1
+        if not 0 <= class_id < len(self.labels):
             last = len(self.labels) - 1
             raise BadData(
                 f"{source}: {name} is in none of the {last + 1} classes: a folder is called "
@@ -139,13 +138,9 @@ class LabelledPictures:
             )
         return class_id, steps[1] if len(steps) > 2 else ""
 
-    def _class_of(self, folder: str) -> int | None:
-        match = re.fullmatch(r"(?:class[_-]?)?(\d+)", folder.lower())
-        if match:
-            return int(match.group(1))
-        plain = [re.sub(r"\W|_", "", label).lower() for label in self.labels]
-        name = re.sub(r"\W|_", "", folder).lower()
-        return plain.index(name) if name in plain else None
+
+def _plain(words: str) -> str:
+    return re.sub(r"\W|_", "", words).lower()
 
 
 def decode(

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -34,19 +31,6 @@ _BATCH: Final = 16
 _HOLD: Final = 20.0
 
 
-@dataclass(frozen=True)
-class RecallChange:
-    """How many of a class's pictures kept apart were right before, and are now."""
-
-    label: str
-    pictures: int
-    before: int
-    now: int
-
-    def row(self) -> tuple[str, ...]:
-        return self.label, str(self.pictures), str(self.before), str(self.now)
-
-
 class MoreTask(PictureTask):
     """Classes alone are taught, and the weights held near those that it begins with."""
 
@@ -63,16 +47,17 @@ class MoreTask(PictureTask):
     def adapt(self, network: nn.Module) -> None:
         """Leave the statistics as they are: those of so few pictures would say little of others."""
 
-    def changes(self, network: nn.Module) -> Sequence[RecallChange]:
-        before, now = (self.served(each).argmax(dim=1).numpy() for each in (self.begun, network))
-        classes = self.held_classes.numpy()
+    def changes(self, network: nn.Module) -> list[dict[str, Any]]:
+        """By class, how many of its pictures kept apart were right before, and are now."""
+        before, now = (self.served(each).argmax(dim=1) == self.held_classes for each in (self.begun, network))
         return [
-            RecallChange(
-                self.system.labels[class_id],
-                int((classes == class_id).sum()),
-                *(int((each[classes == class_id] == class_id).sum()) for each in (before, now)),
-            )
-            for class_id in np.unique(classes)
+            {
+                "label": self.system.labels[class_id],
+                "pictures": int((self.held_classes == class_id).sum()),
+                "before": int(before[self.held_classes == class_id].sum()),
+                "now": int(now[self.held_classes == class_id].sum()),
+            }
+            for class_id in sorted(set(self.held_classes.tolist()))
         ]
 
 
@@ -103,7 +88,7 @@ def served_weights(version: Path, out: Path) -> Path:
     return weights
 
 
-def keep_calibration(weights: Path, version: Path, changes: Sequence[RecallChange]) -> None:
+def keep_calibration(weights: Path, version: Path, changes: list[dict[str, Any]]) -> None:
     """What was chosen for the served version holds for weights that stay near its own.
 
     So few pictures could not tell a better temperature.
@@ -111,5 +96,5 @@ def keep_calibration(weights: Path, version: Path, changes: Sequence[RecallChang
     found: dict[str, Any] = json.loads((version / MANIFEST).read_text(encoding="utf-8")).get(
         "calibration", {}
     )
-    accuracy = {"learned more": [vars(change) for change in changes]}
+    accuracy = {"learned more": changes}
     evaluation_file.write(weights, calibration=vars(Calibration(**found)), accuracy=accuracy)
