@@ -15,7 +15,6 @@ from app.features import (
     food,
     generate,
     lab,
-    pictures,
     translate,
 )
 
@@ -24,7 +23,7 @@ FEATURES: Final = (
     compare.add,
     digits.add,
     translate.add,
-    pictures.add,
+    compare.add_generic_pages,
     explain.add,
     corrections.add,
     generate.add,

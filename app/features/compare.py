@@ -1,4 +1,7 @@
-"""What the pages share, and the page that compares models; with a form that works without JavaScript."""
+"""What the pages share, and those for any system of pictures: one compares its models, one is a generic page.
+
+Their forms work without JavaScript.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flask import Blueprint, Flask, Response
+from flask import Blueprint, Flask, Response, abort, url_for
 
 from app.admission.uploads import client_left
-from app.api.photo_calls import answer_of, count, form_photo, one_of
+from app.api.photo_calls import answer_of, count, form_answer, form_photo, one_of
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Classifier, ServedModel
@@ -21,6 +24,7 @@ from app.core.http import marked, phases_ms, render, request_id
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import System
+from gourmet.pictures.classifier import PictureClassifier
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -73,6 +77,41 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     app.register_blueprint(routes)
     return [NavigationEntry("pages.compare", t("nav.compare"))]
+
+
+def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    """A page for every system of pictures that has no feature of its own."""
+    routes, settings, classifier = Blueprint("pictures", __name__), services.settings, services.classifier
+    systems = {name: each for name, each in services.pictures.items() if name not in services.own_pages}
+
+    def labels(system: PictureClassifier) -> tuple[str, ...]:
+        """Those of the configured model itself, while it is ready."""
+        model = settings.models[system.name]
+        try:
+            served = classifier.models(Deadline(LINK_DEADLINE_S), system.name)
+        except ServingError:
+            served = []
+        return next((each.labels for each in served if each.info.name == model), system.labels)
+
+    @routes.get("/classify/<name>")
+    def page(name: str) -> str:
+        system = systems.get(name) or abort(404)
+        action = url_for("pictures.classify", name=name)
+        return services.page("picture_page.html", system, labels=labels(system), action=action)
+
+    @routes.post("/classify/<name>")
+    @marked(admitted=True, charged=True)
+    def classify(name: str) -> Response:
+        if name not in systems:
+            abort(404)
+        again = (url_for("pictures.page", name=name), t("result.another"))
+        return form_answer(services, name, again=again)
+
+    app.register_blueprint(routes)
+    return [
+        NavigationEntry("pictures.page", system.title, services.readiness[name], {"name": name})
+        for name, system in systems.items()
+    ]
 
 
 def _ask(
