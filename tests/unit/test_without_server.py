@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from gourmet.contracts import Tensors
 from gourmet.errors import GourmetError
 from gourmet.measure import without_server
 from gourmet.measure.without_server import Layout
@@ -49,18 +48,11 @@ def test_layouts_that_answer_differently_are_not_measured(tmp_path: Path) -> Non
         )
 
 
-@pytest.mark.parametrize(
-    ("content", "feeds", "says"),
-    [(None, {}, "cannot be run .* doesn't exist"), (b"no model", {}, "cannot be run without a server")],
-)
-def test_a_file_that_cannot_be_run_is_named(
-    tmp_path: Path, content: bytes | None, feeds: Tensors, says: str
-) -> None:
+def test_a_file_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(GourmetError, match=says):
-        without_server.measure(path, feeds, seconds=0.05, layouts=(Layout(1, 1),))
+    path.write_bytes(b"no model")
+    with pytest.raises(GourmetError, match=r"m\.onnx cannot be run without a server"):
+        without_server.measure(path, {}, seconds=0.05, layouts=(Layout(1, 1),))
 
 
 def test_throughput_counts_the_runs_of_all_sessions_over_the_time_they_share() -> None:

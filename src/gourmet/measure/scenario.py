@@ -175,6 +175,7 @@ def run(
             }
             checked = scenario.check(workloads)
             with restored(asked, scenario.models) as running:
+                serving = dict(running)
                 for place, (turn, arm) in enumerate(missing):
 
                     def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
@@ -182,7 +183,10 @@ def run(
 
                     on_arm(0.0, arm.name)
                     beside = scenario.beside(arm, workloads) if scenario.beside else ()
-                    load_config(asked, arm.model, config_of(running[arm.model], arm))
+                    config = config_of(running[arm.model], arm)
+                    if config != serving[arm.model]:
+                        load_config(asked, arm.model, config)
+                        serving[arm.model] = config
                     workload = workloads[arm.asks]
                     found = sweep.run(workload, arm.loads, asked, options, arm.name, on_arm)
                     about = tuple(beside), workload.rows.about, checked

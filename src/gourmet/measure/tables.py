@@ -38,13 +38,9 @@ def _server(usage: Usage) -> str:
 
 def streamed(points: Sequence[Point]) -> Table:
     """The points whose answers came in pieces."""
-    headings = (
-        "point",
-        *("first piece p50 ms", "p95 ms", "p99 ms"),
-        *("between pieces p50 ms", "p95 ms", "p99 ms"),
-        *("pieces/s", "pieces per answer"),
-    )
-    return headings, [
+    first, between = (f"{which} p50 ms" for which in ("first piece", "between pieces"))
+    higher = ("p95 ms", "p99 ms")
+    return ("point", first, *higher, between, *higher, "pieces/s", "pieces per answer"), [
         (
             point.name,
             *_percentiles(point.stream.first_ms),
@@ -70,11 +66,8 @@ def pairs(compared: Sequence[Pair]) -> Table:
     return headings, [
         (
             pair.name,
-            f"{pair.before.rows_per_s:.1f}",
-            f"{pair.now.rows_per_s:.1f}",
-            f"{pair.rate:.3f}",
-            f"{pair.latency:.3f}",
-            f"{pair.p95:.3f}",
+            *(f"{point.rows_per_s:.1f}" for point in (pair.before, pair.now)),
+            *(f"{ratio:.3f}" for ratio in (pair.rate, pair.latency, pair.p95)),
             pair.verdict,
         )
         for pair in compared
