@@ -63,8 +63,7 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
     if not report.exists():
         raise GourmetError(
             f"no {report.name} found: the perf_analyzer above gave up, for the reason above. Run its cell "
-            "again; if its windows differ too much, end what else uses this machine, or set "
-            "GOURMET_LAB_WINDOWS to longer ones and restart the kernel"
+            "again; if its windows differ too much, set GOURMET_LAB_WINDOWS to longer ones"
         )
     text = report.read_text()
     report.unlink()

@@ -199,19 +199,18 @@ def checked_traffic(
 ) -> tuple[Load, tuple[Evidence, ...]]:
     """Load from our client, every answer checked and every row accounted for."""
     rows, answers = workload.rows, workload.answers
+    shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
     with connect(target.url) as triton:
         before = triton.total(load.model)
-    shared = shared_memory(target.url) if load.shared_memory else nullcontext(lambda values: values)
-    with shared as place:
-        wire = wire_for(target, load, rows, place)
-        asked = itertools.cycle(requests(wire, len(rows), load.batch))
-        check = partial(answers.check, wire)
-        traffic = Load(wire, asked, load, check, options.warm_up_s, options.measure_s, mark).run()
-    answered = len(traffic.times)
-    sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
-    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
-    with connect(target.url) as triton:
+        with shared as place:
+            wire = wire_for(target, load, rows, place)
+            asked = itertools.cycle(requests(wire, len(rows), load.batch))
+            check = partial(answers.check, wire)
+            traffic = Load(wire, asked, load, check, options.warm_up_s, options.measure_s, mark).run()
+        answered = len(traffic.times)
+        sent, failed = load.batch * traffic.requests_sent, load.batch * sum(traffic.errors.values())
         counted = triton.counted(load.model, before, lambda counts: counts.rows >= sent).rows
+    others = _OTHERS_BEHIND_THE_APP if load.through == "app" else 0.0
     return traffic, (
         Evidence("answers", f"{answered} of {answered} right", f"as {answers.source}"),
         validity.few_errors(traffic.errors, answered, options.errors_allowed),
