@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
@@ -43,18 +43,16 @@ _CONNECTIONS: Final = 4
 _MODELS: Final = ("food_classifier", "food_classifier_int8", "food_classifier_onnx")
 
 
-class WebRequest(NamedTuple):
-    method: str
-    path: str
-    body: bytes = b""
+# Method, path and body.
+WebRequest = tuple[str, str, bytes]
 
 
 def requests() -> dict[str, WebRequest]:
     # Of the size of a small photo that a phone or a page sends: 28 to 32 KB.
     (photo,) = views(FOOD.sample(), 1, size=(400, 300), seed=7, quality=80)
     form = photo_form(photo)
-    asked = {name: WebRequest("POST", f"/predict?model={name}", form) for name in _MODELS}
-    return {"/healthz": WebRequest("GET", "/healthz"), **asked}
+    asked = {name: ("POST", f"/predict?model={name}", form) for name in _MODELS}
+    return {"/healthz": ("GET", "/healthz", b""), **asked}
 
 
 def contender(

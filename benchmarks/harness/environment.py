@@ -16,10 +16,6 @@ from gourmet.errors import GourmetError
 _TIMEOUT_S: Final = 900.0
 
 
-class PeersNotInstalled(GourmetError):
-    """The packages of other servers cannot be installed here; in pip's own words."""
-
-
 def folder(requirements: Path) -> Path:
     """Where the environment of these requirements and this Python lies, in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -52,10 +48,10 @@ def _run(command: list[str], requirements: Path) -> None:
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as exc:
-        raise PeersNotInstalled(f"installing {requirements} took longer than {_TIMEOUT_S:.0f} s") from exc
+        raise GourmetError(f"installing {requirements} took longer than {_TIMEOUT_S:.0f} s") from exc
     if ran.returncode:
         words = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")] or [ran.stderr[-500:]]
-        raise PeersNotInstalled(
+        raise GourmetError(
             f"{requirements} cannot be installed ({words[0]}): name those to measure without it by `--arm`, "
             "such as --arm ours-fp32 --arm limit-fp32"
         )

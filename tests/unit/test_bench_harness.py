@@ -189,6 +189,6 @@ def test_packages_that_cannot_be_had_are_an_error_that_says_how_to_do_without(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("no-such-package==1\n")
-    with pytest.raises(environment.PeersNotInstalled, match=r"no-such-package.*--arm"):
+    with pytest.raises(GourmetError, match=r"no-such-package.*--arm"):
         environment.programs(requirements)
     assert not environment.folder(requirements).exists()

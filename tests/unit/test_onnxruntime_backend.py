@@ -318,3 +318,9 @@ def test_torchscript_needs_its_tensors_named_and_numbers_without_gaps() -> None:
         torch_names.check({"input": [], "output": []})
     with pytest.raises(GourmetError, match="numbers 0, 2 at their ends; expected are 0 to 1, each once"):
         torch_names.by_number(["x__0", "x__2"])
+
+
+def test_inputs_of_torchscript_are_found_by_argument_by_number_or_in_order() -> None:
+    found = [torch_names.in_order(names, ["left", "right"]) for names in (["right", "left"], ["b", "a"])]
+    assert found == [["left", "right"], ["b", "a"]]
+    assert torch_names.in_order(["INPUT__1", "INPUT__0"], ["x", "y"]) == ["INPUT__0", "INPUT__1"]

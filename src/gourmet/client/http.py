@@ -99,16 +99,10 @@ class HttpTransport:
         That is what a restart of Triton leaves behind, and nothing that is asked does harm twice.
         """
         message = self._message(call, deadline)
-        if kept := self._kept():
-            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-                return self._exchange(kept, call, message, deadline)
+        # With no kept one it is an IndexError.
+        with contextlib.suppress(IndexError, ConnectionResetError, BrokenPipeError):
+            return self._exchange(self._idle.pop(), call, message, deadline)
         return self._exchange(self._connect(deadline), call, message, deadline)
-
-    def _kept(self) -> _Connection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
 
     def _exchange(self, connection: _Connection, call: Call, message: bytes, deadline: Deadline) -> Reply:
         try:

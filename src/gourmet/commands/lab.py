@@ -67,11 +67,11 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
         if not ending.is_set():
             jupyter = running["JupyterLab"] = _start_jupyter(url, lab_port, arguments, log)
             started.callback(jupyter.stop, _JUPYTER_TIMEOUT_S)
-        ended: list[str] = []
-        while not ended and not ending.wait(_POLL_S):
-            ended = [name for name, child in running.items() if child.exit_status() is not None]
-        for name in ended:
-            log.say("gourmet", f"{name} ended with status {running[name].exit_status()}")
+        while not ending.wait(_POLL_S):
+            for name, child in running.items():
+                if (status := child.exit_status()) is not None:
+                    log.say("gourmet", f"{name} ended with status {status}")
+                    ending.set()
     log.say("gourmet", "stopped")
 
 
