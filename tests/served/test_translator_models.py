@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -205,24 +204,6 @@ def test_the_longest_text_is_answered(client: triton_http.InferenceServerClient)
     ((found, tokens, _),) = translations(client.infer("translator", given([text])))
     assert tokens > 100
     assert found
-
-
-def test_a_short_text_joins_between_two_steps_of_a_long_one(triton: RunningTriton) -> None:
-    order: list[str] = []
-    first = threading.Event()
-
-    def long() -> None:
-        for _ in streamed(triton, LONG):
-            first.set()
-        order.append("long")
-
-    thread = threading.Thread(target=long)
-    thread.start()
-    assert first.wait(60)
-    list(streamed(triton, "Да.", MAX_TOKENS=2))
-    order.append("short")
-    thread.join()
-    assert order == ["short", "long"]
 
 
 def test_who_is_out_of_time_is_told_so(client: triton_http.InferenceServerClient) -> None:

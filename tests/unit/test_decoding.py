@@ -20,7 +20,7 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Likeliest
-from gourmet.runtime.decoding.loop import Row, TooManyRows
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
@@ -204,39 +204,6 @@ def test_who_comes_later_joins_between_two_steps_unless_turned_off(
         assert (long.finished is None) == continuous
 
 
-def test_a_row_ends_at_the_next_step_when_its_time_is_over_or_its_client_left(
-    engine: Engine, sources: list[list[int]]
-) -> None:
-    gone = False
-    heard: list[str | None] = []
-
-    def hear(row: Row) -> None:
-        heard.append(row.finished)
-
-    with Decoded(engine) as decoded:
-        late = Row(sources[0], 10_000, deadline=time.monotonic() - 1, on_tokens=hear)
-        left = Row(sources[1], 10_000, is_cancelled=lambda: gone, on_tokens=hear)
-        decoded.room.submit([late, left])
-        gone = True
-        decoded.ask([sources[2]])
-        decoded.wait()
-    assert late.finished == "deadline"
-    assert left.finished == "cancelled"
-    assert not late.tokens
-    assert {"deadline", "cancelled"} <= set(heard)
-
-
-def test_more_than_may_wait_are_refused_whole(engine: Engine, sources: list[list[int]]) -> None:
-    with Decoded(engine, rows=1) as decoded:
-        begun = Row(sources[0], 5, on_tokens=lambda row: time.sleep(0.2))
-        decoded.room.submit([begun])
-        time.sleep(0.05)
-        decoded.ask(sources[:8])
-        with pytest.raises(TooManyRows, match="8 sentences wait already"):
-            decoded.room.submit([Row(sources[0], 5)])
-        decoded.wait()
-
-
 class Broken:
     def __init__(self, engine: Engine) -> None:
         self.places, self.encode = engine.places, engine.encode
@@ -258,17 +225,6 @@ def test_what_fails_is_the_answer_of_those_at_work_and_of_nobody_else(
         (row,) = decoded.ask(sources[:1])
         decoded.wait()
         assert row.finished in ("stop", "length")
-
-
-def test_who_waits_when_it_is_closed_is_told(engine: Engine, sources: list[list[int]]) -> None:
-    decoded = Decoded(engine, rows=1)
-    slow = Row(sources[0], 5, on_tokens=lambda row: time.sleep(0.05))
-    waiting = Row(sources[1], 5)
-    decoded.room.submit([slow])
-    time.sleep(0.02)
-    decoded.room.submit([waiting])
-    decoded.room.close()
-    assert waiting.finished == "failed"
 
 
 def test_one_beam_is_no_search_and_more_find_nothing_worse(

@@ -149,13 +149,10 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
     assert short.score > forced.score
 
 
-@pytest.mark.parametrize("prompt", [[], PROMPT])
-def test_one_beam_finds_what_the_loop_finds_after_the_same_prompt(
-    engine: Pictures, prompt: list[int]
-) -> None:
+def test_one_beam_finds_what_the_loop_finds_after_the_same_prompt(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    found = search(engine, Row(picture, 20, prefix=prompt, beams=1), start=START, end=END)
-    greedy = alone(picture, prefix=prompt)
+    found = search(engine, Row(picture, 20, prefix=PROMPT, beams=1), start=START, end=END)
+    greedy = alone(picture, prefix=PROMPT)
     assert found.tokens == greedy.tokens
     assert found.score == pytest.approx(greedy.score, abs=1e-3)
 
@@ -260,7 +257,6 @@ def test_a_row_whose_client_left_or_whose_time_ran_out_is_not_encoded(engine: Pi
 
 def test_a_row_may_leave_during_its_prompt_and_during_a_search(engine: Pictures) -> None:
     steps = iter(range(100))
-    engine.before_step = lambda: next(steps)
     left = threading.Event()
     prompted = Row(pictures(1)[0], 20, prefix=PROMPT * 4, is_cancelled=left.is_set)
     searched = Row(pictures(1)[0], 20, beams=3, is_cancelled=left.is_set)
@@ -302,6 +298,8 @@ def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> 
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
     network, pieces, done = Network(engine), list[str](), threading.Event()
+    parts: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
+    again: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
 
     def hear(job: AnswerJob, piece: Any) -> None:
         pieces.append(piece.text)
@@ -309,10 +307,8 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
             done.set()
 
     with opened(engine) as room:
-        parts: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
         submit([AnswerJob(parts, network, hear, in_pieces=True)], room)
         assert done.wait(WITHIN_S)
-        again: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
         whole = wait_for(again, network, room, within_s=WITHIN_S)
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3

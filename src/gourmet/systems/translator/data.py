@@ -35,8 +35,8 @@ class SentenceData:
         found = _read(data).get(part, ())
         if not found:
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
-        step = len(found) / min(limit or len(found), len(found))
-        return tuple(found[int(number * step)] for number in range(min(limit or len(found), len(found))))
+        count = min(limit or len(found), len(found))
+        return tuple(found[number * len(found) // count] for number in range(count))
 
 
 DATA: Final[TextData] = SentenceData()
@@ -47,24 +47,20 @@ def software(data: Path) -> tuple[Reference, ...]:
     path = (data if data.is_dir() else data.parent) / SOFTWARE
     if not path.is_file():
         return ()
-    rows = _rows(path)
-    _check_columns(path, rows, 3)
-    return tuple(Reference(source, russian, english) for source, english, russian in rows)
+    return tuple(Reference(source, russian, english) for source, english, russian in _rows(path, 3))
 
 
 @functools.lru_cache(maxsize=2)
 def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
     path = data / PAIRS if data.is_dir() else data
-    rows = _rows(path)
+    rows = _rows(path, 4, 2)
     found: dict[str, list[Reference]] = {part: [] for part in PARTS}
     if len(rows[0]) == 4:
-        _check_columns(path, rows, 4)
         for split, source, english, russian in rows:
             if split not in _PART_OF_SPLIT:
                 raise BadData(f"{path}: the first column has {split!r}; it may be train, dev and test")
             found[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
         return found
-    _check_columns(path, rows, 2)
     first = sum(bool(_RUSSIAN.search(row[0])) for row in rows)
     second = sum(bool(_RUSSIAN.search(row[1])) for row in rows)
     if first == second:
@@ -78,7 +74,8 @@ def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
     return found
 
 
-def _rows(path: Path) -> list[list[str]]:
+def _rows(path: Path, *columns: int) -> list[list[str]]:
+    """Lines of as many texts as the first, which are as many as one of `columns`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
@@ -90,11 +87,9 @@ def _rows(path: Path) -> list[list[str]]:
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     if not rows:
         raise BadData(f"{path} is empty")
-    return rows
-
-
-def _check_columns(path: Path, rows: Sequence[Sequence[str]], wanted: int) -> None:
+    wanted = len(rows[0]) if len(rows[0]) in columns else columns[-1]
     for number, row in enumerate(rows, 1):
         if len(row) != wanted or not all(cell.strip() for cell in row):
             texts = sum(bool(cell.strip()) for cell in row)
             raise BadData(f"{path}: line {number} has {texts} texts; {wanted} are needed, tabs between them")
+    return rows
