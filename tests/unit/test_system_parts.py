@@ -40,9 +40,6 @@ def test_an_object_that_is_missing_or_of_another_kind_is_named(content: str, fol
         GourmetError, match=r"train\.py has no TRAINING that fulfils gourmet\.training\.task\.Tra"
     ):
         _ = SystemParts("unfinished", registry.piece).training
-
-
-def test_a_contract_that_is_not_one_is_named(folder: Path) -> None:
     with pytest.raises(
         GourmetError, match=r"contract\.py has no SYSTEM that fulfils gourmet\.contracts\.System"
     ):
