@@ -16,7 +16,7 @@ from gourmet.systems.translator.tokenizer import END, PAD, UNKNOWN, VOCABULARY
 
 
 class _Loader(MarianMTLoader):  # type: ignore[misc]
-    """Of a network whose pad is no word of Marian's own, the last, but one among the others."""
+    """Of a network whose pad is one word among the others, and not the last, as Marian's own is."""
 
     def set_decoder(self, spec: Any, decoder: Any) -> None:
         BartLoader.set_decoder(self, spec, decoder)

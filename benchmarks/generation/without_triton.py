@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,13 +17,11 @@ import torch
 
 from generation import ctranslate2_model
 from generation.sentences import Sentences, same_as_alone
-from generation.served import INSIDE
-from gourmet import repository
-from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports
+from gourmet.systems.translator.client_loop import served_files
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING, MarianEngine
 from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop, http_loop
@@ -65,9 +63,7 @@ def in_python(sentences: Sentences, threads: int) -> Contender:
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        folder = repository.DEFAULT / INSIDE
-        files = package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
-        network = SERVING.open(files, threads)
+        network = SERVING.open(served_files(), threads)
         words = network.vocabulary
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
@@ -105,11 +101,8 @@ def eager(sentences: Sentences) -> Contender:
         agreement = sentences.agreement(EAGER, [text for group in right for text in group])
         return closed_loop(load, [ask], sentences.options, figures=agreement)
 
-    @contextmanager
-    def start() -> Iterator[Measure]:
-        yield measure
-
-    return Contender(EAGER, [BenchLoad(EAGER, "sentences", level) for level in _LEVELS], start)
+    loads = [BenchLoad(EAGER, "sentences", level) for level in _LEVELS]
+    return Contender(EAGER, loads, lambda: nullcontext(measure))
 
 
 def behind_fastapi(

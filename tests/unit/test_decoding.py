@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.int8 import quantized, rounded
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import open_engine
+from gourmet.systems.translator.train import Config, shape_of
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30
@@ -38,25 +40,9 @@ Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their sc
 @pytest.fixture(scope="module")
 def network() -> torch.nn.Module:
     """Small, of weights as training keeps them, so large that answers are long and easily led astray."""
-    found = build(
-        {
-            "vocab_size": WORDS,
-            "d_model": 32,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 64,
-            "decoder_ffn_dim": 64,
-            "activation_function": "swish",
-            "max_position_embeddings": 128,
-            "scale_embedding": True,
-            "pad_token_id": PAD,
-            "eos_token_id": END,
-            "forced_eos_token_id": None,
-            "decoder_start_token_id": PAD,
-        }
-    )
+    config = Config(width=32, heads=4, encoder_layers=2, feed_forward=64)
+    vocabulary: Any = SimpleNamespace(size=WORDS, pad=PAD, end=END)
+    found = build({**shape_of(config, vocabulary), "max_position_embeddings": 128})
     torch.manual_seed(2)
     for weights in found.parameters():
         if weights.requires_grad and weights.dim() > 1:

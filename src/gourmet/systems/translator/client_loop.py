@@ -22,13 +22,18 @@ PLACES: Final = 50
 EMPTY: Final = 1
 
 
+def served_files() -> dict[str, bytes]:
+    """Of the newest package of this checkout."""
+    folder = repository.DEFAULT / SYSTEM.default_model
+    return package.read(folder / str(repository.versions(folder)[-1]) / package.FILE)
+
+
 class TranslatorLoop:
     """Fulfils gourmet.measure.client_loop.ClientLoop."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        folder = repository.DEFAULT / SYSTEM.default_model
-        return Tokenizer(package.read(folder / str(repository.versions(folder)[-1]) / package.FILE))
+        return Tokenizer(served_files())
 
     def ask(self, example: bytes) -> Asking:
         tokenizer = self.tokenizer
