@@ -175,6 +175,10 @@ class Supervisor:
                 self._ask_models(server)
         except KeyboardInterrupt:
             self._stopping.set()
+        except GourmetError:
+            time.sleep(_POLL_S)  # a lost connection may be seen before the death
+            server.live()  # a Triton that ended is the better reason
+            raise
 
     def _ask_models(self, server: TritonServer) -> None:
         with connect(server.options.http_url) as triton:
