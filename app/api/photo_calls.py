@@ -71,7 +71,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     if services.settings.rate_limit:
         count_photos(current_app, len(photos))
     deadline = Deadline(services.settings.request_deadline_s, client_left())
-    asked_as, closely = request_id(), request.args.get("inside") == "1"
+    asked_as, with_server_timing = request_id(), request.args.get("inside") == "1"
 
     def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
@@ -79,7 +79,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
             if photo.fault:
                 raise photo.fault
             found = services.classifier.classify(
-                photo.data, deadline, asked_as, model, system=system, with_server_timing=closely
+                photo.data, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
             )
             return found, phases_ms(found.timings_ms, wait_ms)
         except Exception as exc:

@@ -146,7 +146,7 @@ TARGETS: Final = {one.__name__: one for one in (headers, opened, repeated, form,
 
 
 class Counts:
-    """How many passed, how many were refused, the dearest's CPU in ns and the peak in kB.
+    """How many passed, how many were refused, the most expensive's CPU in ns and the peak in kB.
 
     In a file that is mapped into memory, since nothing of this process runs after the last input.
     """

@@ -20,7 +20,7 @@ from support.table import Keep, Row
 from gourmet.pictures import decoders
 
 FILES = int(os.environ.get("FUZZ_FILES", "46000"))
-DEAR_S = float(os.environ.get("FUZZ_DEAR_S", "60"))
+EXPENSIVE_S = float(os.environ.get("FUZZ_EXPENSIVE_S", "60"))
 # At the limit a decoder is ended, and what is in front of that adds little.
 MOST_CPU_S = decoders.CPU_S + 0.5
 MOST_MB = 300.0
@@ -49,14 +49,14 @@ def test_files_that_are_dear_on_purpose(table: Keep) -> None:
 
 @pytest.mark.timeout(7200)
 def test_files_changed_for_what_they_cost(table: Keep) -> None:
-    """Of each kind for so many seconds: FUZZ_DEAR_S=720 is an hour."""
-    found = decode("dear", str(DEAR_S), str(int(time.time())))
+    """Of each kind for so many seconds: FUZZ_EXPENSIVE_S=720 is an hour."""
+    found = decode("expensive", str(EXPENSIVE_S), str(int(time.time())))
     results = Counter(one["result"] for one in found)
-    name = "pictures whose structure is changed for what they cost, the dearest of each kind"
+    name = "pictures whose structure is changed for what they cost, the most expensive of each kind"
     row = _row(name, results, found)
     tried = {f"tried of {one['name']}": one["tried"] for one in found}
-    dearest = {f"processor seconds of the dearest {one['name']}": one["cpu_s"] for one in found}
-    table(replace(row, figures={**row.figures, **tried, **dearest}))
+    most_expensive = {f"processor seconds of the most expensive {one['name']}": one["cpu_s"] for one in found}
+    table(replace(row, figures={**row.figures, **tried, **most_expensive}))
 
 
 @pytest.mark.timeout(3600)
@@ -70,7 +70,7 @@ def test_generated_and_mutated_files(table: Keep) -> None:
     table(_row("hostile files through the decoder", results, [run[-1] for run in runs], bad))
 
 
-def _dear(one: dict[str, Any]) -> bool:
+def _too_expensive(one: dict[str, Any]) -> bool:
     return one["cpu_s"] > MOST_CPU_S or one["peak_mb"] > MOST_MB
 
 
@@ -78,15 +78,15 @@ def _row(
     tried: str, results: Counter[str], costs: list[dict[str, Any]], bad: list[dict[str, Any]] | None = None
 ) -> Row:
     broke = {why: count for why, count in results.items() if why.startswith("BROKE")}
-    dear = [one for one in costs if _dear(one)]
+    too_expensive = [one for one in costs if _too_expensive(one)]
     return Row(
         tried=tried,
         requests=results.total(),
         answered=results["pixels"],
         refused={why: count for why, count in results.items() if why != "pixels" and why not in broke},
-        wrong=broke | {json.dumps(one): 1 for one in [*dear, *(bad or ())]},
+        wrong=broke | {json.dumps(one): 1 for one in [*too_expensive, *(bad or ())]},
         seen="pixels, or the reason why not, for every file",
-        survived=not (broke or dear or bad),
+        survived=not (broke or too_expensive or bad),
         figures={
             "processor seconds at most": max(one["cpu_s"] for one in costs),
             "megabytes at most": max(one["peak_mb"] for one in costs),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
-from support import dear, hostile, hostile_rows
+from support import expensive, hostile, hostile_rows
 from support.cost import Cost, Stack
 from support.table import Keep, Row
 from support.web_app import WebApp, form
@@ -21,7 +21,7 @@ from support.web_app import WebApp, form
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 
-# The budget of a request, whoever computes for it: of one photo, and of what asks for more on purpose, which
+# The budget of a request in all processes: of one photo, and of what asks for more on purpose, which
 # is every served model, sixteen photos, or a model 246 times.
 CPU_S: Final = 4.0
 MB: Final = 400.0
@@ -31,7 +31,7 @@ MORE_CPU_S: Final = 8.0
 # Two instances of the Python model, each with a decoder for each processor, of as much as one may take.
 MORE_MB: Final = 2 * available_cpus() * MB
 WALL_S: Final = 11.0
-SEARCH_S: Final = float(os.environ.get("FUZZ_DEAR_S", "60")) / 4
+SEARCH_S: Final = float(os.environ.get("FUZZ_EXPENSIVE_S", "60")) / 4
 JPEG: Final = {"Content-Type": "image/jpeg"}
 JSON: Final = {"Content-Type": "application/json"}
 
@@ -121,57 +121,57 @@ class Meter:
 
     def search(
         self,
-        build: Callable[[dear.Recipe], bytes],
+        build: Callable[[expensive.Recipe], bytes],
         ask: Callable[[bytes], Request] = lambda photo: as_form("/predict", photo),
     ) -> bytes:
-        """The dearest of a kind that a short search finds."""
+        """The most expensive of a kind that a short search finds."""
         end = time.monotonic() + SEARCH_S
         in_time = itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
 
         def cost(data: bytes) -> float:
             return self.measure(f"{build.__name__} by search", ask(data)).cost.cpu_s
 
-        return dear.dearest(build, cost, in_time, seed=int(time.time())).data
+        return expensive.most_expensive(build, cost, in_time, seed=int(time.time())).data
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
-def test_the_dearest_requests(start: Callable[..., Any], triton: Any, table: Keep, model: str) -> None:
+def test_the_most_expensive_requests(start: Callable[..., Any], triton: Any, table: Keep, model: str) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME=model, WEB_CONCURRENCY="1", UPLOAD_DEADLINE_S="30")
     meter = Meter(web, Stack(web.process.pid, hostile_rows.server(triton.http_url).pid))
     for request in of_photo(DIGITS.sample()):
         request.send(web)  # what is started when it is first needed is there from here on
     photos = {**hostile.bombs(), "arithmetic jpeg": hostile.arithmetic_jpeg()}
     photos["tiff of an arithmetic jpeg"] = hostile.tiff_of(hostile.arithmetic_jpeg())
-    photos |= {f"{build.__name__} by search": meter.search(build) for build in dear.BUILDERS}
+    photos |= {f"{build.__name__} by search": meter.search(build) for build in expensive.BUILDERS}
     for name, photo in photos.items():
         for request in of_photo(photo):
             meter.measure(name, request)
-    meter.search(dear.json_call, lambda body: Request("/api/v1/classify", body, JSON))
+    meter.search(expensive.json_call, lambda body: Request("/api/v1/classify", body, JSON))
     for name, request in others():
         meter.measure(name, request)
 
     found = meter.found
     of_one = [each for each in found if not each.is_more]
     of_more = [each for each in found if each.is_more]
-    dearest, dearest_of_more = (max(each, key=lambda one: one.cost.cpu_s) for each in (of_one, of_more))
+    most_expensive, most_of_more = (max(each, key=lambda one: one.cost.cpu_s) for each in (of_one, of_more))
     per_byte = max(of_one, key=lambda one: one.ms_per_kb)
     statuses = Counter(str(one.status) for one in found)
     broken = {str(one): 1 for one in found if one.status in (500, 502)}
-    too_dear = [one for one in found if one.is_dear]
+    too_expensive = [one for one in found if one.is_dear]
     table(
         Row(
-            tried=f"the dearest requests on every route, each alone, to {model}",
+            tried=f"the most expensive requests on every route, each alone, to {model}",
             requests=len(found),
             answered=statuses["200"],
             refused={status: n for status, n in statuses.items() if status not in ("200", "500", "502")},
-            wrong=broken | {f"too dear: {one}: {one.cost}": 1 for one in too_dear},
-            seen=f"an answer or the reason; of one photo dearest was {dearest}, for its bytes {per_byte}; "
-            f"of what asks for more {dearest_of_more}",
-            survived=not (broken or too_dear),
+            wrong=broken | {f"too expensive: {one}: {one.cost}": 1 for one in too_expensive},
+            seen=f"an answer or the reason; of one photo the most expensive was {most_expensive}, "
+            f"for its bytes {per_byte}; of what asks for more {most_of_more}",
+            survived=not (broken or too_expensive),
             figures={
-                "processor seconds of one photo at most": round(dearest.cost.cpu_s, 2),
-                "of what asks for more": round(dearest_of_more.cost.cpu_s, 2),
+                "processor seconds of one photo at most": round(most_expensive.cost.cpu_s, 2),
+                "of what asks for more": round(most_of_more.cost.cpu_s, 2),
                 "processor milliseconds per KB of one photo at most": round(per_byte.ms_per_kb),
                 "megabytes of one photo at most": round(max(one.cost.peak_mb for one in of_one)),
                 "of all": round(max(one.cost.peak_mb for one in found)),

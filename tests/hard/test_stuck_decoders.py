@@ -59,7 +59,7 @@ def test_stuck_decoders(
     table(
         account.row(
             f"pictures whose decoder never returns, crashes or takes a gigabyte, for {SECONDS} s",
-            seen="whoever sent one gets its refusal; the photos of all others are answered",
+            seen="its sender gets the refusal; the photos of all others are answered",
             held={"all are answered": account.count(ANSWERED) == len(account.attempts)},
             figures={f"stuck ones answered {what}": count for what, count in said.items()},
         )

@@ -89,7 +89,7 @@ def test_a_config_that_cannot_load_leaves_the_old_one_serving(gourmet_config) ->
 
 
 def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:
-    assert "answers remembered" in gourmet_config(MODEL, "--response-cache").output
+    assert "answers cached" in gourmet_config(MODEL, "--response-cache").output
     tensor = triton_http.InferInput("input", [1, 3, 224, 224], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 3, 224, 224), np.float32))
     with triton_http.InferenceServerClient(triton.http_url) as client:
@@ -97,7 +97,7 @@ def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:
         counts = client.get_inference_statistics(MODEL)["model_stats"][0]["inference_stats"]
     np.testing.assert_array_equal(first, second)
     assert counts["cache_hit"]["count"] == 1
-    assert "answers remembered" not in gourmet_config(MODEL, "--no-response-cache").output.splitlines()[-1]
+    assert "answers cached" not in gourmet_config(MODEL, "--no-response-cache").output.splitlines()[-1]
 
 
 def test_an_unknown_model_is_named_with_those_that_are_there(gourmet_config) -> None:

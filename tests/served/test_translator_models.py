@@ -1,4 +1,4 @@
-"""The translator's six models on the real server: the same words by every way, whoever else is there."""
+"""The translator's six models on the real server: the same words by every way, anyone else there or not."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Decodes hostile files in a process of its own and says what each cost: `python decoding.py FIRST LAST`.
 
-One line of JSON for each file that was dear, or ended in anything but pixels or
+One line of JSON for each file that was expensive, or ended in anything but pixels or
 PictureError; the last line has the counts. `bombs` in the place of the numbers: those, each with a line.
-`dear SECONDS SEED`: what was found to cost the most in so many seconds for each kind, by `support.dear`.
+`expensive SECONDS SEED`: what was found to cost the most in so many seconds for each kind, by
+`support.expensive`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support import dear, hostile
+from support import expensive, hostile
 
 from app.admission import gunicorn_conf
 from gourmet.pictures.decode import PictureError, from_base64
@@ -90,32 +91,32 @@ def measured(data: bytes) -> dict[str, Any]:
 
 
 def search(seconds: float, seed: int) -> None:
-    for build in dear.BUILDERS:
+    for build in expensive.BUILDERS:
         end = time.monotonic() + seconds
         tried = itertools.count()
         in_time = itertools.takewhile(lambda _, end=end: time.monotonic() < end, tried)
-        found = dear.dearest(build, lambda data: measured(data)["cpu_s"], in_time, seed)
+        found = expensive.most_expensive(build, lambda data: measured(data)["cpu_s"], in_time, seed)
         say({"name": build.__name__, "tried": next(tried), "bytes": len(found.data), **measured(found.data)})
 
 
 def main(first: int, last: int) -> None:
     results: Counter[str] = Counter()
-    dearest = {"cpu_s": 0.0, "wall_s": 0.0, "peak_mb": 0.0}
+    most_expensive = {"cpu_s": 0.0, "wall_s": 0.0, "peak_mb": 0.0}
     for number in range(first, last):
         name, data = hostile.file(number)
         found = measured(data)
         results[found["result"]] += 1
-        dearest = {key: max(value, found[key]) for key, value in dearest.items()}
+        most_expensive = {key: max(value, found[key]) for key, value in most_expensive.items()}
         if found["result"].startswith("BROKE") or found["cpu_s"] > CPU_S or found["peak_mb"] > 300:
             say({"number": number, "name": name, "bytes": len(data), **found})
-    say({"results": results, **dearest})
+    say({"results": results, **most_expensive})
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     gunicorn_conf.post_fork(None, None)
     decode(hostile.seeds()["tiff"])  # the process that decodes apart is there from here on
-    if sys.argv[1] == "dear":
+    if sys.argv[1] == "expensive":
         search(float(sys.argv[2]), int(sys.argv[3]))
     elif sys.argv[1] == "bombs":
         for name, data in hostile.bombs().items():

@@ -3,7 +3,7 @@
     name, data = hostile.file(4711)         # always the same bytes for the same number
 
 A file begins as one of the seeds, a small picture of every format and mode, and has one to four defects
-done to it. `bombs()` are the few that are dear on purpose: honest ones at the limits and ones beyond.
+done to it. `bombs()` are the few that are expensive on purpose: honest ones at the limits and ones beyond.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ _DEFECTS: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (
 
 
 def bombs() -> dict[str, bytes]:
-    """Files that are dear to decode: at the limits of each format, and beyond them where they lie."""
+    """Files that are expensive to decode: at the limits of each format, and beyond them where they lie."""
     five, four = (4999, 4999), (3999, 3999)
     exif = Image.Exif()
     exif[0x0112] = 6

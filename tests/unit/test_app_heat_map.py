@@ -226,7 +226,7 @@ def test_its_turn_among_heat_maps_and_among_all_lasts_until_its_last_line(
     assert ask().status_code == 200
 
 
-def test_whoever_goes_away_ends_theirs() -> None:
+def test_a_client_that_leaves_ends_its_heat_map() -> None:
     browser = client()
     send(browser, buffered=False).close()
     assert lines(send(browser))[-1]["final"]

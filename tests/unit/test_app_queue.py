@@ -195,7 +195,7 @@ def test_one_client_alone_has_three_quarters(places: int, mine: int) -> None:
     assert fill(Shares(places), ME) == mine
 
 
-def test_there_is_room_for_the_next_whoever_came_before() -> None:
+def test_there_is_room_for_the_next_client() -> None:
     shares = Shares(64)
     assert [fill(shares, f"192.0.2.{number}") for number in range(4)] == [48, 12, 3, 1]
     shares = Shares(64)

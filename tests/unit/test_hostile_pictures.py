@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 from PIL import Image
-from support import dear, hostile
+from support import expensive, hostile
 from support.decoding import decode
 from support.hostile import encoded, png_chunk
 
@@ -181,8 +181,8 @@ def test_metadata_costs_next_to_nothing(data: bytes) -> None:
 
 
 # What is decoded here and not by a process that could be ended has to be cheap by what the header says.
-@pytest.mark.parametrize("build", dear.BUILDERS, ids=lambda build: build.__name__)
-def test_what_is_said_to_be_harmless_is(build: dear.Build) -> None:
+@pytest.mark.parametrize("build", expensive.BUILDERS, ids=lambda build: build.__name__)
+def test_what_is_said_to_be_harmless_is(build: expensive.Build) -> None:
     def cost(data: bytes) -> float:
         with contextlib.suppress(PictureError):
             if is_harmless(data):
@@ -191,7 +191,7 @@ def test_what_is_said_to_be_harmless_is(build: dear.Build) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = dear.dearest(build, cost, tries=range(20), seed=4711)
+        found = expensive.most_expensive(build, cost, tries=range(20), seed=4711)
     assert found.cost < 1.0, base64.b64encode(found.data[:3000])
 
 

@@ -55,22 +55,22 @@ def by_version(answer: Mapping[str, Any]) -> list[ModelStatistics]:
 def _parse(entry: Mapping[str, Any]) -> ModelStatistics:
     of_requests = entry.get("inference_stats", {})
 
-    def told(phase: str, what: str) -> int:
+    def counted(phase: str, what: str) -> int:
         return int(of_requests.get(phase, {}).get(what, 0))
 
     by_batch = {int(each["batch_size"]): each["compute_infer"] for each in entry.get("batch_stats", [])}
     return ModelStatistics(
         name=entry.get("name", ""),
         version=entry.get("version", ""),
-        requests=told("success", "count"),
-        failures=told("fail", "count"),
+        requests=counted("success", "count"),
+        failures=counted("fail", "count"),
         rows=int(entry.get("inference_count", 0)),
         executions=int(entry.get("execution_count", 0)),
-        cache_hits=told("cache_hit", "count"),
-        queue_ns=told("queue", "ns"),
-        input_ns=told("compute_input", "ns"),
-        infer_ns=told("compute_infer", "ns"),
-        output_ns=told("compute_output", "ns"),
+        cache_hits=counted("cache_hit", "count"),
+        queue_ns=counted("queue", "ns"),
+        input_ns=counted("compute_input", "ns"),
+        infer_ns=counted("compute_infer", "ns"),
+        output_ns=counted("compute_output", "ns"),
         executions_by_batch=Counter({size: int(infer.get("count", 0)) for size, infer in by_batch.items()}),
         infer_ns_by_batch=Counter({size: int(infer.get("ns", 0)) for size, infer in by_batch.items()}),
     )

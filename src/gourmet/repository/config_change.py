@@ -136,5 +136,5 @@ def summary(config: Config) -> str:
         if preferred := batching.get("preferred_batch_size"):
             parts.append("preferably " + " or ".join(str(size) for size in preferred))
     if config.get("response_cache", {}).get("enable"):
-        parts.append("answers remembered")
+        parts.append("answers cached")
     return "; ".join(parts)

@@ -1,8 +1,8 @@
 """A process with limits for what others made: pictures of strangers, weights and networks from outside.
 
 A library that never returns cannot be interrupted in the process that called it. So it is called in a process
-of its own, a module of ours whose `main` is `serve(answer)`, and whoever waits for the answer stops waiting,
-and ends the process, when nobody needs the answer any more or its time is over.
+of its own, a module of ours whose `main` is `serve(answer)`, and the caller stops waiting, and ends the
+process, when nobody needs the answer any more or its time is over.
 
 The process ends by itself too: at its limits of processor and time, by signals that nothing in it handles,
 and while it works as soon as the one that started it has closed the connection between them, which the kernel

@@ -169,8 +169,8 @@ class PictureTask:
     @torch.no_grad()
     def served(self, network: nn.Module) -> torch.Tensor:
         """What `network` says to the photos held out, as it is served."""
-        told = [
+        logits = [
             network(self.as_served(rows.to(self.device))).cpu()
             for rows in torch.split(self.held_images, _ROWS)
         ]
-        return torch.cat(told)
+        return torch.cat(logits)

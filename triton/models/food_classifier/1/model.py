@@ -107,15 +107,15 @@ class TritonPythonModel:
         """Have a thread of `_later` answer it, if there is a place."""
         if not self._places.acquire(blocking=False):
             return _busy(f"{_MOST_LATER} requests wait for decoders")
-        until = time.monotonic() + _LATER_S
-        self._later.submit(self._answer_alone, request.get_response_sender(), rows, until)
+        deadline = time.monotonic() + _LATER_S
+        self._later.submit(self._answer_alone, request.get_response_sender(), rows, deadline)
         return None
 
     def _answer_alone(
-        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], until: float
+        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], deadline: float
     ) -> None:
         try:
-            job = self._decode_apart(sender, rows, until)
+            job = self._decode_in_sandbox(sender, rows, deadline)
             pixels = job if isinstance(job, list) else []
             (response,) = self._answer([job], self._network.logits(pixels))
         except Exception as exc:  # somebody waits for an answer, and nobody for this thread
@@ -124,11 +124,11 @@ class TritonPythonModel:
             self._places.release()
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _decode_apart(
-        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], until: float
+    def _decode_in_sandbox(
+        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], deadline: float
     ) -> Decoded:
         decoded = []
-        left_s = until - time.monotonic()
+        left_s = deadline - time.monotonic()
         with decoding_for(left_s, lambda: self._stopped.is_set() or sender.is_cancelled()):
             for number, row in enumerate(rows):
                 try:

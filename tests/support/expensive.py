@@ -1,10 +1,10 @@
 """Pictures by their structure, changed for what they cost: scans of JPEGs, chunks of PNGs, directories.
 
-    found = dearest(jpeg, cost, tries=range(500), seed=1)
+    found = most_expensive(jpeg, cost, tries=range(500), seed=1)
 
 A file is made from a recipe, a list of numbers from 0 to 1, and the same recipe is always the same file. The
-dearest recipe so far is changed in a few places and tried again. What bytes alone do to decoders, `hostile`
-and the coverage-guided fuzzer try.
+most expensive recipe so far is changed in a few places and tried again. What bytes alone do to decoders,
+`hostile` and the coverage-guided fuzzer try.
 """
 
 from __future__ import annotations
@@ -51,22 +51,24 @@ Build = Callable[[Recipe], bytes]
 
 
 @dataclass(frozen=True)
-class Dear:
+class ExpensiveFile:
     cost: float
     data: bytes
 
 
-def dearest(build: Build, cost: Callable[[bytes], float], tries: Iterable[int], seed: int) -> Dear:
+def most_expensive(
+    build: Build, cost: Callable[[bytes], float], tries: Iterable[int], seed: int
+) -> ExpensiveFile:
     """What was found to cost the most."""
     draw = random.Random(seed)
-    best, best_numbers = Dear(-1.0, b""), list[float]()
+    best, best_numbers = ExpensiveFile(-1.0, b""), list[float]()
     for _ in tries:
         numbers = [] if draw.random() < 0.3 else list(best_numbers)
         for _ in range(draw.choice((1, 1, 2, 5)) if numbers else 0):
             numbers[draw.randrange(len(numbers))] = draw.random()
         recipe = Recipe(numbers, draw)
         data = build(recipe)
-        found = Dear(cost(data), data)
+        found = ExpensiveFile(cost(data), data)
         if found.cost > best.cost:
             best, best_numbers = found, recipe.numbers
     return best
