@@ -192,7 +192,7 @@ def test_who_comes_later_joins_between_two_steps_unless_turned_off(
 
 class Broken:
     def __init__(self, engine: Engine) -> None:
-        self.places, self.encode = engine.places, engine.encode
+        self.places, self.encode, self.is_brief = engine.places, engine.encode, engine.is_brief
 
     def step(self, *_: object) -> None:
         raise RuntimeError("no such kernel")

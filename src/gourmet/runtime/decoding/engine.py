@@ -37,6 +37,10 @@ class Engine(ABC):
     def __init__(self, decoder: Run) -> None:
         self._decoder = decoder
 
+    def is_brief(self, source: Any) -> bool:
+        """Whether encoding it takes no longer than a step or two: then the loop does it itself."""
+        return False
+
     @abstractmethod
     def encode(self, sources: Sequence[Any]) -> Sequence[Floats]:
         """The memory of each source; ValueError for a source that cannot be used."""

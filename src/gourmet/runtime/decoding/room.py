@@ -3,8 +3,9 @@
     room = GenerationRoom(engine, start=1, end=0, max_rows=16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
 
-A long encode delays only the rows that it is for, since the loop goes on meanwhile, and an encode that fails
-fails only them. Rows are notified by the thread that did the work.
+A long encode delays only the rows that it is for, since the loop goes on meanwhile. A brief one is done by
+the loop's thread, since handing it over would cost a step. An encode that fails fails only its own rows. Rows
+are notified by the thread that did the work.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class GenerationRoom:
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
         self._waiting: deque[Row] = deque()
+        self._brief: deque[Row] = deque()  # rows that wait and are brief to encode
         self._ready: deque[tuple[Row, Floats]] = deque()
         self._searching: list[Row] = []
         self._closing = False
@@ -52,11 +54,13 @@ class GenerationRoom:
         """All of them, or none: raises TooManyRows. Where none wait, any number may come."""
         searched = [row for row in rows if row.beams > 1]
         with self._changed:
-            waiting = len(self._waiting) + len(self._searching)
+            waiting = len(self._waiting) + len(self._brief) + len(self._searching)
             if waiting and waiting + len(rows) > _WAITING * self._max_rows:
                 raise TooManyRows(f"{waiting} sentences wait already: ask again later")
             self._searching += searched
-            self._waiting.extend(row for row in rows if row.beams == 1)
+            for row in rows:
+                if row.beams == 1:
+                    (self._brief if self._engine.is_brief(row.source) else self._waiting).append(row)
             self._changed.notify_all()
         for row in searched:
             self._searches.submit(self._search, row)
@@ -69,7 +73,7 @@ class GenerationRoom:
             thread.join()
         self._loop.fail(_CLOSED)
         with self._changed:
-            left = [*(row for row, _ in self._ready), *self._waiting, *self._searching]
+            left = [*(row for row, _ in self._ready), *self._waiting, *self._brief, *self._searching]
         for row in left:
             row.finish("failed", _CLOSED)
         self._searches.shutdown()  # the one at work sees at its next step that its row is finished
@@ -116,20 +120,24 @@ class GenerationRoom:
     def _decode(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._ready or not self._loop.is_idle)
+                self._changed.wait_for(
+                    lambda: self._closing or self._ready or self._brief or not self._loop.is_idle
+                )
                 if self._closing:
                     return
                 may_join = self._loop.capacity if self._continuous or self._loop.is_idle else 0
                 joining = [self._ready.popleft() for _ in range(min(may_join, len(self._ready)))]
+                brief = [self._brief.popleft() for _ in range(min(may_join - len(joining), len(self._brief)))]
+            joining += self._memories([row for row in brief if not row.gave_up()])
             capacity = self._loop.capacity
             try:
                 self._loop.add_requests([row for row, _ in joining], [memory for _, memory in joining])
-                if joining:
+                if joining and self._waiting:
                     self._notify()  # there is space for memories again
                 self._loop.step()
             except Exception as exc:  # of the engine: it is the answer of all rows at work
                 self._loop.fail(exc)
-            if self._loop.capacity > capacity - len(joining):
+            if self._waiting and self._loop.capacity > capacity - len(joining):
                 self._notify()
 
     def _search(self, row: Row) -> None:

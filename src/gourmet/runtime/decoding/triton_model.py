@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,23 +93,25 @@ class _Reply:
             self._unfinished = len(self._jobs)
             submit(self._jobs, model.room)
         except (ValueError, TooManyRows) as exc:
-            self._send(refusal(exc))
+            self._send(partial(refusal, exc))
 
     def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
         network, rows = self._model.network, self._model.has_rows
         if self._model.in_pieces:
-            response = refusal(job.error) if job.error else _response([piece], network, rows=rows)
-            self._send(response, final=job.finished)
+            answer = (
+                partial(refusal, job.error) if job.error else partial(_response, [piece], network, rows=rows)
+            )
+            self._send(answer, final=job.finished)
             return
         with self._lock:
             self._unfinished -= 1
             if self._unfinished:
                 return
-        self._send(whole_response(self._jobs, network, rows=rows))
+        self._send(partial(whole_response, self._jobs, network, rows=rows))
 
-    def _send(self, response: pb_utils.InferenceResponse, *, final: bool = True) -> None:
+    def _send(self, response: Callable[[], pb_utils.InferenceResponse], *, final: bool = True) -> None:
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        self._model.sending.submit(self._sender.send, response, flags=flags)
+        self._model.sending.submit(lambda: self._sender.send(response(), flags=flags))
 
 
 def jobs(

@@ -20,6 +20,8 @@ ENCODER: Final = "encoder.onnx"
 DECODER: Final = "decoder.onnx"
 # Pieces of words that a sentence may have; longer ones are cut.
 MAX_SOURCE_TOKENS: Final = 120
+# As most sentences have: with all encoded beside the loop, an eighth fewer were translated for eight clients.
+_BRIEF_TOKENS: Final = 32
 
 
 class MarianEngine(Engine):
@@ -28,6 +30,9 @@ class MarianEngine(Engine):
     def __init__(self, encoder: Run, decoder: Run, pad: int) -> None:
         super().__init__(decoder)
         self._encoder, self._pad = encoder, pad
+
+    def is_brief(self, source: Sequence[int]) -> bool:
+        return len(source) <= _BRIEF_TOKENS
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Floats]:
         words = max(map(len, sources))
