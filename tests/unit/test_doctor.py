@@ -76,6 +76,27 @@ def test_a_port_that_somebody_else_has(subject: Examined) -> None:
         assert f"port {port} of 127.0.0.1 is in use" in said("ports", taken, "fail")
 
 
+@pytest.mark.parametrize(
+    ("address", "option", "level", "words"),
+    [
+        ("0.0.0.0", "--http-port", "warn", "is open on 0.0.0.0, beyond loopback"),
+        ("0.0.0.0", "--http-port", "warn", "CVE-2025-23310"),
+        ("0.0.0.0", "--port", "ok", "held by the running stack"),  # the web app's, which is for others
+        ("127.0.0.1", "--http-port", "ok", "held by the running stack"),
+        ("::ffff:127.0.0.1", "--http-port", "ok", "held by the running stack"),
+    ],
+)
+def test_ports_of_triton_that_others_reach_are_said_with_its_known_holes(
+    address: str, option: str, level: str, words: str, subject: Examined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "http_ok", lambda _url: True)
+    mapped = ":" in address
+    family = socket.AF_INET6 if mapped else socket.AF_INET
+    with socket.create_server((address, 0), family=family, dualstack_ipv6=mapped) as listener:
+        port = listener.getsockname()[1]
+        assert words in said("ports", replace(subject, ports={option: port, "--http-port": port}), level)
+
+
 def arguments(subject: Examined, *more: str) -> list[str]:
     return ["doctor", *more, *(str(part) for option in subject.ports.items() for part in option)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import re
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
@@ -27,6 +30,11 @@ _SHARED_MEMORY: Final = Path("/dev/shm")
 _WANTED_MB: Final = 256
 _NEEDED_MB: Final = 32
 _ASKS: Final = {"--port": "/healthz", "--http-port": "/v2/health/live", "--metrics-port": "/metrics"}
+# NVIDIA's bulletins 5687 and 5828 (SECURITY.md).
+_HOLES: Final = (
+    "the wheel's Triton is 2.51 (24.10), whose HTTP front and Python backend have published holes that let "
+    "a stranger end it or run code (CVE-2025-23310, 23311, 23319, …)"
+)
 # The tag of Dockerfile.triton and its compute capabilities: NVIDIA's release notes of Triton 25.08, the first
 # on CUDA 13, and later. Within a major version what is built for one minor runs on the later ones.
 IMAGE: Final = "26.09-py3"
@@ -71,7 +79,7 @@ def shared_memory(_: Examined) -> Iterator[Finding]:
 
 
 def ports(subject: Examined) -> Iterator[Finding]:
-    """Free, or held by the stack itself."""
+    """Free, or held by the stack itself, Triton's for loopback alone."""
     for option, port in subject.ports.items():
         # gRPC cannot be asked so plainly: it is ours where Triton's HTTP port is.
         asked = option if option in _ASKS else "--http-port"
@@ -79,10 +87,28 @@ def ports(subject: Examined) -> Iterator[Finding]:
             preflight.check_ports(subject.host, {option: port})
             yield ok(f"{port} free")
         except preflight.NotReadyToStart as exc:
-            if http_ok(f"http://{reachable(subject.host)}:{subject.ports[asked]}{_ASKS[asked]}"):
-                yield ok(f"{port} held by the running stack")
-            else:
+            if not http_ok(f"http://{reachable(subject.host)}:{subject.ports[asked]}{_ASKS[asked]}"):
                 yield refused(exc)
+            elif option != "--port" and (outside := _beyond_loopback(port)):
+                yield warn(
+                    f"{port} of Triton is open on {outside}, beyond loopback, without a key for inference; "
+                    f"{_HOLES}",
+                    "start it with --triton-host 127.0.0.1, or publish containers' ports on 127.0.0.1 alone",
+                )
+            else:
+                yield ok(f"{port} held by the running stack")
+
+
+def _beyond_loopback(port: int) -> str:
+    """The addresses of this machine, other than loopback's, on which something listens at `port`."""
+    listening = {
+        each.laddr.ip
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+    }
+    found = {ipaddress.ip_address(address.partition("%")[0]) for address in listening}
+    plain = {getattr(each, "ipv4_mapped", None) or each for each in found}  # ::ffff:127.0.0.1, as gRPC's
+    return ", ".join(sorted(str(each) for each in plain if not each.is_loopback))
 
 
 def find_gpus() -> list[tuple[str, ...]]:
