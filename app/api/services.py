@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +17,22 @@ from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
 from app.asking import AppTriton
 from app.classifier import Classifier
-from app.core.errors import ModelNotReady, ServingError, TritonUnavailable
+from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSlow, TritonUnavailable
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
 from gourmet.contracts import Generation, System
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.errors import DecodersBusy
 from gourmet.systems.registry import load_all
 
 T = TypeVar("T")
+_log: Final = logging.getLogger(__name__)
 _READY_AGE_S: Final = 1.0
 _DEADLINE_S: Final = 5.0
+# Longer than a model may take for its sample.
+_STALE_S: Final = _DEADLINE_S + 2.0
+_UNUSABLE: Final = "sample_unusable"
 # A page is shown without what it would list rather than late.
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
@@ -62,13 +68,39 @@ class TtlCache(Generic[T]):
 
 
 class Readiness:
-    """Whether `model` answers its sample, asked at most once a second however many want to know."""
+    """Whether `model` answers its sample, as far as is known.
+
+    It is asked at most once a second, however many want to know, and by a thread beside them.
+    """
 
     def __init__(self, ask: Callable[[], HealthModel], model: str) -> None:
         self._ask_sample = ask
         self._model = model
-        self.check = TtlCache(self._ask, _READY_AGE_S).get
+        self._lock = threading.Lock()
+        self._asking = threading.Thread()
+        self._known: HealthModel | ServingError | None = None
+        self._at = float("-inf")
         self._starting_until = time.monotonic() + _STARTING_S
+
+    @property
+    def known_problem(self) -> str:
+        """Why nobody would have an answer, empty where that is not known: for pages, which never wait."""
+        self._ask_beside()
+        return str(self._known) if isinstance(self._known, ServingError) else ""
+
+    def check(self) -> HealthModel | ServingError:
+        """The state for those who ask for nothing else, such as a probe.
+
+        An orchestrator that asks once a minute must not get a state that is a minute old, so a caller that
+        has the model asked waits for the answer. The others wait only where what is known is older than the
+        answer can take, so that a model that hangs does not hold their threads.
+        """
+        began = self._ask_beside()
+        if began or self._age_s() > _STALE_S:
+            self._asking.join(_STALE_S)
+        if self._known is None or self._age_s() > _STALE_S:  # a sample that hangs has no deadline
+            return TritonTooSlow(f"{self._model!r} did not answer its sample within {_STALE_S:g} s")
+        return self._known
 
     def health(self) -> Health:
         """The same for people and their pages."""
@@ -79,22 +111,48 @@ class Readiness:
         state: Literal["starting", "loading", "not_ready", "away"] = "away"
         if isinstance(found, ModelNotReady):
             state = "loading" if found.loading else "not_ready"
+        elif found.code == _UNUSABLE:
+            state = "not_ready"
         elif isinstance(found, TritonUnavailable) and time.monotonic() < self._starting_until:
             state = "starting"
         model = HealthModel(name=self._model)
         return Health(alive=True, ready=False, state=state, code=found.code, message=str(found), model=model)
 
-    def _ask(self) -> HealthModel | ServingError:
-        answer: HealthModel | ServingError
+    def _age_s(self) -> float:
+        return time.monotonic() - self._at
+
+    def _ask_beside(self) -> bool:
+        """Have a thread ask the model where that is due; whether it was."""
+        with self._lock:
+            if self._asking.is_alive() or self._age_s() < _READY_AGE_S:
+                return False
+            # A daemon, since a sample that hangs must not keep the process from ending.
+            self._asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
+            self._asking.start()
+            return True
+
+    def _ask(self) -> None:
+        found: HealthModel | ServingError
         try:
-            answer = self._ask_sample()
-        except ServingError as error:
-            answer = error
-        if not isinstance(answer, TritonUnavailable):
+            found = self._ask_sample()
+        except DecodersBusy:
+            found = Overloaded("decoders")
+        except Exception as exc:
+            found = exc if isinstance(exc, ServingError) and exc.status >= 500 else self._unusable(exc)
+        if not isinstance(found, TritonUnavailable):
             # Triton opens its port only when its models are loaded: until then nobody can tell whether it
             # starts or is away, and from now on it is away.
             self._starting_until = 0.0
-        return answer
+        self._known, self._at = found, time.monotonic()
+
+    def _unusable(self, exc: Exception) -> ServingError:
+        """The fault of the sample and of nothing else; the log has it once."""
+        if not (isinstance(self._known, ServingError) and self._known.code == _UNUSABLE):
+            _log.error("the sample for %r cannot be used", self._model, exc_info=exc)
+        return ServingError(
+            f"the sample for {self._model!r} cannot be used: the log says why, correct the system's folder",
+            code=_UNUSABLE,
+        )
 
 
 class Services:
@@ -120,17 +178,12 @@ class Services:
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.
         self.api = Blueprint("api", "app.api", url_prefix="/api/v1")
-        # All but the first are asked for every page's navigation, which does not wait for long.
-        first_s = min(_DEADLINE_S, settings.request_deadline_s)
         self.readiness = {
-            name: Readiness(
-                partial(self._ask_sample, name, LINK_DEADLINE_S if place else first_s), settings.models[name]
-            )
-            for place, name in enumerate(systems)
+            name: Readiness(partial(self._ask_sample, name), settings.models[name]) for name in systems
         }
 
-    def _ask_sample(self, system: str, wait_s: float) -> HealthModel:
-        deadline = Deadline(wait_s)
+    def _ask_sample(self, system: str) -> HealthModel:
+        deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))
         if system not in self.pictures:
             info = self.generator.ask_sample(system, deadline)
             return HealthModel(name=info.name, version=info.version)
@@ -151,7 +204,7 @@ class Services:
 
 @dataclass(frozen=True)
 class NavigationEntry:
-    """A link to a page; not shown where nobody would have an answer there."""
+    """A link to a page; not shown where it is known that nobody would have an answer there."""
 
     endpoint: str
     text: str
@@ -160,7 +213,7 @@ class NavigationEntry:
 
     @property
     def shown(self) -> bool:
-        return self.readiness is None or not isinstance(self.readiness.check(), ServingError)
+        return self.readiness is None or not self.readiness.known_problem
 
     @property
     def url(self) -> str:

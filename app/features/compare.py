@@ -5,6 +5,7 @@ Their forms work without JavaScript.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
@@ -117,10 +118,14 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
 def _ask(
     classifier: Classifier, model: ServedModel, data: bytes, deadline: Deadline
 ) -> dict[str, Any] | ServingError:
-    """The model's answer after one to the sample, which pays for what is loaded and connected only once."""
+    """The model's answer after one to the sample, which pays for what is loaded and connected only once.
+
+    A sample that cannot be used costs no more than that.
+    """
     system = model.system.name
-    try:
+    with contextlib.suppress(Exception):
         classifier.classify(model.system.sample(), deadline, request_id(), model.info.name, system=system)
+    try:
         started = time.perf_counter()
         prediction = classifier.classify(data, deadline, request_id(), model.info.name, system=system)
         ms = (time.perf_counter() - started) * 1000

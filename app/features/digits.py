@@ -48,7 +48,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         # What scripts say in other words on this page.
         own_texts = {"state_again": t("digits.state_again")}
         return services.page(
-            "digits.html", SYSTEM, labels=SYSTEM.labels, health=readiness.health(), own_texts=own_texts
+            "digits.html", SYSTEM, labels=SYSTEM.labels, away=readiness.known_problem, own_texts=own_texts
         )
 
     @routes.post("/digits")

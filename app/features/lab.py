@@ -88,8 +88,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.get("/lab")
     def page() -> str:
-        # Looked for the page's main part: what is above it may ask a model, which is no news to show.
-        return render_template("lab.html", look=figures.get, own_texts=starting_with("lab.js."), **listed())
+        return render_template(
+            "lab.html", looked=figures.get(), own_texts=starting_with("lab.js."), **listed()
+        )
 
     @routes.get("/lab/figures")
     @marked(probe=True)

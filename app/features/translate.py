@@ -89,7 +89,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             SYSTEM,
             examples=[each.decode() for each in SYSTEM.examples(_EXAMPLES, seed=0)],
             most_characters=MOST_CHARACTERS,
-            health=readiness.health(),
+            away=readiness.known_problem,
             script_texts=starting_with("js."),
             **context,
         )

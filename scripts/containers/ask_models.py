@@ -10,6 +10,7 @@ import os
 import sys
 
 from gourmet.client.errors import ModelUnavailable
+from gourmet.client.sample import BadSample, ask_sample
 from gourmet.client.triton import Triton
 from gourmet.contracts import System
 from gourmet.errors import GourmetError
@@ -32,7 +33,7 @@ def check() -> None:
             chosen = os.environ.get(known.model_variable)
             model = chosen or known.default_model
             if model in ready:
-                ask_sample(triton, known, model)
+                check_sample(triton, known, model)
             # A user's own repository need not hold the default model of every system.
             elif chosen or knows(triton, model):
                 raise Unhealthy(f"{model} is not ready")
@@ -47,12 +48,12 @@ def knows(triton: Triton, model: str) -> bool:
     return True
 
 
-def ask_sample(triton: Triton, system: System, model: str) -> None:
-    """Have `model` answer its system's sample."""
-    info = triton.describe(model)
+def check_sample(triton: Triton, system: System, model: str) -> None:
+    """Have `model` answer its system's sample; one that cannot be used is said and is no model's fault."""
     try:
-        outputs = triton.generate(info, system.request_inputs(system.sample(), info))
-        system.describe_answer(outputs, info)
+        ask_sample(triton, system, model)
+    except BadSample as exc:
+        sys.stderr.write(f"{exc}\n")
     except GourmetError as exc:
         raise Unhealthy(f"{model} does not answer: {exc}") from exc
 

@@ -113,6 +113,13 @@ def client(outcome: Outcome | FakeClassifier = EGG, **settings: Any) -> FlaskCli
     return create_app(Settings(**settings), fake).test_client()
 
 
+def knowing(browser: FlaskClient, *systems: str) -> FlaskClient:
+    """The same client, once its app knows whether these answer, for which no page waits."""
+    for system in systems:
+        assert browser.get(f"/api/v1/health?system={system}").status_code == 200
+    return browser
+
+
 def form(*photos: bytes, name: str = "photo.jpg") -> dict[str, Any]:
     """The fields of a form with the sample, or with these instead."""
     return {"file": [(io.BytesIO(photo), name) for photo in photos or (PHOTO,)]}

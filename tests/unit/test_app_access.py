@@ -9,7 +9,7 @@ from typing import Any
 import brotli
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import client, code, form
+from support.fake_classifier import client, code, form, knowing
 
 from app.admission.rate_limit import Limiter
 from app.core.settings import Rate
@@ -262,9 +262,10 @@ def test_a_star_lets_every_site_ask_the_api_but_nothing_else() -> None:
     [("gzip, deflate, br, zstd", "br"), ("gzip", "gzip"), ("br;q=0, gzip;q=0.5", "gzip"), ("identity", None)],
 )
 def test_text_is_compressed_as_the_client_likes(path: str, accepted: str, used: str | None) -> None:
-    with client().get(path, headers={"Accept-Encoding": "identity"}) as plain:
+    browser = knowing(client(), "digits", "translator")
+    with browser.get(path, headers={"Accept-Encoding": "identity"}) as plain:
         text = plain.data
-    with client().get(path, headers={"Accept-Encoding": accepted}) as reply:
+    with browser.get(path, headers={"Accept-Encoding": accepted}) as reply:
         assert reply.headers.get("Content-Encoding") == used
         assert "Accept-Encoding" in reply.headers["Vary"]
         data = reply.data

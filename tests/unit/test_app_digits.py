@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
-from support.fake_classifier import FakeClassifier, form
+from support.fake_classifier import FakeClassifier, form, knowing
 from support.fake_classifier import client as app_client
 
 from app.classifier import Prediction
@@ -66,11 +66,12 @@ def test_a_blank_picture_is_the_client_s_fault() -> None:
 
 @pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False)])
 def test_the_link_is_there_where_digits_are_read(digits: Any, is_linked: bool) -> None:
-    assert ('href="/digits"' in client(digits).get("/", headers=PAGE).text) is is_linked
+    browser = knowing(client(digits), contract.SYSTEM.name)
+    assert ('href="/digits"' in browser.get("/", headers=PAGE).text) is is_linked
 
 
 def test_without_its_model_the_page_says_so() -> None:
-    reply = client(AWAY).get("/digits", headers=PAGE)
+    reply = knowing(client(AWAY), contract.SYSTEM.name).get("/digits", headers=PAGE)
     assert reply.status_code == 200
     assert re.search(r"<noscript>.*no Triton answers.*</noscript>", reply.text)
     assert client(AWAY).post("/digits", data=form()).status_code == 503

@@ -149,9 +149,9 @@ def test_it_has_a_page_with_its_labels_and_a_link_to_it(browser: FlaskClient) ->
 def test_there_is_no_link_while_its_model_does_not_answer(listen: Listen) -> None:
     triton = listen(stats("food_classifier") | model("food_classifier", "food11", 11))
     (browser,) = client(triton)
-    assert "/classify/flowers" not in browser.get("/", headers=PAGE).text
     health = browser.get("/api/v1/health?system=flowers").get_json()
     assert (health["ready"], health["model"]["name"]) == (False, "flowers")
+    assert "/classify/flowers" not in browser.get("/", headers=PAGE).text
 
 
 def test_another_system_s_model_is_not_one_of_food_but_may_be_configured_for_it(triton: Listener) -> None:

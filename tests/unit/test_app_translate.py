@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.fake_classifier import knowing
 
 from app import create_app
 from app.core.settings import Settings
@@ -63,7 +64,7 @@ def test_the_document_says_how_many_and_gives_examples(browser: FlaskClient) -> 
 def test_the_page_is_a_form_that_does_without_a_script_and_says_so_where_nobody_can_answer(
     browser: FlaskClient,
 ) -> None:
-    page = browser.get("/translate").text
+    page = knowing(browser, "translator").get("/translate").text
     assert re.search(r'<form[^>]*method="post"[^>]*action="/translate"', page)
     assert 'maxlength="2000"' in page
     assert "cannot be translated at the moment" in page

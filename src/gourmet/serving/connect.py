@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gourmet.client import sample
 from gourmet.client.errors import NotTriton
 from gourmet.client.triton import KeyedTransport, Triton, transports
 from gourmet.serving import api_keys
@@ -33,8 +34,5 @@ def connect_either(url: str) -> Triton:
 
 def ask_sample(url: str, system: str, model: str) -> str:
     """What `model` says to its system's sample, in a sentence; raise unless it really answers."""
-    asked = registry.load(system)
     with connect(url) as triton:
-        info = triton.describe(model)
-        outputs = triton.generate(info, asked.request_inputs(asked.sample(), info))
-    return asked.describe_answer(outputs, info)
+        return sample.ask_sample(triton, registry.load(system), model)

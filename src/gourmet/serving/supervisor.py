@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
+from gourmet.client.sample import BadSample
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
@@ -194,7 +195,10 @@ class Supervisor:
                 "red",
             )
         for system, name in self._models.items():
-            self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
+            try:
+                self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
+            except BadSample as exc:  # no reason to keep the others from answering
+                self._say(f"whether {name} answers is not known: {exc}", "red")
 
     def _start_web(self, options: WebOptions) -> Child:
         if self._web:

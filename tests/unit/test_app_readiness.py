@@ -1,0 +1,199 @@
+"""What the app knows of its models without any page waiting for one, and what a broken sample changes."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from support.fake_classifier import EGG, FakeClassifier, client, knowing
+from support.listener import Listen, answered, http, listen
+
+from app import create_app
+from app.api import services
+from app.api.schemas import HealthModel
+from app.api.services import Readiness
+from app.classifier import Prediction
+from app.core.settings import Settings
+from gourmet.client.sample import BadSample, ask_sample
+from gourmet.client.triton import Triton
+from gourmet.systems import registry
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+
+__all__ = ["listen"]  # the fixture
+
+PAGES = ("/", "/compare", "/digits", "/translate", "/lab", "/api/docs", "/nothing")
+HTML = {"Accept": "text/html"}
+PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+
+
+class Hanging(FakeClassifier):
+    """Says nothing to its samples while it hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.asked_by: list[str] = []
+
+    def classify(self, *_: object, system: str = "", **__: object) -> Prediction:
+        self.asked_by.append(system)
+        self.goes_on.wait(60)
+        return EGG
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    fake = Hanging()
+    yield fake
+    fake.goes_on.set()
+
+
+def test_no_page_waits_for_a_model_that_never_answers_also_not_the_first_after_the_start(
+    hanging: Hanging,
+) -> None:
+    """Each model is asked once meanwhile, however many pages are made."""
+    browser, began = client(hanging), time.monotonic()
+    for path in PAGES * 5:
+        reply = browser.get(path, headers=HTML)
+        assert reply.status_code == (404 if path == "/nothing" else 200)
+    assert time.monotonic() - began < 20
+    assert hanging.asked_by == ["digits"]
+
+
+def test_until_a_model_was_asked_its_page_is_linked_and_says_nothing_wrong(hanging: Hanging) -> None:
+    page = client(hanging).get("/digits", headers=HTML).text
+    assert 'href="/digits"' in page
+    assert '<noscript><p class="status">' not in page
+
+
+def test_ready_never_repeats_an_old_state_of_a_model_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an orchestrator asks once a minute, it is told of the model as it is now."""
+    monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
+    monkeypatch.setattr(services, "_STALE_S", 0.3)
+    goes_on, asked = threading.Event(), threading.Event()
+
+    def ask() -> HealthModel:
+        if asked.is_set():
+            goes_on.wait(60)
+        asked.set()
+        return HealthModel(name="m")
+
+    readiness = Readiness(ask, "m")
+    assert readiness.health().state == "ready"
+    try:
+        time.sleep(0.4)
+        assert not readiness.known_problem  # of a page, which has it asked again
+        began = time.monotonic()
+        found = readiness.health()
+        assert (found.ready, found.code) == (False, "triton_too_slow")
+        assert time.monotonic() - began < 30
+    finally:
+        goes_on.set()
+    readiness._asking.join(30)
+    assert readiness.health().ready
+
+
+CONTRACT = """
+from pathlib import Path
+from gourmet.pictures.classifier import PictureClassifier
+
+class Flowers(PictureClassifier):
+    {method}
+
+SYSTEM = Flowers(
+    name="flowers",
+    title="Flowers",
+    model_variable="FLOWERS_MODEL_NAME",
+    default_model="flowers",
+    labels=("rose", "tulip"),
+    sample_file=Path({sample!r}),
+    datatypes=("FP32",),
+)
+"""
+UNUSABLE = {
+    "missing": ("pass", None),
+    "empty": ("pass", b""),
+    "corrupt": ("pass", FOOD.sample()[:300]),
+    "text": ("pass", b"not a picture"),
+    "raises": ("def sample(self): raise RuntimeError('broken')", None),
+    "gives nothing": ("def sample(self): return None", None),
+}
+
+
+@pytest.fixture(params=UNUSABLE)
+def flowers(request: pytest.FixtureRequest, systems_folder: Path, tmp_path: Path) -> str:
+    """A system whose sample cannot be used."""
+    method, sample = UNUSABLE[request.param]
+    if sample is not None:
+        (tmp_path / "sample.jpg").write_bytes(sample)
+    folder = systems_folder / "flowers"
+    folder.mkdir()
+    (folder / "contract.py").write_text(
+        CONTRACT.format(method=method, sample=str(tmp_path / "sample.jpg")), encoding="utf-8"
+    )
+    return "flowers"
+
+
+@pytest.fixture
+def url(listen: Listen) -> str:
+    """Of a Triton that serves flowers and the first system's model, both of tensors."""
+    asked = {"version": "1", "inference_stats": {phase: {} for phase in PHASES}}
+    names = {"food_classifier": ("food11", 11), "flowers": ("flowers", 2)}
+    script = {"/models/stats": http({"model_stats": [{"name": name, **asked} for name in names]})}
+    for name, (system, labels) in names.items():
+        given = {"name": "image", "datatype": "FP32", "shape": [-1, 3, 224, 224]}
+        output = {"name": "PROBABILITIES", "datatype": "FP32", "shape": [-1, labels]}
+        script |= {
+            f"/{name}/infer": answered([0.0] * (labels - 1) + [1.0]),
+            f"/{name}/config": http({"parameters": {"system": {"string_value": system}}}),
+            f"/{name}/ready": http({}),
+            f"/models/{name}": http(
+                {"name": name, "versions": ["1"], "inputs": [given], "outputs": [output]}
+            ),
+        }
+    return listen(script).url
+
+
+@pytest.fixture
+def browser(flowers: str, url: str) -> FlaskClient:
+    return create_app(Settings(triton_url=url)).test_client()
+
+
+def test_a_sample_that_cannot_be_used_changes_nothing_for_the_others(
+    browser: FlaskClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (*PAGES[:-1], "/classify/flowers", "/compare?system=flowers"):
+        assert browser.get(path, headers=HTML).status_code == 200, path
+    health = browser.get("/api/v1/health?system=flowers").get_json()
+    assert (health["state"], health["code"]) == ("not_ready", "sample_unusable")
+    assert str(tmp_path) not in health["message"]
+    assert caplog.text.count("the sample for 'flowers' cannot be used") == 1
+    assert browser.get("/readyz").get_json() == {
+        "ready": True,
+        "model": {"name": "food_classifier", "version": "1"},
+    }
+    for path in (*PAGES[:-1], "/classify/flowers"):
+        page = browser.get(path, headers=HTML)
+        assert (page.status_code, '<a href="/classify/flowers"' in page.text) == (200, False), path
+
+
+def test_photos_are_answered_by_the_system_whose_sample_cannot_be_used(browser: FlaskClient) -> None:
+    for path in ("/classify/flowers", "/compare?system=flowers", "/api/v1/classify?model=flowers"):
+        photo = {"file": (io.BytesIO(FOOD.sample()), "photo.jpg")}
+        reply = browser.post(path, data=photo, headers={"Accept": "application/json"})
+        assert (reply.status_code, "tulip" in reply.text) == (200, True), reply.text
+
+
+def test_the_workbench_says_of_such_a_sample_what_to_do(flowers: str, url: str) -> None:
+    """`gourmet up` goes on with the others, the doctor has a line, and containers stay healthy."""
+    with Triton.at(url, 10) as triton, pytest.raises(BadSample, match=r"the sample of flowers .*: correct"):
+        ask_sample(triton, registry.load(flowers), flowers)
+
+
+def test_a_system_with_a_good_sample_is_linked() -> None:
+    fake = FakeClassifier()
+    assert 'href="/digits"' in knowing(client(fake), "digits").get("/", headers=HTML).text
