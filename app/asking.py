@@ -141,7 +141,8 @@ class ServedModels(Generic[S]):
         """`model`, which has to be of `system` if that is given.
 
         The one that is configured for a system may say nothing about itself; any other has to name its
-        system in its config. Raise UnknownModel, or InferenceFailed for a configured one that does not fit.
+        system in its config, and may say there that it is not for the web. Raise UnknownModel, or
+        InferenceFailed for a configured one that does not fit.
         """
         owners = [name for name, chosen in self.configured.items() if chosen == model]
         if owner := next((name for name in owners if not system or name == system), ""):
@@ -183,7 +184,8 @@ class ServedModels(Generic[S]):
         return info
 
     def _owner(self, info: ModelInfo, system: str) -> S | None:
-        found = self.systems.get(info.system)
+        is_open = info.is_open_to_web or info.name in self.configured.values()
+        found = self.systems.get(info.system) if is_open else None
         return found if found and system in ("", found.name) and self._fits(found, info) else None
 
 

@@ -27,6 +27,8 @@ NO_OPTIONS: Final[Options] = MappingProxyType({})
 
 # Parameters of a model's config.pbtxt that tell whose model it is and how to read it.
 SYSTEM_PARAMETER: Final = "system"
+# Where it says anything, the web app answers by the model only where its settings name it.
+WEB_PARAMETER: Final = "web"
 LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
@@ -87,6 +89,11 @@ class ModelInfo:
     def system(self) -> str:
         """The name of the system that it belongs to; empty where its config names none."""
         return self.parameters.get(SYSTEM_PARAMETER, "")
+
+    @cached_property
+    def is_open_to_web(self) -> bool:
+        """Whether visitors of the web app may choose it, beside those that its settings name."""
+        return not self.parameters.get(WEB_PARAMETER)
 
     def number(self, parameter: str, default: float) -> float:
         """A parameter of the config that is a number."""

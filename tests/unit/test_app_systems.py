@@ -154,6 +154,29 @@ def test_there_is_no_link_while_its_model_does_not_answer(listen: Listen) -> Non
     assert "/classify/flowers" not in browser.get("/", headers=PAGE).text
 
 
+def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_name_it(
+    listen: Listen,
+) -> None:
+    closed = model("flowers_slow", "flowers", 2, web="when configured")
+    triton = listen(
+        stats("flowers", "flowers_slow")
+        | closed
+        | model("flowers", "flowers", 3, labels=json.dumps(LABELS))
+        | model("food_classifier", "food11", 11)
+    )
+
+    def answers(browser: FlaskClient) -> tuple[int, list[str], list[str]]:
+        asked = browser.post("/api/v1/classify?model=flowers_slow", data=form())
+        listed = browser.get("/api/v1/models?system=flowers").get_json()["models"]
+        compared = browser.post("/compare?system=flowers", data=form(), headers=JSON).get_json()["results"]
+        return asked.status_code, [m["name"] for m in listed], [row["model"]["name"] for row in compared]
+
+    (browser,) = client(triton)
+    assert answers(browser) == (404, ["flowers"], ["flowers"])
+    (browser,) = client(triton, flowers="flowers_slow")
+    assert answers(browser) == (200, ["flowers", "flowers_slow"], ["flowers", "flowers_slow"])
+
+
 def test_another_system_s_model_is_not_one_of_food_but_may_be_configured_for_it(triton: Listener) -> None:
     (browser,) = client(triton)
     assert browser.post("/predict?model=flowers", data=form(), headers=JSON).status_code == 404

@@ -15,7 +15,7 @@ from support.hostile_texts import hostile_text
 from support.web_app import StartWeb, WebApp
 
 from gourmet.serving.waiting import wait_until
-from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.contract import STREAMING_MODEL, SYSTEM
 
 TRANSLATE = "/api/v1/translate"
 TEXTS = [text.decode() for text in SYSTEM.examples(6, seed=1)]
@@ -70,12 +70,24 @@ def test_words_come_as_server_sent_events_and_the_whole_last(web: WebApp) -> Non
     assert done["timings_ms"]["first_piece"] < done["timings_ms"]["triton"]
 
 
-@pytest.mark.parametrize("model", ["translator_stream", "translator_bls"])
-def test_any_of_its_models_may_be_asked_by_name(web: WebApp, model: str) -> None:
-    found = ask(web, texts=TEXTS[:2], model=model).json
+def same_as_by_default(web: WebApp, found: Any, model: str) -> None:
     assert found["model"]["name"] == model
     right = ask(web, texts=TEXTS[:2]).json["translations"]
     assert [each["text"] for each in found["translations"]] == [each["text"] for each in right]
+
+
+def test_any_of_its_models_may_be_asked_by_name(web: WebApp) -> None:
+    same_as_by_default(web, ask(web, texts=TEXTS[:2], model=STREAMING_MODEL).json, STREAMING_MODEL)
+
+
+def test_the_model_that_costs_most_is_not_answered_by_unless_it_is_configured(
+    web: WebApp, start: StartWeb, triton: Any
+) -> None:
+    refused = ask(web, texts=TEXTS[:2], model="translator_bls")
+    assert (refused.status, refused.json["error"]["code"]) == (404, "unknown_model")
+    assert "translator_bls" not in refused.json["error"]["message"].partition("ready for this: ")[2]
+    configured = start(triton.http_url, WEB_CONCURRENCY="1", TRANSLATOR_MODEL_NAME="translator_bls")
+    same_as_by_default(web, ask(configured, texts=TEXTS[:2]).json, "translator_bls")
 
 
 @pytest.mark.parametrize(
