@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import os
+import re
 import resource
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +18,7 @@ from click.testing import CliRunner
 from gourmet import repository
 from gourmet.cli import main
 from gourmet.repository import RepositoryError
-from gourmet.serving import preflight
+from gourmet.serving import preflight, run_file
 from gourmet.systems.food11 import contract
 
 
@@ -36,6 +42,67 @@ def of(system: str) -> dict[str, object]:
 def test_a_port_in_use_is_named_with_the_option_that_changes_it(taken_port: int) -> None:
     with pytest.raises(preflight.NotReadyToStart, match=rf"port {taken_port} .* in use.*--http-port"):
         preflight.check_ports("127.0.0.1", {"--http-port": taken_port})
+
+
+CLAIMS = """
+import sys, time
+from gourmet.errors import GourmetError
+from gourmet.serving import preflight, run_file
+ports = dict(zip(("--port", "--http-port", "--grpc-port", "--metrics-port"), map(int, sys.argv[2:])))
+time.sleep(max(0.0, float(sys.argv[1]) - time.time()))
+try:
+    with preflight.claimed(ports):
+        print("has them", flush=True)
+        sys.stdin.read()
+except GourmetError as exc:
+    print(exc, flush=True)
+"""
+
+
+def test_of_two_that_start_at_once_one_has_all_ports_and_the_other_is_told_which_process() -> None:
+    ports = preflight.free_ports(4)
+    for turn in range(4):
+        # Whichever option names a port: what one has as --port is another's --metrics-port.
+        orders = [ports, ports[::-1] if turn % 2 else ports]
+        at = time.time() + 0.6
+        both = [
+            subprocess.Popen(
+                [sys.executable, "-P", "-c", CLAIMS, str(at), *map(str, order)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for order in orders
+        ]
+        lines = [each.stdout.readline() for each in both if each.stdout]
+        for each in both:
+            each.communicate()
+        assert lines.count("has them\n") == 1, lines
+        (refused,) = (line for line in lines if line != "has them\n")
+        first = both[lines.index("has them\n")]
+        where = rf"runs already( \(process {first.pid}\))? and has port \d+: "
+        assert re.search(rf"{where}.*`kill .*another port with --\S*port\n", refused)
+
+
+def test_another_start_is_told_where_the_stack_is_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "keys"))
+    http, web, other = preflight.free_ports(3)
+    own, triton = os.getpid(), f"127.0.0.1:{http}"
+    stack = run_file.RunningStack(own, triton, "", "", "http://127.0.0.1:5", [], "explicit")
+    with preflight.claimed({"--http-port": http}), run_file.kept((http,), {"stack": asdict(stack)}):
+        monkeypatch.setattr(os, "getpid", lambda: -1)  # the one that asks is another process
+        told = CliRunner().invoke(main, ["up", "--triton-only", "--http-port", str(http)])
+        assert told.exit_code == 1
+        assert (
+            f"(process {own}, Triton at {triton}, the page http://127.0.0.1:5) and has port {http}: "
+            f"end it, with Ctrl-C or `kill {own}`, or choose another port with --http-port"
+        ) in told.output
+        with preflight.claimed({"--port": web, "--http-port": other}):
+            pass  # a stack with other ports
+    with preflight.claimed({"--http-port": http}):
+        pass
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

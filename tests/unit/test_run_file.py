@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from support.another_user import NOBODY
 
 from gourmet import repository
 from gourmet.cli import main
@@ -132,6 +135,49 @@ def test_the_file_of_a_stack_that_was_killed_is_removed(folder: Path) -> None:
     assert left.exists()
     assert running_stack() is None  # or by any verb
     assert not list(folder.iterdir())
+
+
+def of_another_user(place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a folder of another user")
+    place.mkdir()
+    os.mkfifo(place / "triton-8000.json")
+    for path in (place / "triton-8000.json", place):
+        os.chown(path, NOBODY, NOBODY)
+
+
+def a_link(place: Path) -> None:
+    elsewhere = place.parent / "elsewhere"
+    elsewhere.mkdir()
+    os.mkfifo(elsewhere / "triton-8000.json")
+    place.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("taken_by", [of_another_user, os.mkfifo, a_link])
+def test_what_others_put_in_our_folders_place_keeps_no_verb_waiting_and_no_stack_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_by: Callable[[Path], None]
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = tmp_path / f"gourmet-{os.getuid()}"
+    taken_by(place)
+    there = sorted(tmp_path.rglob("*"))
+    assert asked(verb) == "localhost:8000"
+    with runs(stack(9100)) as path:
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert running_stack() == stack(9100)
+        with runs(stack(9200)) as another:
+            assert another.parent == path.parent
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+def test_in_our_folder_only_regular_files_of_our_own_are_read(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "triton-1.json")
+    (tmp_path / "elsewhere.json").touch()
+    (folder / "triton-2.json").symlink_to(tmp_path / "elsewhere.json")
+    assert running_stack() is None
+    assert len(list(folder.iterdir())) == 2
 
 
 def test_of_several_stacks_the_one_on_the_usual_port_is_meant_and_otherwise_none() -> None:

@@ -87,6 +87,8 @@ def up(
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
     started = time.monotonic()
     preflight.check_open_files()
+    claims = ({} if triton_only else {"--port": port}) | ({} if web_only else as_options(ports))
+    click.get_current_context().with_resource(preflight.claimed(claims))
     options = TritonOptions(
         repositories=tuple(path.resolve() for path in repositories),
         host=triton_host,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
-from collections.abc import Collection, Iterable, Mapping
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ from gourmet.client.model_config import Config, as_json
 from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
+from gourmet.serving import run_file
 from gourmet.systems import registry
 
 # With every model and a hundred clients Triton has 82 files and connections open, and a web process 101.
@@ -37,6 +40,51 @@ def check_ports(host: str, ports: Mapping[str, int]) -> None:
                 f"port {port} of {host} is in use or cannot be bound ({exc.strerror}): end the program that "
                 f"has it (`ss -ltnp 'sport = :{port}'` names it), or choose another with {option}"
             ) from exc
+
+
+@contextlib.contextmanager
+def claimed(ports: Mapping[str, int]) -> Iterator[None]:
+    """Keep any other `gourmet up` of this machine off these ports, which may be bound only seconds from now.
+
+    A claim is a socket's name without a file, which the kernel gives once and takes back with the process.
+    Raise where a port is claimed; of several that start at once one gets all, since each asks in this order.
+    """
+    with contextlib.ExitStack() as held:
+        for port, option in sorted((port, option) for option, port in ports.items()):
+            claim = held.enter_context(socket.socket(socket.AF_UNIX))
+            name = f"\0gourmet-up-{port}"
+            try:
+                claim.bind(name)
+            except OSError as exc:
+                if (pid := _listener(name)) == os.getpid():
+                    continue  # two options name one port, of which its server says more
+                raise NotReadyToStart(
+                    f"`gourmet up` runs already{_where(pid)} and has port {port}: end it, with Ctrl-C or "
+                    f"`kill {pid or 'PID'}`, or choose another port with {option}"
+                ) from exc
+            claim.listen()
+        yield
+
+
+def _listener(name: str) -> int:
+    """The process that listens at the name of a socket; 0 where it does not yet, or is too busy."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+        asked.setblocking(False)
+        asked.connect(name)
+        pid, _, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid)
+    return 0
+
+
+def _where(pid: int) -> str:
+    words = [f"process {pid}"] if pid else []
+    for stack in run_file.running_stacks():
+        if stack.pid == pid:
+            words += [
+                f"Triton at {stack.http_url}",
+                *([f"the page {stack.web_url}"] if stack.web_url else []),
+            ]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def check_open_files() -> None:

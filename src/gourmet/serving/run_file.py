@@ -45,8 +45,8 @@ class RunningStack:
 @contextlib.contextmanager
 def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
     """Keep `content` in the file of the Triton at `ports` (the first one names it) while it runs."""
-    path = _safe_folder() / f"triton-{ports[0]}.json"
     contents()  # which removes those that Tritons left which were killed
+    path = _safe_folder() / f"triton-{ports[0]}.json"
     number, unfinished = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(number, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -64,17 +64,21 @@ def kept(ports: tuple[int, ...], content: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def contents() -> list[dict[str, Any]]:
-    """What the files of the Tritons that run say; those of others are removed or passed over."""
+    """What the files of the Tritons that run say; those of others are passed over, and those left removed."""
     found = []
-    for path in sorted(_folder().glob("triton-*.json")):
-        with contextlib.suppress(OSError), path.open() as file:  # one may end, and its file with it
-            if os.fstat(file.fileno()).st_uid != os.getuid():
-                continue
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink()
-            except BlockingIOError:
-                found.append(json.load(file))
+    for path in sorted(path for folder in _folders() for path in folder.glob("triton-*.json")):
+        with contextlib.suppress(OSError):  # one may end, and its file with it
+            number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+            with os.fdopen(number) as file:
+                about = os.fstat(number)
+                if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+                    continue
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    if os.path.samestat(path.lstat(), about):  # not that of a Triton which starts now
+                        path.unlink()
+                except BlockingIOError:
+                    found.append(json.load(file))
     return found
 
 
@@ -107,7 +111,7 @@ def stack_at(url: str) -> RunningStack | None:
     return next((stack for stack in running_stacks() if stack.http_url.endswith(f":{port}")), None)
 
 
-def _folder() -> Path:
+def _usual_folder() -> Path:
     if named := os.environ.get(FOLDER_ENV):
         return Path(named)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -116,14 +120,31 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir(), f"gourmet-{os.getuid()}")
 
 
+def _folders() -> list[Path]:
+    """This user's folders: the usual one, and any that was made where something of another's has its name."""
+    usual = _usual_folder()
+    others = [] if os.environ.get(FOLDER_ENV) else sorted(usual.parent.glob(f"{usual.name}-run-*"))
+    return [path for path in (usual, *others) if _is_own(path)]
+
+
+def _is_own(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        about = path.lstat()
+        return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    return False
+
+
 def _safe_folder() -> Path:
-    """The folder, made if need be; raise unless it is this user's alone."""
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+    """The folder to write to, made if need be; raise unless it is this user's alone."""
+    usual = _usual_folder()
+    with contextlib.suppress(FileExistsError):
+        usual.mkdir(mode=0o700, parents=True)
+    folder = next(iter(_folders()), None)
+    if not folder and not os.environ.get(FOLDER_ENV):
+        return Path(tempfile.mkdtemp(prefix=f"{usual.name}-run-", dir=usual.parent))
+    if not folder or folder.stat().st_mode & 0o022:
         raise GourmetError(
-            f"{folder} is where Triton's keys are kept, and others can write to it or own it: "
+            f"{folder or usual} is where Triton's keys are kept, and others can write to it or own it: "
             f"remove it, or name a folder of your own in {FOLDER_ENV}"
         )
     return folder
