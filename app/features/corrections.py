@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, unstored
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
+from gourmet.pictures.label_folders import folder_of
 from gourmet.runtime.files import written_aside
 
 MOST: Final = 10_000
@@ -64,13 +64,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise sent[0].fault
         deadline = Deadline(settings.request_deadline_s, client_left())
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
-        keep(folder / system.name, label, pixels)
+        keep(folder / system.name, folder_of(label, system.labels), pixels)
         return unstored(Kept(label=label))
 
     return ()
 
 
-def keep(folder: Path, label: str, pixels: Pixels) -> None:
+def keep(folder: Path, label_folder: str, pixels: Pixels) -> None:
     """Put a picture into the folder of its label, and nowhere else."""
     name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
     before = list(folder.glob(f"*/{name}"))
@@ -80,7 +80,7 @@ def keep(folder: Path, label: str, pixels: Pixels) -> None:
         )
     picture = io.BytesIO()
     Image.fromarray(pixels).save(picture, "JPEG", quality=92)
-    place = folder / re.sub(r"\W+", "-", label)
+    place = folder / label_folder
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     with written_aside(place / name) as aside:
         aside.touch(mode=0o600)

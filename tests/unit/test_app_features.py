@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from support.fake_classifier import EGG, FakeClassifier, client, form, served
@@ -19,6 +20,7 @@ from app.features import corrections
 from app.features.compare import verdict
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
+from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 
@@ -141,6 +143,52 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
     assert path.stat().st_mode & 0o077 == 0
     (photo,) = LabelledPictures(SYSTEM.labels).listing(tmp_path / "food11", "train") or [None]
     assert photo is None or photo.class_id == 6
+
+
+# Labels whose folders were read as other labels', as parts of a data folder, or as none; old folders stay.
+HARD = (
+    "1",
+    "2",
+    "3",
+    "C++",
+    "C#",
+    "C",
+    "c",
+    "class 3",
+    "Other",
+    "test",
+    "../x",
+    "..",
+    "a b",
+    "a-b",
+    "+",
+    "=",
+    "L" * 300,
+)
+
+
+@pytest.mark.parametrize("labels", [HARD, HARD[::-1], ("2", "1", "0"), SYSTEM.labels])
+def test_a_correction_of_any_label_is_read_as_that_label(tmp_path: Path, labels: tuple[str, ...]) -> None:
+    for class_id, label in enumerate(labels):
+        pixels = np.full((224, 224, 3), class_id, np.uint8)
+        corrections.keep(tmp_path, folder_of(label, labels), pixels)
+    found = LabelledPictures(labels).listing(tmp_path, "all")
+    assert sorted(photo.class_id for photo in found) == list(range(len(labels)))
+    for photo in found:
+        with Image.open(tmp_path / photo.name) as picture:
+            assert picture.getpixel((9, 9)) == (photo.class_id,) * 3
+
+
+def test_corrections_that_were_kept_before_are_read_as_what_they_were_said_to_be(tmp_path: Path) -> None:
+    labels = ("1", "2", "3", "C++", "Noodles/Pasta", "Dairy product")
+    folders = ("1", "2", "3", "C-", "Noodles-Pasta", "Dairy-product")
+    for number, before in enumerate(folders):
+        corrections.keep(tmp_path, before, np.full((224, 224, 3), number, np.uint8))
+    found = {
+        photo.name.partition("/")[0]: photo.class_id
+        for photo in LabelledPictures(labels).listing(tmp_path, "all")
+    }
+    assert found == {name: class_id for class_id, name in enumerate(folders)}
 
 
 def test_who_thinks_again_moves_the_photo(tmp_path: Path) -> None:

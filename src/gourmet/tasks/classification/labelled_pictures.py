@@ -5,16 +5,15 @@ A data folder is one of
     training/ validation/ evaluation/      0_123.jpg, Bread/…, or class_00/…
     a folder of class folders              without parts: a fifth of it is held out for testing
     other.zip or other/                    beside parts: pictures that show none of the classes
-where a class folder is a number (00 to 10, class_00) or a label (Bread, Noodles-Pasta), and may have a
-folder for each variety of the class (Bread/rye/…). Without a validation part, a twentieth of the training
-pictures is held out as one; a picture's name alone decides which, so that the parts never mix, whatever
-else is added.
+where a class folder is a label (Bread, Noodles-Pasta) or a number (00 to 10, class_00; what is both is the
+label), and may have a folder for each variety of the class (Bread/rye/…). Without a validation part, a
+twentieth of the training pictures is held out as one; a picture's name alone decides which, so that the parts
+never mix, whatever else is added.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -26,20 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures.decode import PictureError, identify, square_pixels
+from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
-# Pictures of none of the classes, a fifth of which are held out: those to learn from, and the part's name.
-OTHER: Final = "other"
+# Pictures of none of the classes, a fifth of which are held out: those to learn from.
 ALL: Final = "all"
 OTHER_TRAIN: Final = "other, to learn from"
-# part -> the names that a file or folder of it goes by.
-PARTS: Final = {
-    "train": ("train", "training"),
-    "validation": ("validation", "val", "valid"),
-    "test": ("test", "evaluation", "testing"),
-    "sharp": ("sharp",),
-    OTHER: ("other",),
-}
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 Used = TypeVar("Used")
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
@@ -126,21 +117,15 @@ class LabelledPictures:
     def _label(self, source: Path, name: str) -> tuple[int, str]:
         """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
         steps = name.split("/")
-        called = _plain(steps[0]) if len(steps) > 1 else steps[0].partition("_")[0]
-        match = re.fullmatch(r"(?:class)?(\d+)", called)
-        plain = [_plain(label) for label in self.labels] if len(steps) > 1 else []
-        class_id = int(match.group(1)) if match else plain.index(called) if called in plain else -1
-        if not 0 <= class_id < len(self.labels):
+        in_folder = len(steps) > 1
+        class_id = class_of(steps[0], self.labels) if in_folder else number_of(steps[0].partition("_")[0])
+        if class_id is None or class_id >= len(self.labels):
             last = len(self.labels) - 1
             raise BadData(
                 f"{source}: {name} is in none of the {last + 1} classes: a folder is called "
                 f"00 to {last:02d}, class_00, or {', '.join(self.labels)}"
             )
         return class_id, steps[1] if len(steps) > 2 else ""
-
-
-def _plain(words: str) -> str:
-    return re.sub(r"\W|_", "", words).lower()
 
 
 def decode(
