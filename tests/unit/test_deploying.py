@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from support.stopping import everything, sigterm_after
 from torch import nn
 
 from gourmet.deploying.deploy import deploy, rollback, staged
-from gourmet.deploying.target import Check, Deployment
+from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax
 from gourmet.repository import RepositoryError, read_config, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime.manifest import sha256
+from gourmet.runtime.signals import undone_by_sigterm
 from gourmet.systems.food11 import contract, int8
 from gourmet.systems.food11.export import EXPORT
 from gourmet.systems.food11.network import Food11Network, load
@@ -367,6 +370,38 @@ def test_a_config_that_triton_cannot_read_is_refused_before_the_work(
     with pytest.raises(RepositoryError, match="is not a config that Triton can read"):
         deploy(deployment, "onnx", repository)
     assert tree(repository) == before
+
+
+@pytest.mark.parametrize("number", [None, 1], ids=["a version more", "instead of one"])
+@pytest.mark.parametrize("is_new", [False, True], ids=["of a model that is there", "of a new model"])
+def test_sigterm_at_any_moment_leaves_all_as_it_was_or_as_it_was_to_be(
+    repository: Path, number: int | None, is_new: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def build(path: Path) -> dict[str, Any]:
+        path.write_text("new weights")
+        return {}
+
+    name = "others" if is_new else "food_classifier_onnx"
+    passed = [Check("labels", "11", "11", True)]
+    config = {"name": name, "backend": "onnxruntime"}
+    deployment = Deployment({"onnx": Target(name, "model.onnx", build, lambda _: passed, config)})
+    saved = shutil.copytree(repository, tmp_path_factory.mktemp("saved") / "models")
+    before, ends = everything(repository), set()
+    for count in range(1, 300):
+        with suppress(SystemExit), undone_by_sigterm(), sigterm_after(count) as came:
+            deploy(deployment, "onnx", repository, number)
+        found = everything(repository)
+        ends.add(found == before)
+        if found != before:
+            (version,) = repository.glob(f"{name}/*/manifest.json")
+            assert (version.parent / "model.onnx").read_text() == "new weights"
+            assert not list(repository.rglob(".*"))
+            shutil.rmtree(repository)
+            shutil.copytree(saved, repository)
+        if not came():
+            break
+    assert not came(), "it came at each moment"
+    assert ends == {True, False}
 
 
 def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:

@@ -10,6 +10,7 @@ from gourmet.commands.options import serving_url, to_option, trained_options, ur
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
+from gourmet.runtime.signals import undone_by_sigterm
 from gourmet.systems import registry
 
 
@@ -50,6 +51,7 @@ def deploy(
     Weights that others trained (--architecture) are a plain .pth or safetensors, and compared on made-up
     pictures where no --data are given.
     """
+    click.get_current_context().with_resource(undone_by_sigterm())
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.deploy import load
     from gourmet.deploying.target import table

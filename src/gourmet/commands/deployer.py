@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -16,7 +14,7 @@ from gourmet.commands.options import serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, POSITIVE
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.signals import handled
+from gourmet.runtime.signals import undone_by_sigterm
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
 _WORKSPACE: Final = 512 << 20
@@ -145,7 +143,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
 def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
     """Undo what was done when the command is ended early, and explain a disk that cannot be written."""
     try:
-        with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
+        with undone_by_sigterm():
             yield
     except OSError as exc:
         raise GourmetError(

@@ -22,6 +22,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.manifest import sha256
+from gourmet.runtime.signals import stops_held_back, undone_by_sigterm
 from gourmet.serving.connect import ask_sample
 from gourmet.serving.run_file import RunningStack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
@@ -99,7 +100,7 @@ def new(
     elif not architecture:
         system = replace(system, architecture="torchvision:mobilenet_v2")
     stack = None
-    with ExitStack() as undo:
+    with undone_by_sigterm(), ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
         _write(aside, system, weights)
         if weights:
@@ -109,8 +110,9 @@ def new(
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models)
             click.echo(f"{version}\n{table(checks)}")
-        aside.rename(folder)
-        undo.callback(shutil.rmtree, folder)
+        with stops_held_back():
+            aside.rename(folder)
+            undo.callback(shutil.rmtree, folder)
         if weights:
             stack = _load(system, models)
         undo.pop_all()

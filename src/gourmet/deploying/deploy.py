@@ -21,6 +21,7 @@ from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
+from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
@@ -50,7 +51,12 @@ def deploy(
         files = {CONFIG: config.text()}
         if target.labels and (new or target.replaces):
             files[LABELS_FILE] = "".join(f"{label}\n" for label in target.labels)
-        with staged(model, target.file, number, alone=target.replaces, served=served) as (aside, final):
+
+        def accepted(version: Path) -> None:
+            served(version)
+            undo.pop_all()
+
+        with staged(model, target.file, number, alone=target.replaces, served=accepted) as (aside, final):
             file = aside / target.file
             form_facts = target.build(file)
             checks = target.verify(file)
@@ -83,7 +89,6 @@ def deploy(
                 else:
                     undo.callback(path.unlink, missing_ok=True)
                 write_whole(path, text)
-        undo.pop_all()
     return final, checks
 
 
@@ -101,8 +106,9 @@ def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
 
 def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
     for folder in reversed([model, *(each for each in model.parents if not each.exists())]):
-        folder.mkdir()
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        with stops_held_back():
+            folder.mkdir()
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -124,24 +130,27 @@ def staged(
     before = versions(model)
     final = model / str(number or (before[-1] + 1 if before else 1))
     aside, replaced = model / f".next.{os.getpid()}", model / f".old.{os.getpid()}"
-    aside.mkdir()
     try:
+        aside.mkdir()
         if before and not alone:
             skipped = shutil.ignore_patterns(exported, MANIFEST, "__pycache__")
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
-        if final.exists():
-            final.rename(replaced)
         try:
-            aside.rename(final)
+            with stops_held_back():
+                if final.exists():
+                    final.rename(replaced)
+                aside.rename(final)
             served(final)
         except BaseException:
-            if final.exists():
-                final.rename(aside)
-            if replaced.exists():
-                replaced.rename(final)
+            with stops_held_back():
+                if not aside.exists():
+                    final.rename(aside)
+                if replaced.exists():
+                    replaced.rename(final)
             raise
-        shutil.rmtree(replaced, ignore_errors=True)
+        with stops_held_back():
+            shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -7,7 +7,6 @@ before is put back at the end, whatever happens.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change, changed
 from gourmet.result_store import ResultStore
-from gourmet.runtime.signals import handled
+from gourmet.runtime.signals import handled, undone_by_sigterm
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
@@ -242,7 +241,7 @@ def restored(target: Addresses, models: Sequence[str]) -> Iterator[dict[str, Con
     """
     with connect(target.url) as triton:
         running = {model: triton.config(model) for model in models}
-    with handled({signal.SIGTERM: lambda number, _frame: sys.exit(128 + number)}):
+    with undone_by_sigterm():
         try:
             yield running
         finally:

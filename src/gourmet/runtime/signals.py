@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,13 +23,48 @@ def handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _stops() -> list[signal.Signals]:
+    """Ctrl-C, SIGTERM and a terminal that closes, but under nohup, and those that are ignored for now."""
+    numbers = (*STOPS, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 @contextmanager
 def stops_set(asked: threading.Event) -> Iterator[None]:
     """Ctrl-C, SIGTERM and a terminal that closes set `asked`, however many come; under nohup it may close."""
-    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = STOPS if under_nohup else (*STOPS, signal.SIGHUP)
+    numbers = {*STOPS, *_stops()}
     with handled(dict.fromkeys(numbers, lambda *_: asked.set())):
         yield
+
+
+@contextmanager
+def undone_by_sigterm() -> Iterator[None]:
+    """SIGTERM and a terminal that closes raise SystemExit, by which what was begun is undone.
+
+    Those that come after the first do not disturb that. Only the main thread may ask for it.
+    """
+    numbers = [number for number in _stops() if number != signal.SIGINT]
+
+    def end(number: int, _frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    with handled(dict.fromkeys(numbers, end)):
+        yield
+
+
+@contextmanager
+def stops_held_back() -> Iterator[None]:
+    """A stop that comes meanwhile acts afterwards: around steps of which one alone would be left behind."""
+    if threading.current_thread() is not threading.main_thread():  # which is the one that a stop interrupts
+        yield
+        return
+    came: list[int] = []
+    with handled(dict.fromkeys(_stops(), lambda number, _: came.append(number))):
+        yield
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 @contextmanager
