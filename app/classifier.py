@@ -30,7 +30,9 @@ BytesKind = Literal["photo", "pixels", "tensor"]
 _BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}
 _log: Final = logging.getLogger(__name__)
 # How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
-_DECODING_FAILED: Final = re.compile(r"row \d+ of \d+: (?P<reason>.+) \[(?P<code>\w+)\]", re.S)
+_DECODING_FAILED: Final = re.compile(
+    r"row \d{1,9} of \d{1,9}: (?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
+)
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,15 @@ _HEAD_BYTES: Final = 4096
 _MOST_CHARACTERS: Final = 300
 # How long a new report may go unnoticed.
 _LIST_AGE_S: Final = 1.0
-# Without the time at the end of ours, which the list shows anyway.
-_TITLE: Final = re.compile(r"<title[^>]*>(.*?)(?: · \d{4}-\d\d-\d\d \d\d:\d\d)?</title>", re.I | re.S)
+# These look at a report's first bytes only, and none goes over the same text twice: a `.*` behind what may
+# come again and again takes the square of the time.
+_TITLE: Final = re.compile(rb"<title[^<>]*>([^<]*(?:<(?!/?title)[^<]*)*)</title>", re.I)
+# At the end of ours, which the list shows anyway.
+_TIME: Final = re.compile(r" · \d{4}-\d\d-\d\d \d\d:\d\d$")
 _SAID: Final = re.compile(r"<meta name=['\"](\w+)['\"] content=(['\"])(.*?)\2", re.I | re.S)
-_WHOLE_TITLE: Final = re.compile(rb"<title[^>]*>.*?</title>", re.I | re.S)
 # Where a page's content begins: after the tag of its body, or else after its type.
-_BODY: Final = re.compile(rb"<body[^>]*>", re.I)
-_DOCTYPE: Final = re.compile(rb"\s*<!doctype[^>]*>", re.I)
+_BODY: Final = re.compile(rb"<body[^<>]*>", re.I)
+_DOCTYPE: Final = re.compile(rb"<!doctype[^<>]*>", re.I)
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -194,10 +196,10 @@ class Reports:
 def framed(data: bytes, title: str, bar: str) -> bytes:
     """A report's HTML with `title`, which no other report has, and a bar above its content."""
     named = f"<title>{html.escape(title)}</title>".encode()
-    data, replaced = _WHOLE_TITLE.subn(lambda _: named, data, count=1)
-    begins = _BODY.search(data) or _DOCTYPE.match(data)
+    head, replaced = _TITLE.subn(lambda _: named, data[:_HEAD_BYTES].lstrip(), count=1)
+    begins = _BODY.search(head) or _DOCTYPE.match(head)
     at = begins.end() if begins else 0
-    return b"".join([data[:at], b"" if replaced else named, bar.encode(), data[at:]])
+    return b"".join([head[:at], b"" if replaced else named, bar.encode(), head[at:], data[_HEAD_BYTES:]])
 
 
 def _read(path: Path, place: str) -> Report:
@@ -205,10 +207,12 @@ def _read(path: Path, place: str) -> Report:
         about = os.fstat(file.fileno())
         if about.st_size >= _MOST_BYTES:
             raise OSError(f"{path} is too large to be shown")
-        head = file.read(_HEAD_BYTES).decode(errors="replace")
+        head = file.read(_HEAD_BYTES)
         written = datetime.fromtimestamp(about.st_mtime, UTC)
-    title = _TITLE.search(head)
-    said = {name.lower(): html.unescape(content) for name, _, content in _SAID.findall(head)}
+    found = _TITLE.search(head)
+    title = _TIME.sub("", found[1].decode(errors="replace")) if found else ""
+    told = _SAID.findall(head.decode(errors="replace"))
+    said = {name.lower(): html.unescape(content) for name, _, content in told}
     with contextlib.suppress(ValueError):
         when = datetime.fromisoformat(said.get("date", ""))
         written = when if when.tzinfo else when.replace(tzinfo=UTC)
@@ -216,7 +220,7 @@ def _read(path: Path, place: str) -> Report:
         id=hashlib.blake2b(place.encode(errors="surrogateescape"), digest_size=8).hexdigest(),
         path=path,
         place=place.removesuffix(f"/{_PAGE}"),
-        title=_short(html.unescape(title[1] if title else "")) or place,
+        title=_short(html.unescape(title)) or place,
         when=written,
         says=_short(said.get("description", "")),
     )

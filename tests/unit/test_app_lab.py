@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,15 @@ def test_texts_that_are_long_or_markup_stay_short_and_text(tmp_path: Path) -> No
 )
 def test_a_report_is_shown_with_its_own_title_and_a_way_back(page: str, framed: str) -> None:
     assert lab.framed(page.encode(), "T", "BAR").decode() == framed
+
+
+@pytest.mark.parametrize("part", [b"<title", b"<title>", b"<body", b" "])
+def test_however_long_a_report_is_only_its_beginning_is_looked_at(part: bytes) -> None:
+    """With 20 MB of `<title` one click kept a worker for a minute."""
+    page = part * (400_000 // len(part))
+    began = time.thread_time()
+    assert lab.framed(page, "T", "BAR").endswith(page[lab._HEAD_BYTES :])
+    assert time.thread_time() - began < 0.2
 
 
 SECRET = "gourmet-admin-key"
