@@ -21,6 +21,7 @@ DIRECTORY_ENV: Final = "PROMETHEUS_MULTIPROC_DIR"
 # A model's first labels have series of their own, of about a dozen lines each; all others are counted as one.
 MOST_LABELS: Final = 100
 OTHER: Final = "other"
+_METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _Times: Final = partial(Histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10))
 _Shares: Final = partial(Histogram, buckets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1))
 _Bytes: Final = partial(Histogram, buckets=(1e4, 3e4, 1e5, 3e5, 1e6, 2e6, 5e6, 1e7))
@@ -91,7 +92,9 @@ class Metrics:
 
     def observe_response(self, response: Response) -> Response:
         route = request.url_rule.rule if request.url_rule else "unknown"
-        self.observe_request(route, request.method, response.status_code, since_start_ms() / 1000)
+        # Any word may come as a method: no label has a value that a client chooses.
+        method = request.method if request.method in _METHODS else OTHER
+        self.observe_request(route, method, response.status_code, since_start_ms() / 1000)
         return response
 
     def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
