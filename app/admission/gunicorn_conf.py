@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 import sys
 import time
@@ -37,6 +38,10 @@ worker_connections = 1000 if _files == resource.RLIM_INFINITY else max(16, min(1
 worker_tmp_dir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 control_socket_disable = True
 accesslog: str | None = "-"
+# TRUSTED_PROXIES alone says who is believed: gunicorn would take a scheme, and SCRIPT_NAME, which changes the
+# path that is asked for, from anyone on loopback.
+forwarder_headers, forwarded_allow_ips, secure_scheme_headers = "", "", dict[str, str]()
+logger_class = "app.admission.gunicorn_worker.LogWithoutQueries"
 # Address, request, status, bytes, milliseconds, id.
 access_log_format = '%(h)s "%(r)s" %(s)s %(b)sB %(M)sms %({x-request-id}o)s'
 
@@ -49,6 +54,7 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 # Of each kind, several times what a worker counts with all that is served here.
 _METRICS_BYTES = 1 << 20
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def on_starting(server: Any) -> None:
@@ -56,8 +62,22 @@ def on_starting(server: Any) -> None:
     if _refused:
         server.log.error("%s", _refused)
         sys.exit(2)
+    name_hosts(server)
     server.metrics_folder = RunFolder("web-metrics-")  # the workers inherit its lock
     os.environ[_METRICS] = str(server.metrics_folder.path)
+
+
+def name_hosts(server: Any) -> None:
+    """Have the app answer to the name that it listens at, and say what it takes for others."""
+    bound = [address[0] for address in server.cfg.address if isinstance(address, tuple)]
+    if os.environ.get("TRUSTED_HOSTS", "").strip() == "" and set(bound) - _LOOPBACK:
+        server.log.warning(
+            "others can reach this at %s: it answers to localhost and to addresses, and to a name such as "
+            "food.example where TRUSTED_HOSTS=food.example is set",
+            ", ".join(bound),
+        )
+    names = [host for host in bound if re.fullmatch(r"[\w.-]*[A-Za-z][\w.-]*", host)]
+    os.environ["TRUSTED_HOSTS"] = ",".join([os.environ.get("TRUSTED_HOSTS", ""), *names])
 
 
 def post_fork(server: Any, worker: Any) -> None:

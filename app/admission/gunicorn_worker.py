@@ -20,6 +20,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
 from app.admission.queue import Lines, Shares, client_of
@@ -252,3 +253,22 @@ class Worker(ThreadWorker):  # type: ignore[misc]
         sending_away = threading.Timer(send_away_s, self.wsgi.extensions["admission"].queue.close)
         sending_away.daemon = True
         sending_away.start()
+
+
+class LogWithoutQueries(Logger):  # type: ignore[misc]
+    """A query may have a key in it, and so may a line that is not HTTP."""
+
+    def atoms(self, resp: Any, req: Any, environ: Any, request_time: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().atoms(resp, req, environ, request_time)
+        path = environ["RAW_URI"].partition("?")[0]
+        return found | {"r": f"{environ['REQUEST_METHOD']} {path} {environ['SERVER_PROTOCOL']}"}
+
+    def warning(self, msg: str, *args: Any, **options: Any) -> None:
+        """Of "Invalid request from ip=…: what is wrong: the line" without the line."""
+        if msg.startswith("Invalid request from ip="):
+            msg = ": ".join(msg.split(": ")[:2])
+        super().warning(msg, *args, **options)
+
+    def exception(self, msg: str, *args: Any, **options: Any) -> None:
+        """Of "Error handling request %s" without the query."""
+        super().exception(msg, *(str(each).partition("?")[0] for each in args), **options)

@@ -3,7 +3,8 @@
 The package `limits` shares its counts between processes through a Redis or Memcached only. What has to be
 shared is one number for each client, the moment at which its photos so far are paid for (the generic cell
 rate algorithm), and Linux's monotonic clock is the same for all processes: so it is a table of numbers in a
-file that all workers map. A client is the API key or else the address; its hash is its place in the table.
+file that all workers map. A client is the API key, or else the address, of IPv6 the /64; its hash, with a key
+of this start, is its place in the table, so that nobody can find an address that shares another's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Final
 
 from flask import Flask, Response, g, request
 
+from app.admission.queue import client_of
 from app.admission.uploads import discard
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
@@ -32,6 +34,7 @@ from app.core.settings import Rate, Settings
 # 512 KB; of a thousand clients at the same time, one in 66 shares its place with another.
 _PLACES: Final = 65_536
 _NUMBER: Final = struct.Struct("d")
+_KEY_BYTES: Final = 32  # behind the table
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,17 @@ class Limiter:
         self._lock = threading.Lock()
         size = _PLACES * _NUMBER.size
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600) if path else os.memfd_create("rates")
-        os.truncate(self._file, size)
-        self._table = mmap.mmap(self._file, size)
+        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        if os.fstat(self._file).st_size == 0:  # the first of the workers
+            os.pwrite(self._file, os.urandom(_KEY_BYTES), size)
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
+        self._table = mmap.mmap(self._file, size + _KEY_BYTES)
+        self._key = self._table[size:]
 
     def take(self, client: str, count: int = 1) -> Quota:
         """Let `client` have `count` more, or none of them if that were too many."""
         each = self.rate.seconds / self.rate.requests
-        digest = hashlib.blake2b(client.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(client.encode(), digest_size=8, key=self._key).digest()
         at = int.from_bytes(digest, "big") % _PLACES * _NUMBER.size
         with self._lock:  # among threads; the file's lock is among processes
             fcntl.lockf(self._file, fcntl.LOCK_EX, _NUMBER.size, at)
@@ -121,7 +128,7 @@ def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
 
 
 def _take(limiter: Limiter, count: int) -> None:
-    client = g.get("client") or request.remote_addr or "unknown"
+    client = g.get("client") or client_of(request.remote_addr or "unknown")
     g.quota = limiter.take(client, count)
     if g.quota.wait_s:
         message = f"too much for now: a client is allowed {_words(limiter.rate)}"

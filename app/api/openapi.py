@@ -108,7 +108,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
 
 
 def _described(operation: Operation, operation_id: str, guarded: bool, settings: Settings) -> dict[str, Any]:
-    statuses = set(operation.errors)
+    statuses = set(operation.errors) | ({403} if operation.bodies else set())
     if guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
     content = {kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -146,6 +146,7 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     routes = Blueprint("health", __name__)
     readiness = services.readiness[services.first_system]
     measured: Metrics = app.extensions["metrics"]
+    is_own_host: Callable[[str | None, str], bool] = app.extensions["is_own_host"]
 
     @routes.get("/healthz")
     @marked(probe=True)
@@ -171,7 +172,11 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     def alive(environ: WSGIEnvironment) -> WsgiAnswer | None:
         """A plain GET /healthz as the view answers it, without what Flask does for every request."""
         has_body = environ.get("CONTENT_LENGTH") or "HTTP_TRANSFER_ENCODING" in environ
-        if environ["PATH_INFO"] != "/healthz" or has_body:
+        if (
+            environ["PATH_INFO"] != "/healthz"
+            or has_body
+            or not is_own_host(environ.get("HTTP_HOST"), environ["SERVER_NAME"])
+        ):
             return None
         started = time.perf_counter()
         number = given_or_new_id(environ.get("HTTP_X_REQUEST_ID", ""))
@@ -179,7 +184,7 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
         return "200 OK", {"Content-Type": JSON, "X-Request-ID": number}, _ALIVE
 
     app.register_blueprint(routes)
-    if not services.settings.trusted_hosts and "tracing" not in app.extensions:  # which concern it too
+    if "tracing" not in app.extensions:  # which concerns it too
         app.before_flask["GET"] = alive
 
 

@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 from flask import Response, current_app, g, request, stream_with_context
+from werkzeug.exceptions import UnsupportedMediaType
 
-from app.admission.uploads import admission, receiving
+from app.admission.uploads import admission, discard, receiving
 from app.api import schemas
 from app.asking import Served, ServedModels
 from app.core.errors import BadRequest, InferenceFailed, as_dict, for_visitor
-from app.core.http import phases_ms, request_id
+from app.core.http import JSON, phases_ms, request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
@@ -30,7 +31,7 @@ from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, Mo
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
-ERRORS: Final = (400, 404, 408, 413, 500, 502, 503, 504)
+ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
 
 # A part, or None where there was none for a while.
 Parts = Iterator[schemas.Schema | None]
@@ -120,6 +121,11 @@ def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
 
 def received(settings: Settings, max_bytes: int) -> bytes:
     """The body of a request, which is JSON of a few texts."""
+    if request.mimetype != JSON:
+        discard(settings)
+        raise UnsupportedMediaType(
+            f"a body of type {request.mimetype or 'none'!r} is not read here: send {JSON}"
+        )
     request.max_content_length = max_bytes
     with receiving(settings, f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
         return request.get_data(cache=False)

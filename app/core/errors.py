@@ -44,6 +44,7 @@ class RefusedRequest(ServingError):
     KINDS: ClassVar[dict[str, dict[str, Any]]] = {
         "no_file": {"status": 400},
         "wrong_host": {"status": 400, "closes_connection": True},
+        "cross_site": {"status": 403, "closes_connection": True},
         "key_needed": {"status": 401, "closes_connection": True},
         "too_many_photos": {"status": 413},
         "upload_too_large": {"status": 413, "closes_connection": True},

@@ -1,8 +1,17 @@
-"""The host names that the app answers to, trusted proxies, and other sites' pages (CORS)."""
+"""The host names that the app answers to, trusted proxies, and what other sites' pages may do (CORS).
+
+A page of another site can have a visitor's browser send a form here, which needs no CORS. It can also have
+its own name lead here (DNS rebinding), and is then one site with this app to the browser. So the app
+answers only to its own names, and takes what is not a plain GET only where no page of another origin sent
+it.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from flask import Flask, Response, request
@@ -12,8 +21,7 @@ from app.core.errors import RefusedRequest
 from app.core.http import API
 from app.core.settings import Settings
 
-# Health checks of containers use these, whatever the app's public name is.
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_MOST_OF_A_HOST: Final = 100
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": "GET, POST",
@@ -27,32 +35,86 @@ def init_app(app: Flask, settings: Settings) -> None:
     if settings.trusted_proxies:
         hops = settings.trusted_proxies
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)  # type: ignore[method-assign]
-    if settings.trusted_hosts:
-        trusted = [*settings.trusted_hosts, *_LOOPBACK]
+    is_own_host = app.extensions["is_own_host"] = _own_host(settings.trusted_hosts)
+    origins = settings.cors_origins
 
-        @app.before_request
-        def check_host() -> None:
-            if not _goes_by(request.headers.get("Host", ""), trusted):
-                raise RefusedRequest(
-                    "wrong_host", "this app does not go by the name in the request's Host header"
-                )
+    @lru_cache(64)  # of what is let in: most requests are alike
+    def check_sender(
+        host: str | None, bound: str, site: str | None = None, origin: str = "", is_api: bool = False
+    ) -> None:
+        if not is_own_host(host, bound):
+            raise RefusedRequest("wrong_host", _wrong_host(host or ""))
+        if _is_of_another_site(host, site, origin) and not (is_api and _is_allowed(origin, origins)):
+            raise RefusedRequest(
+                "cross_site",
+                "a page of another site sent this: use this app's own page, or name that site's origin in "
+                "CORS_ORIGINS for the API",
+            )
 
-    if settings.cors_origins:
-        app.after_request(lambda response: _share(response, settings.cors_origins))
+    app.extensions["check_sender"] = check_sender
+    if origins:
+        app.after_request(lambda response: _share(response, origins))
 
 
-def _goes_by(host: str, names: list[str]) -> bool:
-    """Whether `host`, with a port or without, is one of `names`; `.b.c` stands for b.c and all below it.
+def _own_host(names: tuple[str, ...]) -> Callable[[str | None, str], bool]:
+    """What tells whether a request is for one of `names`, for localhost, or for an address of the app.
 
-    werkzeug's own check knows neither capitals nor addresses of IPv6.
+    `.b.c` stands for b.c and all below it. werkzeug's own check knows neither capitals nor addresses of IPv6.
+    Nobody can have an address lead here as they can their name: where the app listens at all, any will do.
+    A request without the header, as in HTTP/1.0, comes from no browser.
     """
-    match = _HOST.fullmatch(host.lower())
+    wanted = [name.lower() for name in ("localhost", *names)]
+
+    @lru_cache(64)
+    def is_own_host(host: str | None, bound: str) -> bool:
+        if host is None:
+            return True
+        match = _HOST.fullmatch(host.lower())
+        if match is None:
+            return False
+        name = match[1]
+        if any(name == each.lstrip(".") or (each[0] == "." and name.endswith(each)) for each in wanted):
+            return True
+        asked, listens = _address(name), _address(bound)
+        return asked is not None and (
+            asked.is_loopback or (listens is not None and (listens.is_unspecified or listens == asked))
+        )
+
+    return is_own_host
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _wrong_host(host: str) -> str:
+    match = _HOST.fullmatch(host[:_MOST_OF_A_HOST].lower())
     if match is None:
-        return False
-    wanted = (name.lower() for name in names)
-    return any(
-        match[1] == name.lstrip(".") or (name[0] == "." and match[1].endswith(name)) for name in wanted
+        return "the request's Host header is not the name of a host"
+    return (
+        f"this app does not answer to the name {match[1]}: ask for it as localhost, or start it with "
+        f"TRUSTED_HOSTS={match[1]}"
     )
+
+
+def _is_of_another_site(host: str | None, site: str | None, origin: str) -> bool:
+    """Whether a page sent this whose origin is not this app's.
+
+    Browsers say so over TLS and on localhost, and no script can change it; elsewhere the page's origin has to
+    have the name that is asked for. A page of another port or subdomain (`same-site`) is another program's.
+    """
+    if site:
+        return site not in ("same-origin", "none")
+    own = (host or "").lower()
+    return origin.lower() not in ("", f"http://{own}", f"https://{own}")
+
+
+def _is_allowed(origin: str, origins: tuple[str, ...]) -> bool:
+    """Whether the settings let pages of `origin` use the API."""
+    return "*" in origins or origin in origins
 
 
 def _share(response: Response, origins: tuple[str, ...]) -> Response:
@@ -61,7 +123,7 @@ def _share(response: Response, origins: tuple[str, ...]) -> Response:
         return response
     response.vary.add("Origin")
     origin = request.headers.get("Origin", "")
-    if origin and (origin in origins or "*" in origins):
+    if origin and _is_allowed(origin, origins):
         response.headers["Access-Control-Allow-Origin"] = "*" if "*" in origins else origin
         response.headers["Access-Control-Expose-Headers"] = _READABLE
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:

@@ -35,7 +35,6 @@ API: Final = "/api/v1/"
 JSON: Final = "application/json"
 # Status, headers and body.
 WsgiAnswer = tuple[str, dict[str, str], bytes]
-
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 # No inline scripts or styles, nothing from elsewhere; blob: is the preview of the chosen photo.
@@ -46,7 +45,8 @@ HEADERS: Final = tuple(
         "frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
-        "Referrer-Policy": "no-referrer",
+        # Other sites are told nothing. With `no-referrer` the page's own form has the origin `null`.
+        "Referrer-Policy": "same-origin",
         # Taking a photo through a file input needs no permission; a camera in the page would be its own.
         "Permissions-Policy": "camera=(self), geolocation=(), microphone=(), payment=()",
         "Cross-Origin-Opener-Policy": "same-origin",
@@ -269,6 +269,11 @@ def _begin() -> None:
     g.request_id = given_or_new_id(request.headers.get("X-Request-ID", ""))
     view = current_app.view_functions.get(request.endpoint or "")
     g.marks = marks_of(view)
+    said = request.environ
+    who: tuple[Any, ...] = said.get("HTTP_HOST"), said["SERVER_NAME"]
+    if request.method not in ("GET", "HEAD", "OPTIONS"):
+        who += said.get("HTTP_SEC_FETCH_SITE"), said.get("HTTP_ORIGIN", ""), request.path.startswith(API)
+    current_app.extensions["check_sender"](*who)  # app/core/hosts_and_cors.py
     allowed: Collection[str] = getattr(view, "parameters", request.args)
     for name in request.args if request.query_string else ():
         if name not in allowed:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 THEM: Final = "127.0.0.2"
-_HEAD: Final = b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-_PAGE: Final = b"GET /static/style.css HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n"
+_HEAD: Final = b"POST /api/v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+_PAGE: Final = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\r\n"
 _VALUES: Final = b'{"images": ["a"' + b',"a"' * 7_500_000 + b"]}"
 # Those that were ended are opened again, so many a second.
 _OPENED_A_S: Final = 400

@@ -40,7 +40,7 @@ def post_head(length: int | None) -> bytes:
     """The head of a form of that length, or of one in chunks."""
     sized = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
     return (
-        "POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n"
+        "POST /predict HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n"
         f"Content-Type: multipart/form-data; boundary=b\r\n{sized}\r\n\r\n"
     ).encode()
 

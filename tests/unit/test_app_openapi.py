@@ -145,7 +145,7 @@ def test_the_page_shows_every_address_shape_and_example_without_anything_from_el
 
 
 def test_its_examples_have_the_reader_s_own_address() -> None:
-    browser = client(trusted_proxies=1)
+    browser = client(trusted_proxies=1, trusted_hosts=("food.example",))
     text = browser.get(
         "/api/docs", base_url="http://food.example", headers={"X-Forwarded-Proto": "https"}
     ).text

@@ -337,8 +337,9 @@ def default_of(text: str) -> str:
 
 def test_the_app_understands_what_compose_sets_and_finds_triton_under_the_services_name() -> None:
     given = SERVICES["flask"]["environment"].items()
-    environment = {name: default_of(text) if "$" in text else text for name, text in given}
+    environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in given}
     settings = Settings.from_env(environment)
+    assert settings.trusted_hosts == ("flask",), "the name by which Prometheus asks"
     assert settings.triton_url == "triton:8000"
     assert settings.models == Settings().models
     host, port = settings.triton_url.split(":")

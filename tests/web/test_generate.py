@@ -23,6 +23,7 @@ from gourmet.serving.waiting import wait_until
 
 SUPPORT = ROOT / "tests" / "support"
 GENERATE = "/api/v1/generate"
+JSON_TYPE = {"Content-Type": "application/json"}
 WHOLE = f"{GENERATE}?model=echo"
 STREAM = f"{GENERATE}?model=echo_stream"
 PAUSE_S = 0.3
@@ -87,7 +88,7 @@ def test_pieces_come_as_they_are_made_and_the_whole_answer_last(web: WebApp) -> 
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
     with closing(connection):
         body = json.dumps({"text": "one two three", "stream": True})
-        connection.request("POST", STREAM, body, {"X-Request-ID": "mine"})
+        connection.request("POST", STREAM, body, JSON_TYPE | {"X-Request-ID": "mine"})
         response = connection.getresponse()
         assert response.getheader("Content-Type", "").startswith("text/event-stream")
         assert response.getheader("X-Accel-Buffering") == "no"
@@ -104,7 +105,9 @@ def test_pieces_come_as_they_are_made_and_the_whole_answer_last(web: WebApp) -> 
 
 def test_pieces_of_a_description_come_one_by_one_behind_its_prompt(web: WebApp) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)) as connection:
-        connection.request("POST", CAPTIONS_STREAM, json.dumps({"picture": PICTURES[0], "stream": True}))
+        connection.request(
+            "POST", CAPTIONS_STREAM, json.dumps({"picture": PICTURES[0], "stream": True}), JSON_TYPE
+        )
         *pieces, (name, done, _) = events(iter(connection.getresponse()))
     assert (name, done["text"]) == ("done", "".join(piece["text"] for _, piece, _ in pieces))
     assert done["text"] == described(web, PICTURES[0]).json["text"]

@@ -13,7 +13,7 @@ REQUESTS = 150
 ROWS = 60
 
 HEAD = (
-    b"POST %b HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\nConnection: close\r\n"
+    b"POST %b HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nConnection: close\r\n"
     b"Content-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 

@@ -42,7 +42,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def test_who_floods_loses_its_own_oldest_connections_and_nobody_elses(web: Any) -> None:
-    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with one_client.connect(web.port, "127.0.0.1") as kept, one_client.connect(web.port, THEM) as first:
         for pause_s in (0.0, 2.0):
             with attacked(web.port, "silence"):
@@ -53,7 +53,7 @@ def test_who_floods_loses_its_own_oldest_connections_and_nobody_elses(web: Any) 
 
 
 def test_half_a_request_after_a_whole_one_holds_no_thread(web: Any) -> None:
-    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with contextlib.ExitStack() as held:
         connections = [held.enter_context(one_client.connect(web.port, THEM)) for _ in range(120)]
         for connection in connections:

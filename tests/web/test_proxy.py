@@ -64,7 +64,7 @@ def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> None:
     with one_client.connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(
-            b"GET /test HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: who\r\n"
+            b"GET /test HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 6.6.6.6\r\nX-Request-ID: who\r\n"
             b"Connection: close\r\n\r\n"
         )
         assert connection.recv(100).startswith(b"HTTP/1.1 503 ")  # there is no Triton
@@ -76,8 +76,8 @@ def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> N
 
 def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> None:
     head = (
-        b"POST /api/v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nConnection: close\r\n"
-        b"Content-Length: 2000000\r\n\r\n"
+        b"POST /api/v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        b"Connection: close\r\nContent-Length: 2000000\r\n\r\n"
     )
     with one_client.connect(proxy.port, "127.0.0.7") as connection:
         connection.sendall(head + b"x" * 1_500_000)
@@ -90,7 +90,8 @@ def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> Non
 
 def test_one_address_has_some_large_uploads_and_not_all(proxy: Any) -> None:
     head = (
-        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
     )
 
     def status(source: str) -> bytes:

@@ -18,6 +18,7 @@ from gourmet.serving.waiting import wait_until
 from gourmet.systems.translator.contract import STREAMING_MODEL, SYSTEM
 
 TRANSLATE = "/api/v1/translate"
+JSON_TYPE = {"Content-Type": "application/json"}
 TEXTS = [text.decode() for text in SYSTEM.examples(6, seed=1)]
 # As long as a text may be: what is tested has to happen before it is translated.
 LONG = ("Мой старый друг " + "и его младшая сестра и их добрая тётя " * 5 + "пришли домой. ") * 9
@@ -132,7 +133,7 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(web: WebApp, t
     before = len(triton.log)
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
     with closing(connection):
-        connection.request("POST", TRANSLATE, json.dumps({"text": ENDLESS, "stream": True}))
+        connection.request("POST", TRANSLATE, json.dumps({"text": ENDLESS, "stream": True}), JSON_TYPE)
         response = connection.getresponse()
         assert response.readline()
         response.close()
