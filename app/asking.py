@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -121,7 +121,8 @@ class Served(Generic[S]):
 class ServedModels(Generic[S]):
     """Which model of `systems` is whose: its config names its system, or else the settings do.
 
-    The systems are all of one task; `configured` has the model that each system's setting names.
+    The systems are all of one task; `configured` has the model that each system's setting names, and
+    `expected` others that Triton serves once it has loaded them.
     """
 
     def __init__(
@@ -130,19 +131,21 @@ class ServedModels(Generic[S]):
         systems: Mapping[str, S],
         configured: Mapping[str, str],
         fits: Callable[[S, ModelInfo], bool],
+        expected: Collection[str] = (),
     ) -> None:
         self.systems = systems
         self.configured = {name: configured[name] for name in systems}
         self._triton = triton
         self._fits = fits
+        self._expected = expected
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
     def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
         """`model`, which has to be of `system` if that is given.
 
         The one that is configured for a system may say nothing about itself; any other has to name its
-        system in its config, and may say there that it is not for the web. Raise UnknownModel, or
-        InferenceFailed for a configured one that does not fit.
+        system in its config, and may say there that it is not for the web. Raise UnknownModel, ModelNotReady
+        for one that is configured or expected, or InferenceFailed for a configured one that does not fit.
         """
         owners = [name for name, chosen in self.configured.items() if chosen == model]
         if owner := next((name for name in owners if not system or name == system), ""):
@@ -159,7 +162,7 @@ class ServedModels(Generic[S]):
             # A name like `a/b` would ask another question of Triton.
             candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
         except ModelNotReady as exc:
-            if exc.loading:
+            if exc.loading or model in self._expected:
                 raise
             candidate = None
         mine = candidate and self._owner(candidate, system)

@@ -7,7 +7,7 @@ import heapq
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -123,15 +123,20 @@ class Classifier:
         systems: Mapping[str, PictureClassifier],
         configured: Mapping[str, str],
         max_sandboxed: int | None = None,
+        expected: Collection[str] = (),
     ) -> None:
         """The first of `systems` is asked where none is named; `configured` has a model for each.
+
+        Others are `expected` (see ServedModels).
 
         At most `max_sandboxed` pictures are decoded by other processes at a time.
         """
         self._triton = triton
         self._max_sandboxed = max_sandboxed
         self._first = next(iter(systems))
-        self._models = ServedModels(triton, systems, configured, lambda system, info: system.takes(info))
+        self._models = ServedModels(
+            triton, systems, configured, lambda system, info: system.takes(info), expected
+        )
 
     def classify(
         self,

@@ -171,9 +171,9 @@ class Services:
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
         self.triton: Triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
         self.classifier = classifier or Classifier(
-            self.triton, self.pictures, settings.models, settings.max_sandboxed
+            self.triton, self.pictures, settings.models, settings.max_sandboxed, settings.served_models
         )
-        self.generator = Generator(self.triton, texts, settings.models)
+        self.generator = Generator(self.triton, texts, settings.models, settings.served_models)
         # For all calls of several photos together.
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -40,11 +40,15 @@ ReadyModel = Served[Generation]
 
 class Generator:
     def __init__(
-        self, triton: Triton, systems: Mapping[str, Generation], configured: Mapping[str, str]
+        self,
+        triton: Triton,
+        systems: Mapping[str, Generation],
+        configured: Mapping[str, str],
+        expected: Collection[str] = (),
     ) -> None:
         self._triton = triton
         self.example_kinds = {system.example_kind for system in systems.values()}
-        self._models = ServedModels(triton, systems, configured, lambda _, __: True)
+        self._models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
 
     def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
         """`model`, or the one that is configured for `system`, or for the only system there is."""

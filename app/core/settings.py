@@ -76,6 +76,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     )
     # By the system's name, the model that answers where no other is asked for; every system has one.
     models: Mapping[str, str] = Field(default_factory=dict, validate_default=True)
+    served_models: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
     max_upload_mb: float = Field(10.0, ge=0.01, le=100)
     max_photos: int = Field(16, ge=1, le=100)
     max_call_mb: float = Field(32.0, ge=0.01, le=500)

@@ -17,7 +17,7 @@ from app.api.request_parsing import from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import EVENTS, ReadyModel
-from app.core.errors import BadRequest, ModelNotReady, ServingError, for_visitor
+from app.core.errors import BadRequest, ModelNotReady, ServingError, UnknownModel, for_visitor
 from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
@@ -101,7 +101,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             return model
         try:
             return generator.find(STREAMING_MODEL, deadline, SYSTEM.name)
-        except ModelNotReady:
+        except (ModelNotReady, UnknownModel):
             return model
 
     @routes.get("/translate")

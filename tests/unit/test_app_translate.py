@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from support.fake_classifier import knowing
+from support.fake_classifier import form, knowing
+from support.listener import Listen, http, listen
+from werkzeug.test import TestResponse
 
 from app import create_app
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
+from gourmet.systems.food11.contract import SYSTEM
+
+__all__ = ["listen"]  # the fixture
 
 TRANSLATE = "/api/v1/translate"
 
@@ -73,3 +78,66 @@ def test_the_page_is_a_form_that_does_without_a_script_and_says_so_where_nobody_
     reply = browser.post("/translate", data={"text": "<b>Да.</b>"})
     assert reply.status_code == 503
     assert "&lt;b&gt;Да.&lt;/b&gt;</textarea>" in reply.text
+
+
+# Triton after a restart: `translator` is there, and of what is loaded later it knows nothing yet.
+_UNKNOWN = http({"error": "Request for unknown model: 'translator_stream' is not found"}, "404 Not Found")
+_COUNTS = {
+    phase: {} for phase in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+}
+_ANSWER = {
+    "model_name": "translator",
+    "model_version": "1",
+    "outputs": [
+        {"name": "TRANSLATION", "datatype": "BYTES", "shape": [1, 1], "data": ["Yes."]},
+        {"name": "TOKENS", "datatype": "INT32", "shape": [1, 1], "data": [2]},
+        {"name": "SCORE", "datatype": "FP32", "shape": [1, 1], "data": [-0.1]},
+    ],
+}
+_STARTING = {
+    "/translator": http(
+        {
+            "name": "translator",
+            "versions": ["1"],
+            "inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}],
+            "outputs": [{**each, "shape": [-1, 1]} for each in _ANSWER["outputs"]],  # type: ignore[attr-defined]
+        }
+    ),
+    "/translator/config": http(
+        {"max_batch_size": 32, "parameters": {"system": {"string_value": "translator"}}}
+    ),
+    "/translator/infer": http(_ANSWER),
+    "/stats": http({"model_stats": [{"name": "translator", "version": "1", "inference_stats": _COUNTS}]}),
+    "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
+    "": _UNKNOWN,
+}
+
+
+def _error(reply: TestResponse) -> dict[str, str]:
+    """The error of a call, or of its only photo."""
+    found: dict[str, str] = (reply.json if "error" in reply.json else reply.json["results"][0])["error"]
+    return found
+
+
+@pytest.mark.parametrize("expected", [(), ("translator", "translator_stream", "food_classifier_onnx")])
+def test_while_models_are_loaded_streams_are_answered_whole_and_what_is_asked_for_by_name_is_503(
+    listen: Listen, expected: tuple[str, ...]
+) -> None:
+    settings = Settings(triton_url=listen(_STARTING).url, served_models=expected)
+    browser = create_app(settings).test_client()
+    stream = browser.post(TRANSLATE, json={"text": "Да.", "stream": True})
+    assert stream.status_code == 200
+    assert '"text":"Yes."' in stream.text
+    late = {"model": "translator_stream"}
+    replies = [
+        browser.post(TRANSLATE, json={"text": "Да.", "stream": True, **late}),
+        browser.post(TRANSLATE, json={"text": "Да.", **late}),
+        browser.post("/api/v1/generate", json={"text": "Да.", "stream": True, **late}),
+        browser.post("/api/v1/generate", json={"text": "Да.", **late}),
+        browser.post("/api/v1/classify?model=food_classifier_onnx", data=form(SYSTEM.sample())),
+    ]
+    found = [(reply.status_code, _error(reply)["code"]) for reply in replies]
+    assert found == [(503, "model_not_ready") if expected else (404, "unknown_model")] * len(replies)
+    assert all(("Retry-After" in reply.headers) == bool(expected) for reply in replies)
+    unknown = browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"})
+    assert unknown.status_code == 404

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from gourmet.client.model_config import Config
 from gourmet.commands.options import as_options, port_options, repositories_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
@@ -99,12 +100,7 @@ def up(
         **ports,  # type: ignore[arg-type]
     )
     log = LogPrinter(verbose=verbose)
-    web = None
-    if not triton_only:
-        url = (os.environ.get("TRITON_SERVER_URL") or run_file.found_url()) if web_only else options.http_url
-        memory_key = options.keys.memory if options.keys and not web_only else ""
-        web = WebOptions(host, port, workers, threads, url, memory_key)
-        preflight.check_ports(host, {"--port": port})
+    served: Mapping[str, Config] = {}
     models: dict[str, str] = {}
     early: list[str] = []
     server: TritonServer | None = None
@@ -113,6 +109,12 @@ def up(
         models = preflight.configured_models(os.environ, served)
         early = preflight.loaded_early(served, models.values())
         preflight.check_ports(triton_host, as_options(ports))
+    web = None
+    if not triton_only:
+        url = (os.environ.get("TRITON_SERVER_URL") or run_file.found_url()) if web_only else options.http_url
+        memory_key = options.keys.memory if options.keys and not web_only else ""
+        web = WebOptions(host, port, workers, threads, url, memory_key, preflight.models_of_web(served))
+        preflight.check_ports(host, {"--port": port})
 
     def announce() -> None:
         log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")

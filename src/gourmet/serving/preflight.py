@@ -13,7 +13,7 @@ from typing import Final
 
 from gourmet import repository
 from gourmet.client.model_config import Config, as_json
-from gourmet.contracts import SYSTEM_PARAMETER
+from gourmet.contracts import SYSTEM_PARAMETER, WEB_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import parameter
 from gourmet.serving import run_file
@@ -134,6 +134,15 @@ def loaded_early(served: Mapping[str, Config], configured: Collection[str]) -> l
     """
     early = [name for name in served if name in configured or parameter(served[name], "load") != "late"]
     return early if len(early) < len(served) else []
+
+
+def models_of_web(served: Mapping[str, Config]) -> list[str]:
+    """Those that the web app answers with where one of them is asked for by name."""
+    return [
+        name
+        for name, config in served.items()
+        if parameter(config, SYSTEM_PARAMETER) and not parameter(config, WEB_PARAMETER)
+    ]
 
 
 def configured_models(env: Mapping[str, str], served: Mapping[str, Config]) -> dict[str, str]:

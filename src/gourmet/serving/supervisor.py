@@ -47,6 +47,7 @@ class WebOptions:
     threads: int
     triton_url: str
     memory_key: str = field(default="", repr=False)
+    models: Sequence[str] = ()  # those that it may be asked for once they are loaded
 
     @property
     def url(self) -> str:
@@ -211,6 +212,7 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
+        env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
