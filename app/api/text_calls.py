@@ -21,13 +21,22 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.admission.uploads import admission, discard, receiving
 from app.api import schemas
 from app.asking import Served, ServedModels
-from app.core.errors import BadRequest, InferenceFailed, as_dict, for_visitor
+from app.core.errors import BadRequest, InferenceFailed, ServingError, as_dict, for_visitor
 from app.core.http import JSON, phases_ms, request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
-from gourmet.contracts import BadAnswer, BadModel, GeneratedText, Generation, ModelInfo, Options, Tensors
+from gourmet.contracts import (
+    DEATHS_PARAMETER,
+    BadAnswer,
+    BadModel,
+    GeneratedText,
+    Generation,
+    ModelInfo,
+    Options,
+    Tensors,
+)
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
@@ -71,7 +80,21 @@ class Generator:
             yield _read(model, self._triton.infer(model.info.name, inputs, deadline, request_id).outputs)
             return
         for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
+            if outputs is None:
+                self._check_alive(model, deadline)
             yield None if outputs is None else _read(model, outputs)
+
+    def _check_alive(self, model: ReadyModel, deadline: Deadline) -> None:
+        """Raise if a process of `model` died since it was found: Triton says nothing of what it was doing.
+
+        That is as old as the description of a model that is cached, which costs a question in five seconds.
+        """
+        try:
+            now = self._models.find(model.info.name, deadline, model.system.name).info.parameters
+        except ServingError:  # Triton is busy, or away, which the stream itself tells
+            return
+        if now.get(DEATHS_PARAMETER) != model.info.parameters.get(DEATHS_PARAMETER):
+            raise InferenceFailed(f"a process of {model.info.name} died while it answered: ask again")
 
     def answers(
         self,

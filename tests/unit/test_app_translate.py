@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,10 +12,15 @@ from support.fake_classifier import form, knowing
 from support.listener import Listen, http, listen
 from werkzeug.test import TestResponse
 
-from app import create_app
+from app import asking, create_app
+from app.api.text_calls import Generator
+from app.core.errors import InferenceFailed
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
+from gourmet.client.deadline import Deadline
+from gourmet.contracts import DEATHS_PARAMETER, ModelInfo, TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 __all__ = ["listen"]  # the fixture
 
@@ -141,3 +147,35 @@ def test_while_models_are_loaded_streams_are_answered_whole_and_what_is_asked_fo
     assert all(("Retry-After" in reply.headers) == bool(expected) for reply in replies)
     unknown = browser.post(TRANSLATE, json={"text": "Да.", "model": "nobody"})
     assert unknown.status_code == 404
+
+
+class _Silent:
+    """A Triton that answers nothing, one of whose processes dies after a while."""
+
+    def __init__(self, silences: int) -> None:
+        self.silences = silences
+        self.deaths = ""
+
+    def describe(self, model: str, _: Deadline) -> ModelInfo:
+        died = {DEATHS_PARAMETER: self.deaths} if self.deaths else {}
+        text = (TensorSpec("TEXT", "BYTES", (1,)),)
+        return ModelInfo(model, text, (), parameters={"system": "translator", **died}, decoupled=True)
+
+    def stream(self, *_: object) -> Iterator[None]:
+        for _each in range(self.silences):
+            yield None
+        self.deaths = "1"
+        while True:
+            yield None
+
+
+def test_a_stream_whose_process_died_ends_with_an_error_and_not_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "DESCRIPTION_AGE_S", 0.0)
+    generator = Generator(_Silent(3), {"translator": TRANSLATOR}, {"translator": "m"})  # type: ignore[arg-type]
+    model = generator.find("", Deadline(60))
+    pieces = generator.pieces(model, b"text", {}, Deadline(60), "id")
+    assert [next(pieces) for _ in range(3)] == [None] * 3
+    with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
+        next(pieces)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from gourmet.client.shared_memory import FOLDER, LEAST_BYTES, SharedInput, Share
 from gourmet.client.tensors import SharedTensor
 from gourmet.client.transport import Call, Reply
 from gourmet.client.triton import KeyedTransport
+from gourmet.runtime.run_folder import RunFolder
 
 LARGE = np.zeros(LEAST_BYTES, np.uint8)
 
@@ -70,6 +73,11 @@ class Server:
             if not self.shares:
                 raise TritonRefused("failed to open shared memory", 400)
             self.regions.add(call.target)
+        if call.operation == "regions":
+            yield Reply([{"name": name} for name in sorted(self.regions)])
+            return
+        if call.operation == "unregister":
+            self.regions.remove(call.target)
         for values in call.inputs.values():
             if isinstance(values, SharedTensor) and values.region not in self.regions:
                 raise TritonRefused("Unable to find shared memory region", 400)
@@ -99,6 +107,43 @@ def test_memory_is_used_again_and_registered_with_the_key_of_that_call() -> None
     infer(memory)
     infer(memory, LARGE[:-1].repeat(2))  # needs more
     assert server.asked() == ["register", *["infer shared"] * 2, "register", "infer shared"]
+
+
+KILLED = """
+import os, signal
+from gourmet.client.shared_memory import FOLDER
+from gourmet.runtime.run_folder import RunFolder
+made = RunFolder("web-", FOLDER)
+(FOLDER / f"{made.path.name}-of-a-photo").touch()
+print(made.path.name, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_memory_of_processes_that_were_killed_is_unregistered_and_of_those_that_run_it_stays() -> None:
+    command = [sys.executable, "-P", "-c", KILLED]
+    killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    runs = RunFolder("web-", FOLDER)
+    server = Server(shares=True)
+    server.regions = {f"{runs.path.name}-{'a' * 32}", f"{killed}-{'b' * 32}", "somebody's", "web-of-others"}
+    stays = server.regions - {f"{killed}-{'b' * 32}"}
+    memory = SharedMemory(server)
+    infer(memory)
+    (own,) = server.regions - stays - {f"{killed}-{'b' * 32}"}
+    memory.unregister_abandoned()
+    assert server.regions == stays | {own}
+    assert not list(FOLDER.glob(f"{killed}*"))
+    runs.close()
+    memory.close()
+    assert not (FOLDER / own.rpartition("-")[0]).exists()
+
+
+def test_a_server_that_shares_no_memory_is_not_asked_to_forget_that_of_others() -> None:
+    server = Server(shares=False)
+    memory = SharedMemory(server)
+    infer(memory)
+    memory.unregister_abandoned()
+    assert server.asked() == ["register", "infer"]
 
 
 def test_a_server_that_does_not_share_it_is_asked_once_and_sent_bytes() -> None:

@@ -4,6 +4,9 @@ A tensor that goes through a socket is copied six times on its way, in memory th
 the network that runs; a tensor that Triton finds in place is copied once. That needs a Triton that can open
 what this user writes to /dev/shm. One that registers a file whose random name nobody else can have has proved
 that it does; any other one, wherever it runs, is sent the bytes.
+
+A region carries the name of a folder that its process holds locked. Triton keeps the memory of a process that
+was killed, with its last photos: the next one like it unregisters what belongs to no folder any more.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
+import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +26,11 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from gourmet.client.deadline import Deadline
-from gourmet.client.errors import TritonRefused
+from gourmet.client.errors import TritonError, TritonRefused
 from gourmet.client.tensors import SharedTensor, datatype_of, raw, raw_bytes
 from gourmet.client.transport import Call, Reply, Transport
 from gourmet.contracts import Array
+from gourmet.runtime.run_folder import RunFolder
 
 FOLDER: Final = Path("/dev/shm")
 # Below this, sending costs less than looking after a piece of memory.
@@ -32,6 +39,11 @@ LEAST_BYTES: Final = 16_384
 MOST_TEXT_BYTES: Final = 4_000_000
 # What Triton says of a region that it was never told of, as after a restart.
 _UNKNOWN_REGION: Final = "shared memory region"
+_PREFIX: Final = "web-"
+_REGION: Final = re.compile(rf"({_PREFIX}[0-9a-f]+)-[0-9a-f]+")
+# Longer than Triton may still read what a process that was killed had asked: it reads on in memory that is
+# taken away, and crashes.
+_LAST_ANSWERS_S: Final = 15.0
 
 
 class SharedMemory:
@@ -47,6 +59,8 @@ class SharedMemory:
         self._is_shared = os.access(FOLDER, os.W_OK)
         # The one that was used last is used next; a request in flight has its own.
         self._idle: list[SharedInput] = []
+        self._folder: RunFolder | None = None
+        self._folder_made = threading.Lock()
 
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         if not (values := self._worth_sharing(call)):
@@ -70,6 +84,8 @@ class SharedMemory:
 
     def close(self) -> None:
         self._idle.clear()
+        if self._folder:
+            self._folder.close()
         self._below.close()
 
     def _worth_sharing(self, call: Call) -> dict[str, Array]:
@@ -93,19 +109,47 @@ class SharedMemory:
             list(self._below.send(Call("register", name, fields), deadline))
 
         try:
+            name = f"{self._owner()}-{uuid.uuid4().hex}"
             # Photos are of all sizes: with room for larger ones, Triton is told of it once.
-            return SharedInput(1 << nbytes.bit_length() if values.dtype == np.object_ else nbytes, register)
+            room = 1 << nbytes.bit_length() if values.dtype == np.object_ else nbytes
+            return SharedInput(room, register, name)
         except (TritonRefused, OSError):  # it runs elsewhere, or as another user
             self._is_shared = False
             return None
+
+    def _owner(self) -> str:
+        """The name of this process's folder; a while after it is made, what others left is unregistered."""
+        with self._folder_made:
+            if not self._folder:
+                self._folder = RunFolder(
+                    _PREFIX, FOLDER
+                )  # which removes the folders of those that were killed
+                weakref.finalize(self, self._folder.close)
+                later = threading.Timer(_LAST_ANSWERS_S, self.unregister_abandoned)
+                later.daemon = True
+                later.start()
+            return self._folder.path.name
+
+    def unregister_abandoned(self) -> None:
+        """Have the server forget the memory of processes that are gone, if it shares memory with this one."""
+        deadline = Deadline(_LAST_ANSWERS_S)
+        with contextlib.suppress(TritonError):
+            replies = list(self._below.send(Call("regions"), deadline)) if self._is_shared else []
+            for each in (each for reply in replies if reply for each in reply.fields or ()):
+                name = each if isinstance(each, str) else str(each.get("name"))
+                owner = _REGION.fullmatch(name)
+                if owner and not (FOLDER / owner[1]).is_dir():
+                    list(self._below.send(Call("unregister", name), deadline))
 
 
 class SharedInput:
     """One input's worth of memory; its file goes once `register` has had Triton open it."""
 
-    def __init__(self, nbytes: int, register: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, nbytes: int, register: Callable[[str, Mapping[str, Any]], None], name: str = ""
+    ) -> None:
         self.nbytes = nbytes
-        self.name = f"web-{uuid.uuid4().hex}"
+        self.name = name or f"{_PREFIX}{uuid.uuid4().hex}"
         path = FOLDER / self.name
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:

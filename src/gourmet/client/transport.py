@@ -25,6 +25,7 @@ Operation = Literal[
     "unload",
     "register",
     "unregister",
+    "regions",
 ]
 # After so long without a piece of a streamed answer its reader is asked whether it still wants one.
 SILENCE_S: Final = 1.0

@@ -30,7 +30,9 @@ CONNECT_TIMEOUT_S: Final = 2.0
 # Triton counts a request shortly after it answered.
 _COUNTED_WITHIN_S: Final = 3.0
 # What changes a server may be locked, and then needs a key.
-_LOCKED: Final[frozenset[Operation]] = frozenset({"index", "load", "unload", "register", "unregister"})
+_LOCKED: Final[frozenset[Operation]] = frozenset(
+    {"index", "load", "unload", "register", "unregister", "regions"}
+)
 _POLLS: Final = "polling is enabled"
 
 

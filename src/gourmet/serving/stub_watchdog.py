@@ -17,6 +17,7 @@ from typing import Final
 
 import psutil
 
+from gourmet.contracts import DEATHS_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
@@ -24,7 +25,6 @@ _EVERY_S: Final = 0.5
 # Longer than any request may take: what the instances before had begun is over by then.
 _LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
-_PARAMETER: Final = "stubs_died"
 
 
 class StubWatchdog:
@@ -74,7 +74,7 @@ class StubWatchdog:
         try:
             with connect(self._url, LOADS_WITHIN_S) as triton:
                 config = triton.config(model)
-                config.setdefault("parameters", {})[_PARAMETER] = {"string_value": str(self._deaths)}
+                config.setdefault("parameters", {})[DEATHS_PARAMETER] = {"string_value": str(self._deaths)}
                 triton.load(model, config)
         except GourmetError as exc:
             self._say(f"the model {model!r} could not be reloaded: {exc}")
