@@ -124,3 +124,10 @@ def test_more_food_may_wait_and_longer_than_the_app_asks_and_it_is_told_of_each_
     assert policy.max_queue_size > 8 * (settings.max_at_work + PHOTO_THREADS), "of eight workers"
     assert (policy.timeout_action, policy.allow_timeout_override) == (policy.REJECT, True)
     assert policy.default_timeout_microseconds / 1e6 > settings.request_deadline_s
+
+
+def test_business_logic_scripting_has_a_queue_of_bounded_length_and_time() -> None:
+    policy = policy_of("translator_bls")
+    assert 0 < policy.max_queue_size <= 64
+    assert (policy.timeout_action, policy.allow_timeout_override) == (policy.REJECT, True)
+    assert 0 < policy.default_timeout_microseconds <= 30_000_000

@@ -21,7 +21,7 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Likeliest
-from gourmet.runtime.decoding.loop import Row
+from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
@@ -224,6 +224,21 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
         worth = [found.score / (len(found.tokens) + 1) for found in (one, four)]
         better += worth[1] > worth[0]
     assert better > len(sources) / 10
+
+
+def test_what_nobody_waits_for_any_more_is_not_encoded(
+    engine: Engine, sources: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[Sequence[int]] = []
+    encode = engine.encode
+    monkeypatch.setattr(engine, "encode", lambda asked: (encoded.extend(asked), encode(asked))[1])
+    rows = [
+        Row(source, 3, deadline=time.monotonic() - 1 if at else float("inf"))
+        for at, source in enumerate(sources)
+    ]
+    Loop(engine, start=PAD, end=END, max_rows=2).complete(rows)
+    assert encoded == sources[:1]
+    assert [row.finished for row in rows[1:]] == ["deadline"] * (len(sources) - 1)
 
 
 def test_slots_grow_and_are_taken_over(engine: Engine, sources: list[list[int]]) -> None:

@@ -324,3 +324,30 @@ def test_inputs_of_torchscript_are_found_by_argument_by_number_or_in_order() -> 
     found = [torch_names.in_order(names, ["left", "right"]) for names in (["right", "left"], ["b", "a"])]
     assert found == [["left", "right"], ["b", "a"]]
     assert torch_names.in_order(["INPUT__1", "INPUT__0"], ["x", "y"]) == ["INPUT__0", "INPUT__1"]
+
+
+def test_who_left_is_found_by_asking_seldom_and_then_each_until_one_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, asked = [100.0], []
+    monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
+
+    class Request:
+        def __init__(self, cancelled: bool) -> None:
+            self.cancelled = cancelled
+
+        def is_cancelled(self) -> bool:
+            asked.append(self)
+            return self.cancelled
+
+    left = batches.LeftClients()
+    for _ in range(50):
+        left.check(Request(False))
+    assert len(asked) == 1
+    now[0] += 0.2
+    for _ in range(50):
+        with pytest.raises(batches.RequestCancelled):
+            left.check(Request(True))
+    left.check(Request(False))
+    left.check(Request(True))  # computed, like all within the next tenth of a second
+    assert len(asked) == 52

@@ -6,9 +6,10 @@ through without a copy, and every answer is a view of its run's output.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,34 @@ Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 # Takes the inputs and the names of the wanted outputs, gives these outputs in that order.
 Run = Callable[[Feeds, Sequence[str]], Sequence[Array]]
+_ASKED_EVERY_S: Final = 0.1
 
 
 class UnusableTensors(Exception):
     """What a client sent cannot be computed; the message names the tensor and both sides."""
+
+
+class RequestCancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class LeftClients:
+    """Which requests Triton cancelled while they waited, as it does where a gRPC client left.
+
+    Asking takes as long as a small run: it is done ten times a second, and of every request while the last
+    one asked about was cancelled. Of HTTP clients Triton learns that they left when it answers them.
+    """
+
+    def __init__(self) -> None:
+        self._last, self._asked = False, 0.0
+
+    def check(self, request: Any) -> None:
+        """Raise RequestCancelled where nothing needs to be computed."""
+        now = time.monotonic()
+        if self._last or now - self._asked > _ASKED_EVERY_S:
+            self._last, self._asked = bool(request.is_cancelled()), now
+            if self._last:
+                raise RequestCancelled("the client left before its turn came")
 
 
 @dataclass
@@ -59,6 +84,8 @@ def response(pb_utils: Any, job: Job, invalid: tuple[type[Exception], ...] = ())
         )
     theirs = isinstance(job.error, (UnusableTensors, *invalid))
     code = pb_utils.TritonError.INVALID_ARG if theirs else pb_utils.TritonError.INTERNAL
+    if isinstance(job.error, RequestCancelled):
+        code = pb_utils.TritonError.CANCELLED
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(job.error), code))
 
 

@@ -49,6 +49,7 @@ class TritonPythonModel:
         )
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
+        self._left = batches.LeftClients()
         self._strings = {io["name"] for io in config["input"] if io["data_type"] == "TYPE_STRING"}
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
@@ -59,9 +60,10 @@ class TritonPythonModel:
     def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
         job = batches.Job({}, list(request.requested_output_names()))
         try:
+            self._left.check(request)
             for tensor in request.inputs():
                 name, array = tensor.name(), tensor.as_numpy()
                 job.feeds[name] = batches.text(name, array) if name in self._strings else array
-        except batches.UnusableTensors as exc:
+        except (batches.UnusableTensors, batches.RequestCancelled) as exc:
             job.error = exc
         return job

@@ -43,14 +43,18 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(f"model {args['model_name']!r}: {exc}") from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path.name} on {self._network}")
         self._batched = config["max_batch_size"] > 0
+        self._left = batches.LeftClients()
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        jobs = [
-            batches.Job(
-                {tensor.name(): tensor.as_numpy() for tensor in request.inputs()},
-                list(request.requested_output_names()),
-            )
-            for request in requests
-        ]
+        jobs = [self._read(request) for request in requests]
         batches.answer_all(jobs, self._network.run, batched=self._batched)
         return [batches.response(pb_utils, job) for job in jobs]
+
+    def _read(self, request: pb_utils.InferenceRequest) -> batches.Job:
+        job = batches.Job({}, list(request.requested_output_names()))
+        try:
+            self._left.check(request)
+            job.feeds = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        except batches.RequestCancelled as exc:
+            job.error = exc
+        return job

@@ -119,6 +119,7 @@ class Loop:
         """Encode and finish all of these, for callers that have nothing to do meanwhile."""
         waiting = list(rows)
         while waiting or not self.is_idle:
+            waiting = [row for row in waiting if not row.gave_up()]  # nobody needs them encoded
             joining, waiting = waiting[: self.capacity], waiting[self.capacity :]
             if joining:
                 self.add_requests(joining, self._engine.encode([row.source for row in joining]))

@@ -121,10 +121,14 @@ def jobs(
     is_cancelled: Callable[[], bool],
     *,
     in_pieces: bool = False,
+    longest_s: float = _LONGEST_S,
 ) -> list[AnswerJob]:
-    """One for each row of a request; raises ValueError for what cannot be answered."""
+    """One for each row of a request; raises ValueError for what cannot be answered.
+
+    `longest_s` is what a client waits that named no timeout.
+    """
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
-    deadline = time.monotonic() + (request.timeout() / 1e6 or _LONGEST_S)
+    deadline = time.monotonic() + (request.timeout() / 1e6 or longest_s)
     asked = _now_and_then(is_cancelled)
     return [
         AnswerJob(parts, network, on_piece, deadline=deadline, is_cancelled=asked, in_pieces=in_pieces)

@@ -107,7 +107,7 @@ class TritonPythonModel:
         """Have a thread of `_later` answer it, if there is a place."""
         if not self._places.acquire(blocking=False):
             return _busy(f"{_MOST_LATER} requests wait for decoders")
-        deadline = time.monotonic() + _LATER_S
+        deadline = time.monotonic() + min(_LATER_S, request.timeout() / 1e6 or _LATER_S)
         self._later.submit(self._answer_alone, request.get_response_sender(), rows, deadline)
         return None
 

@@ -19,32 +19,42 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.answers import ClientLeft
 from gourmet.runtime.decoding.loop import Loop
 from gourmet.runtime.decoding.triton_model import jobs, refusal, whole_response
 from gourmet.systems.translator.serving import MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.tokenizer import Tokenizer
 
 _ROWS = 16  # what translator_encoder and translator_decoder take at a time
+# For how long a request is worked on that names no timeout, where the config has none for its queue.
+_LONGEST_S = 20.0
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         version = Path(args["model_repository"]) / args["model_version"]
+        config = json.loads(args["model_config"])
         try:
-            tokenizer = Tokenizer(package.open_version(version, json.loads(args["model_config"])))
+            tokenizer = Tokenizer(package.open_version(version, config))
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         encoder, decoder = partial(_ask, "translator_encoder"), partial(_ask, "translator_decoder")
+        policy = config.get("dynamic_batching", {}).get("default_queue_policy", {})
+        self._longest_s = int(policy.get("default_timeout_microseconds", 0)) / 1e6 or _LONGEST_S
         self._network = TranslatorNetwork(MarianEngine(encoder, decoder, tokenizer.pad), tokenizer)
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
+        if request.is_cancelled():
+            return refusal(ClientLeft("the client left before its turn came"))
         vocabulary = self._network.vocabulary
         loop = Loop(self._network.engine, start=vocabulary.start, end=vocabulary.end, max_rows=_ROWS)
         try:
-            answers = jobs(request, self._network, lambda *_: None, request.is_cancelled)
+            answers = jobs(
+                request, self._network, lambda *_: None, request.is_cancelled, longest_s=self._longest_s
+            )
             loop.complete([row for job in answers for row in job.rows])
         except (ValueError, pb_utils.TritonModelException) as exc:
             return refusal(exc)

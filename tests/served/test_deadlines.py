@@ -1,0 +1,141 @@
+"""No served model works longer than its caller's deadline and one batch: a walk over all that are shipped."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from support.hostile_rows import server
+from support.triton import MODELS, RunningTriton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import TritonError
+from gourmet.contracts import Tensors
+from gourmet.repository import model_names
+from gourmet.serving.connect import connect
+from gourmet.systems.food11.contract import SYSTEM as FOOD
+
+CLIENTS: Final = 24
+DEADLINE_S: Final = 0.5
+# One batch of the most expensive model on a machine that has other things to do.
+BATCH_S: Final = 2.5
+# Of a processor, within a window: less than that is no work.
+WINDOW_S: Final = 0.25
+IDLE: Final = 0.25
+# The network goes on about this for as long as it may.
+ENDLESS: Final = ("Да, " * 490).encode()
+
+
+def texts(rows: int) -> Tensors:
+    shape = (rows, 1) if rows else (1,)
+    return {"TEXT": np.full(shape, ENDLESS, np.object_)}
+
+
+def decoder_step() -> Tensors:
+    rows, words, told = 16, 100, 100
+    return {
+        "token": np.zeros((rows, 1), np.int64),
+        "length": np.full((rows, 1), told - 1, np.int64),
+        "cache": np.zeros((rows, 2, 2, 4, told, 64), np.float32),
+        "memory": np.zeros((rows, 2, 2, 4, words, 64), np.float32),
+        "mask": np.ones((rows, words), np.int32),
+    }
+
+
+# A request of each model that costs it as much as any.
+EXPENSIVE: Final[dict[str, Callable[[], Tensors]]] = {
+    "digits": lambda: {"input": np.ones((64, 1, 28, 28), np.float32)},
+    "food_classifier": lambda: {"INPUT_IMAGE": np.full((16, 1), FOOD.sample(), np.object_)},
+    "food_classifier_int8": lambda: {"image": np.zeros((16, 224, 224, 3), np.uint8)},
+    "food_classifier_onnx": lambda: {"input": np.zeros((16, 3, 224, 224), np.float32)},
+    "onnx-mnist-cpu": lambda: {"input.1": np.ones((1, 1, 28, 28), np.float32)},
+    "onnx-model": lambda: {name: np.ones((4, 50), np.int32) for name in ("source", "target")},
+    "translator": lambda: texts(32),
+    "translator_bls": lambda: texts(32),
+    "translator_decoder": decoder_step,
+    "translator_encoder": lambda: {
+        "ids": np.ones((16, 120), np.int64),
+        "mask": np.ones((16, 120), np.int32),
+    },
+    "translator_stream": lambda: texts(0),
+}
+
+
+def cpu_s(triton: RunningTriton) -> Callable[[], float]:
+    """Asks what the server and its models used of the processors so far, in seconds."""
+    parent = server(triton.http_url)
+
+    def used() -> float:
+        times = [each.cpu_times() for each in (parent, *parent.children())]
+        return sum(each.user + each.system for each in times)
+
+    return used
+
+
+def idle_after(used: Callable[[], float], since: float) -> float:
+    """Seconds from `since` until the server does nothing any more."""
+    while time.monotonic() - since < 60:
+        began, before = time.monotonic(), used()
+        time.sleep(WINDOW_S)
+        if used() - before < IDLE * WINDOW_S:
+            return began - since
+    return 60.0
+
+
+def told_a_deadline(triton: RunningTriton, model: str) -> None:
+    """As this project's own clients ask: Triton is told the deadline, and then the connection is closed."""
+    with connect(triton.http_url) as client:
+        info = client.describe(model)
+        with contextlib.suppress(TritonError):
+            client.generate(info, EXPENSIVE[model](), Deadline(DEADLINE_S))
+
+
+def only_closed(triton: RunningTriton, model: str) -> None:
+    """As anyone may ask: without a timeout, and the connection is closed."""
+    if model == "translator_stream":
+        connection = http.client.HTTPConnection(triton.http_url, timeout=60)
+        body = json.dumps({"TEXT": ENDLESS.decode()})
+        connection.request("POST", f"/v2/models/{model}/generate_stream", body)
+        time.sleep(DEADLINE_S)
+        connection.close()
+        return
+    given = []
+    for name, values in EXPENSIVE[model]().items():
+        given.append(triton_grpc.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype)))
+        given[-1].set_data_from_numpy(values)
+    with (
+        triton_grpc.InferenceServerClient(triton.grpc_url) as client,
+        contextlib.suppress(InferenceServerException),
+    ):
+        client.infer(model, given, client_timeout=DEADLINE_S)
+
+
+# As many as would take it longer than that.
+MORE: Final = {(only_closed, "translator_encoder"): 150}
+
+
+def test_every_shipped_model_is_walked_over() -> None:
+    assert sorted(EXPENSIVE) == sorted(model_names(MODELS))
+
+
+@pytest.mark.parametrize("model", EXPENSIVE)
+@pytest.mark.parametrize("leave", [told_a_deadline, only_closed], ids=lambda each: each.__name__)
+def test_a_model_is_idle_one_batch_after_its_callers_deadline(
+    triton: RunningTriton, model: str, leave: Callable[[RunningTriton, str], None]
+) -> None:
+    """Many ask at once for as much as they may, and all leave."""
+    count = MORE.get((leave, model), CLIENTS)
+    used, began = cpu_s(triton), time.monotonic()
+    with ThreadPoolExecutor(count) as clients:
+        list(clients.map(leave, [triton] * count, [model] * count))
+    left_s = max(DEADLINE_S, time.monotonic() - began)
+    assert idle_after(used, began) < left_s + BATCH_S
