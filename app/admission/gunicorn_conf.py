@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import resource
 import sys
 import time
@@ -76,7 +75,7 @@ def name_hosts(server: Any) -> None:
             "food.example where TRUSTED_HOSTS=food.example is set",
             ", ".join(bound),
         )
-    names = [host for host in bound if re.fullmatch(r"[\w.-]*[A-Za-z][\w.-]*", host)]
+    names = [host for host in bound if ":" not in host and not host.replace(".", "").isdigit()]
     os.environ["TRUSTED_HOSTS"] = ",".join([os.environ.get("TRUSTED_HOSTS", ""), *names])
 
 

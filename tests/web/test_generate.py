@@ -128,7 +128,7 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(
 ) -> None:
     before = "".join(texts.log).count(words)
     with closing(http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)) as connection:
-        connection.request("POST", path, json.dumps({**asked, "stream": True}))
+        connection.request("POST", path, json.dumps({**asked, "stream": True}), JSON_TYPE)
         response = connection.getresponse()
         assert response.readline()
         assert web.measured("web_photos_in_flight")["work"] == 1
