@@ -79,7 +79,7 @@ class Readiness:
         self._lock = threading.Lock()
         self._asking = threading.Thread()
         self._known: HealthModel | ServingError | None = None
-        self._at = float("-inf")
+        self._at = self._asked_at = float("-inf")
         self._starting_until = time.monotonic() + _STARTING_S
 
     @property
@@ -97,8 +97,9 @@ class Readiness:
         """
         began = self._ask_beside()
         if began or self._age_s() > _STALE_S:
-            self._asking.join(_STALE_S)
-        if self._known is None or self._age_s() > _STALE_S:  # a sample that hangs has no deadline
+            self._asking.join(max(0.0, self._asked_at + _STALE_S - time.monotonic()))
+        # A sample that hangs has no deadline: it is waited for once, and nobody waits after that.
+        if self._known is None or self._age_s() > _STALE_S:
             return TritonTooSlow(f"{self._model!r} did not answer its sample within {_STALE_S:g} s")
         return self._known
 
@@ -128,6 +129,7 @@ class Readiness:
                 return False
             # A daemon, since a sample that hangs must not keep the process from ending.
             self._asking = threading.Thread(target=self._ask, name="readiness", daemon=True)
+            self._asked_at = time.monotonic()
             self._asking.start()
             return True
 

@@ -74,7 +74,7 @@ def test_ready_never_repeats_an_old_state_of_a_model_that_hangs(monkeypatch: pyt
     """Where an orchestrator asks once a minute, it is told of the model as it is now."""
     monkeypatch.setattr(services, "_READY_AGE_S", 0.0)
     monkeypatch.setattr(services, "_STALE_S", 0.3)
-    goes_on, asked = threading.Event(), threading.Event()
+    goes_on, asked, waited = threading.Event(), threading.Event(), list[float]()
 
     def ask() -> HealthModel:
         if asked.is_set():
@@ -91,8 +91,12 @@ def test_ready_never_repeats_an_old_state_of_a_model_that_hangs(monkeypatch: pyt
         found = readiness.health()
         assert (found.ready, found.code) == (False, "triton_too_slow")
         assert time.monotonic() - began < 30
+        monkeypatch.setattr(readiness._asking, "join", lambda wait_s: waited.append(wait_s))
+        readiness.check()
+        assert waited == [0.0], "of a sample that hangs, more than one wait"
     finally:
         goes_on.set()
+    monkeypatch.undo()
     readiness._asking.join(30)
     assert readiness.health().ready
 
