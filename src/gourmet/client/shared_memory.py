@@ -131,15 +131,20 @@ class SharedMemory:
             return self._folder.path.name
 
     def unregister_abandoned(self) -> None:
-        """Have the server forget the memory of processes that are gone, if it shares memory with this one."""
+        """Have the server forget the memory of processes that are gone, if it knows some of this one's."""
+        if not self._folder or not self._is_shared:
+            return
         deadline = Deadline(_LAST_ANSWERS_S)
         with contextlib.suppress(TritonError):
-            replies = list(self._below.send(Call("regions"), deadline)) if self._is_shared else []
-            for each in (each for reply in replies if reply for each in reply.fields or ()):
-                name = each if isinstance(each, str) else str(each.get("name"))
-                owner = _REGION.fullmatch(name)
-                if owner and not (FOLDER / owner[1]).is_dir():
-                    list(self._below.send(Call("unregister", name), deadline))
+            (reply,) = self._below.send(Call("regions"), deadline)
+            regions = reply.fields or () if reply else ()
+            names = [each if isinstance(each, str) else str(each.get("name")) for each in regions]
+            owners = {name: found[1] for name in names if (found := _REGION.fullmatch(name))}
+            # Only a server that opened memory of this machine has that of processes which can be seen here.
+            if self._folder.path.name in owners.values():
+                for name, owner in owners.items():
+                    if not (FOLDER / owner).is_dir():
+                        list(self._below.send(Call("unregister", name), deadline))
 
 
 class SharedInput:
