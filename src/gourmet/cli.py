@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, printable
 
 # verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
 VERBS: Final[dict[str, str]] = {
@@ -58,7 +58,7 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except GourmetError as exc:
-            click.echo(f"Error: {exc}", err=True)
+            click.echo(f"Error: {printable(str(exc))}", err=True)
             ctx.exit(exc.exit_code)
 
 

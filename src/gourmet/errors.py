@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+from unicodedata import category
+
+# What moves a terminal, turns the direction of words, or is no character.
+_CONTROLS: Final = ("Cc", "Cf", "Cs")
+
+
+def printable(text: str) -> str:
+    """A text that says nothing to a terminal but its words: names out of somebody's files may be in it."""
+    return "".join(
+        each if category(each) not in _CONTROLS or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
 
 class GourmetError(Exception):
     """What a user can do something about; its message names the value, what is allowed and the next step."""

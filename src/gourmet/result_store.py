@@ -10,10 +10,12 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from gourmet.errors import UsageError
+from gourmet.runtime.bounded_reading import in_short, read_bytes, what_it_says
 
 Result = TypeVar("Result")
 
 _FILE: Final = "results.jsonl"
+_MOST_BYTES: Final = 512 << 20
 _ANYTHING: Final = TypeAdapter[Any](Any)
 
 
@@ -52,20 +54,33 @@ class ResultStore(Generic[Result]):
         return len(self._results)
 
     def _open(self, path: Path, plan: dict[str, Any]) -> None:
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
-            path.write_bytes(b"".join(lines))
+        try:
+            if path.is_symlink():  # what is written here would be written elsewhere
+                raise OSError("it is a link")
+            lines = _whole_lines(path)
+            with what_it_says():
+                found = dict(json.loads(lines[0])["plan"]) if lines else {}
+                for line in map(json.loads, lines[1:] if found == plan else ()):
+                    self._results[tuple(line["key"])] = self._adapter.validate_python(line["result"])
+        except (OSError, ValueError) as exc:
+            raise UsageError(
+                f"{path} does not hold results of a run ({in_short(exc)}): name another folder, or remove it"
+            ) from exc
         if not lines:
             _append(path, {"plan": plan})
-            return
-        if (found := json.loads(lines[0])["plan"]) != plan:
+        elif found != plan:
             changed = ", ".join(sorted(name for name in plan | found if plan.get(name) != found.get(name)))
             raise UsageError(
                 f"{path.parent} holds another run, with another {changed}: name another folder, or remove it"
             )
-        for line in map(json.loads, lines[1:]):
-            self._results[tuple(line["key"])] = self._adapter.validate_python(line["result"])
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    lines = read_bytes(path, _MOST_BYTES).splitlines(keepends=True) if path.exists() else []
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+        path.write_bytes(b"".join(lines))
+    return lines
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ def parse(text: str) -> Any:
     """The message of a config.pbtxt, whose generated class carries no types; raise ValueError."""
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
-    except text_format.ParseError as exc:
+    except (text_format.ParseError, RecursionError) as exc:
         raise ValueError(str(exc)) from exc
 
 

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.values import FOLDER, POSITIVE
+from gourmet.errors import printable
 from gourmet.measure import results, storage, tables, validity
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.run_file import stack_at
@@ -98,7 +100,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for place, heading in enumerate(headings):
         drawn.add_column(heading, justify="left" if place == 0 else "right", overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(printable(cell)) for cell in row))  # not as rich's markup
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 

@@ -72,7 +72,7 @@ def config(
     gourmet config food_classifier --reset
     """
     change = Change(**turns)
-    if write and write.exists() and "#" in write.read_text(encoding="utf-8"):
+    if write and write.exists() and "#" in repository.repository_text(write):
         raise UsageError(
             f"--write {write} would replace a file with comments: name another, or delete it first"
         )

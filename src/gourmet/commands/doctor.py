@@ -13,7 +13,7 @@ import click
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import machine, stack
 from gourmet.doctor.findings import Examined, Finding, refused
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, printable
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 # In the order in which one stands on the other.
@@ -69,7 +69,7 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
         found.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
-            click.echo(f"{level}  {name:<{width}}  {' '.join(str(finding).split())}")
+            click.echo(f"{level}  {name:<{width}}  {printable(' '.join(str(finding).split()))}")
     if as_json:
         click.echo(json.dumps(found, indent=2))
     if any(finding["level"] == "fail" for finding in found):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, printable
+from gourmet.runtime.bounded_reading import in_short, read_text
+
+_MOST: Final = 1 << 20
 
 
 def labels_of(text: str) -> tuple[str, ...]:
@@ -13,15 +17,17 @@ def labels_of(text: str) -> tuple[str, ...]:
     if "," not in text and not path.is_file():
         raise UsageError(f"--labels {text!r} is neither a file nor a list such as rose,tulip")
     try:
-        listed = "\n".join(text.split(",")) if "," in text else path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as exc:
-        raise UsageError(f"--labels {text} is not a text file, with a label a line: {exc}") from exc
+        listed = "\n".join(text.split(",")) if "," in text else read_text(path, _MOST)
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--labels {text} is not a text file, with a label a line: {in_short(exc)}") from exc
     # A label is a line, as in the labels.txt that Triton reads.
     labels = tuple(label.strip() for label in listed.splitlines() if label.strip())
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise UsageError(
             f"--labels names {', '.join(twice)} twice: each label once, in the order of the outputs"
         )
+    if bad := [label for label in labels if printable(label) != label]:
+        raise UsageError(f"--labels has {bad[0]!r}: a label has no control characters in it")
     if len(labels) < 2:
         raise UsageError(f"--labels names {len(labels)} label: a classifier has at least two")
     return labels

@@ -21,6 +21,7 @@ from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
+from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import stops_held_back, undone_by_sigterm
 from gourmet.serving.connect import ask_sample
@@ -85,6 +86,8 @@ def new(
         architecture=architecture or "",
         **_prepared_like(like),
     )
+    if weights:
+        check_weights(weights)
     onnx = bool(weights and weights.suffix == ".onnx")
     if weights and onnx == bool(architecture):
         raise UsageError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import click
 
@@ -17,6 +18,8 @@ from gourmet.systems import registry
 _TEXTS = 16
 _REQUESTS = 2
 _ANSWERS_WITHIN_S = 600.0
+_LONGEST = 64_000
+_MOST_LINES = 1_000_000
 
 
 @click.command()
@@ -39,7 +42,7 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
-    lines = list(texts) or [_decoded(*each) for each in enumerate(sys.stdin.buffer, 1)]
+    lines = list(texts) or list(_read(sys.stdin.buffer))
     there = [place for place, line in enumerate(lines) if line]
     system = _system()
     with connect(url) as triton:
@@ -71,6 +74,18 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
             tick(len(answers) / len(there), f"{len(answers)}/{len(there)}")
     for place in range(len(lines)):
         click.echo(answers.get(place, ""))
+
+
+def _read(file: BinaryIO) -> Iterator[str]:
+    for number in range(1, _MOST_LINES + 1):
+        if not (line := file.readline(_LONGEST + 1)):
+            return
+        if len(line) > _LONGEST:
+            raise UsageError(
+                f"line {number} has more than {_LONGEST:,} bytes: a text has 2,000 characters at most"
+            )
+        yield _decoded(number, line)
+    raise UsageError(f"there are more than {_MOST_LINES:,} lines: give fewer at a time")
 
 
 def _decoded(number: int, line: bytes) -> str:

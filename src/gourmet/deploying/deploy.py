@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -16,9 +15,11 @@ from typing import Final
 from gourmet.client.model_config import as_pbtxt
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
-from gourmet.repository import CONFIG, RepositoryError, versions
+from gourmet.repository import CONFIG, RepositoryError, repository_text, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
+from gourmet.runtime import manifest
+from gourmet.runtime.bounded_reading import in_short, what_it_says
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.signals import stops_held_back
@@ -64,7 +65,7 @@ def deploy(
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
                 )
-            manifest = {
+            facts = {
                 "model": target.model,
                 "file": target.file,
                 "sha256": sha256(file),
@@ -80,12 +81,12 @@ def deploy(
                 **({"config": config.generated} if target.replaces else {}),
                 "gate": [vars(check) for check in checks],
             }
-            (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             file.chmod(0o644)
             for name, text in files.items():
                 path = model / name
                 if path.exists():
-                    undo.callback(write_whole, path, path.read_text(encoding="utf-8"))
+                    undo.callback(write_whole, path, repository_text(path))
                 else:
                     undo.callback(path.unlink, missing_ok=True)
                 write_whole(path, text)
@@ -164,12 +165,17 @@ def rollback(model: Path) -> tuple[int, int]:
     if len(numbers) < 2:
         raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
     before, latest = numbers[-2:]
-    config, manifest = ConfigFile.read(model), model / str(before) / MANIFEST
-    if manifest.exists():
-        about = json.loads(manifest.read_text(encoding="utf-8"))
-        config = replace(config, generated=about.get("config", config.generated))
-        config = config.with_version(about.get("calibration", {}), about.get("dims", {}))
+    config, version = ConfigFile.read(model), model / str(before)
     text = config.text()
+    if (version / MANIFEST).exists():
+        try:
+            with what_it_says():
+                text = config.of_manifest(manifest.read(version)).text()
+        except ValueError as exc:
+            raise RepositoryError(
+                f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
+                "the model again with `gourmet deploy`"
+            ) from exc
     withdrawn = model / f".withdrawn-{latest}"
     shutil.rmtree(withdrawn, ignore_errors=True)
     (model / str(latest)).rename(withdrawn)

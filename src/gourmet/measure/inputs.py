@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +18,11 @@ from gourmet.client.tensors import dtype_of, raw
 from gourmet.contracts import Array, Generation, ModelInfo, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.runtime.bounded_reading import in_short, read_bytes
 from gourmet.systems import registry
 
 # The files of a folder of examples, by what these are.
+_MOST_BYTES: Final = 256 << 20
 _SUFFIXES: Final = {"picture": {".jpg", ".jpeg", ".png", ".webp"}, "text": {".txt"}}
 
 
@@ -121,12 +125,14 @@ def _files(folder: Path, system: System, count: int) -> tuple[Sequence[bytes], s
         raise UsageError(f"--data {folder} cannot be used: it has no files of {', '.join(sorted(suffixes))}")
     # Spread over the folder, which is often sorted by class.
     chosen = files[:: max(1, len(files) // count)][:count]
-    return [path.read_bytes() for path in chosen], f"{len(chosen)} files of {folder.name}"
+    try:
+        return [read_bytes(path, _MOST_BYTES) for path in chosen], f"{len(chosen)} files of {folder.name}"
+    except OSError as exc:
+        raise UsageError(f"--data {folder} cannot be used: {in_short(exc)}") from exc
 
 
 def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], count: int) -> InputRows:
-    with np.load(path) as held:
-        arrays = {name: held[name][:count] for name in held}
+    arrays = _arrays(path, count)
     for given in inputs:
         array, expected = arrays.get(given.name), dtype_of(given.datatype)
         if array is None or array.dtype != expected or not _fits(array.shape[1:], given.shape):
@@ -137,6 +143,23 @@ def _from_arrays(path: Path, info: ModelInfo, inputs: tuple[TensorSpec, ...], co
             )
     rows = {given.name: list(arrays[given.name]) for given in inputs}
     return InputRows(info, inputs, rows, f"{len(rows[inputs[0].name])} rows of {path.name}")
+
+
+def _arrays(path: Path, count: int) -> dict[str, Array]:
+    try:
+        content = io.BytesIO(read_bytes(path, _MOST_BYTES))
+        with zipfile.ZipFile(content) as archive:
+            if sum(each.file_size for each in archive.infolist()) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MB")
+        with np.load(content, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held}
+        if others := [
+            name for name, each in arrays.items() if not isinstance(each, np.ndarray) or not each.ndim
+        ]:
+            raise ValueError(f"{others[0]!r} is not an array of rows")
+        return {name: each[:count] for name, each in arrays.items()}
+    except Exception as exc:  # of numpy, of zipfile, and what headers bring about
+        raise UsageError(f"--data {path} cannot be read as an .npz: {in_short(exc)}") from exc
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:

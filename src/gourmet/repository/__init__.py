@@ -8,6 +8,7 @@ from typing import Any, Final
 from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
+from gourmet.runtime.bounded_reading import in_short, read_text
 
 # triton/models/ lies beside src/ in a checkout.
 DEFAULT: Final = CHECKOUT / "triton" / "models"
@@ -30,15 +31,23 @@ def model_names(repository: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def repository_text(path: Path) -> str:
+    """A config or labels of a model."""
+    try:
+        return read_text(path)
+    except OSError as exc:
+        raise RepositoryError(f"the model {path.parent.name} has no {path} to read: {exc.strerror}") from exc
+    except ValueError as exc:
+        raise RepositoryError(f"{path} is not a text: {exc}") from exc
+
+
 def read_config(model: Path) -> Any:
     """The parsed config.pbtxt of the model folder `model`."""
     path = model / CONFIG
     try:
-        return parse(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise RepositoryError(f"the model {model.name} has no {path} to read: {exc.strerror}") from exc
+        return parse(repository_text(path))
     except ValueError as exc:
-        raise RepositoryError(f"{path} is not a config that Triton can read: {exc}") from exc
+        raise RepositoryError(f"{path} is not a config that Triton can read: {in_short(exc)}") from exc
 
 
 def versions(model: Path) -> tuple[int, ...]:

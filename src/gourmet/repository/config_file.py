@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
-from gourmet.repository import CONFIG, RepositoryError, read_config
+from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
 
 # The digest tells a part that was changed by hand, which would be lost.
 _LINE: Final = "# Generated with each version, and replaced with the next; write what is yours above. sha256 "
@@ -34,7 +34,7 @@ class ConfigFile:
         """Raise RepositoryError where Triton could not read it, or the generated part was changed by hand."""
         read_config(model)
         path = model / CONFIG
-        by_hand, _, rest = path.read_text(encoding="utf-8").partition(_LINE)
+        by_hand, _, rest = repository_text(path).partition(_LINE)
         digest, _, generated = rest.partition("\n")
         if rest and digest != _digest(generated):
             raise RepositoryError(
@@ -51,6 +51,12 @@ class ConfigFile:
         for tensor in (each for part in _TENSORS for each in generated.get(part, ())):
             tensor["dims"] = list(dims.get(tensor["name"], tensor["dims"]))
         return replace(self, generated=generated)
+
+    def of_manifest(self, about: Mapping[str, Any]) -> ConfigFile:
+        """With what the manifest of a version says that belongs to it."""
+        generated = replace(self, generated=dict(about.get("config", self.generated)))
+        calibration = {name: float(value) for name, value in about.get("calibration", {}).items()}
+        return generated.with_version(calibration, about.get("dims", {}))
 
     def text(self) -> str:
         """Raise RepositoryError where a thing would stand in both parts."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 import onnx
 
 from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import in_short, read_bytes
 
 Shape = tuple[int, ...]
 # The node, the shapes of its inputs (empty where one is left out) and of its outputs.
@@ -31,6 +32,7 @@ _FREE, _PARTIAL_READS, _ON_THE_WAY_OUT, _INTEGER_LAYERS, _FLOAT_LAYERS = (
     frozenset(_TYPES[kind])
     for kind in ("free", "partial_reads", "on_the_way_out", "integer_layers", "float_layers")
 )
+_MOST_BYTES: Final = 2 << 30  # as protobuf has it
 _QUANTIZE: Final = "QuantizeLinear"
 _DEQUANTIZE: Final = "DequantizeLinear"
 
@@ -64,11 +66,11 @@ class Counted:
 def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     """Count the model in `path`; `dims` gives sizes to free dimensions other than the batch."""
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model = onnx.load_model_from_string(read_bytes(path, _MOST_BYTES))
     except FileNotFoundError as exc:
         raise GourmetError(f"no ONNX file found at {path}: name a .onnx file or a served model") from exc
     except Exception as exc:  # protobuf raises its own kinds for a file that is none
-        raise GourmetError(f"{path} is not a valid ONNX file: {str(exc).splitlines()[0]}") from exc
+        raise GourmetError(f"{path} is not a valid ONNX file: {in_short(exc)}") from exc
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     batches = _fix_sizes(model.graph, dims or {}, path)
@@ -109,7 +111,7 @@ def _with_shapes(model: Any, path: Path) -> Any:
         return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     except Exception as exc:
         raise GourmetError(
-            f"the shapes of {path} contradict each other: {str(exc).splitlines()[0]} (are --dim right?)"
+            f"the shapes of {path} contradict each other: {in_short(exc)} (are --dim right?)"
         ) from exc
 
 

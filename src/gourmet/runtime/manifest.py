@@ -14,12 +14,12 @@ models that `gourmet deploy` writes ask for it, so that removing the manifest do
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import in_short, read_table
 from gourmet.runtime.instances import parameter
 
 MANIFEST: Final = "manifest.json"
@@ -35,6 +35,18 @@ def sha256(path: Path) -> str:
     """The digest of a file, in hexadecimal."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def read(version: Path) -> dict[str, Any]:
+    """What the manifest of a version says; ManifestError unless there is one."""
+    path = version / MANIFEST
+    try:
+        return read_table(path)
+    except (OSError, ValueError) as exc:
+        raise ManifestError(
+            f"{path} cannot be read as a manifest ({in_short(exc)}): deploy the model again with "
+            "`gourmet deploy`"
+        ) from exc
 
 
 def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
@@ -69,10 +81,13 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
             f"{path} is missing, and the config of the model asks for it: deploy the model again with "
             f"`gourmet deploy`, or drop the parameter {PARAMETER!r} from its config.pbtxt"
         )
+    manifest = read(version)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
         named, wanted = manifest["file"], manifest["sha256"]
-        file = file or version / named
+        if file is None:
+            file = version / named
+            if not file.is_file() or not file.resolve().is_relative_to(version.resolve()):
+                raise ValueError(f"{named!r} is not a file of the version")
         found = sha256(file)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ManifestError(

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.runtime.bounded_reading import in_short, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"
@@ -53,11 +54,11 @@ def read(folder: Path) -> PictureClassifier:
     """The system that a folder describes; its name is the folder's."""
     path = folder / FILE
     try:
-        return classifier(folder.name, tomllib.loads(path.read_text(encoding="utf-8")), folder)
+        return classifier(folder.name, tomllib.loads(read_text(path, 1 << 20)), folder)
     except KeyError as exc:
         raise GourmetError(f"{path} lacks {exc}: docs/add-a-system.md says what belongs there") from exc
-    except (OSError, TypeError, ValueError, RecursionError) as exc:
-        raise GourmetError(f"{path} does not describe a system: {exc}") from exc
+    except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise GourmetError(f"{path} does not describe a system: {in_short(exc)}") from exc
 
 
 def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import in_short, read_table, what_it_says
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import sha256
 
@@ -27,7 +28,12 @@ def read(weights: Path) -> dict[str, Any]:
     path = weights.parent / _NAME
     if not path.exists():
         raise NotEvaluated(f"{path} does not exist: run `gourmet evaluate` on {weights} first")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found["weights"]["sha256"] != sha256(weights):
+    try:
+        found = read_table(path)
+        with what_it_says():
+            digest = found["weights"]["sha256"]
+    except (OSError, ValueError) as exc:
+        raise NotEvaluated(f"{path} cannot be read ({in_short(exc)}): run `gourmet evaluate` again") from exc
+    if digest != sha256(weights):
         raise NotEvaluated(f"{path} is about other weights than {weights}: run `gourmet evaluate` on these")
     return found

@@ -6,6 +6,7 @@ only where `gourmet deploy` wrote it: its sha256 stands in a manifest of the che
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -24,6 +25,7 @@ from safetensors.torch import save_file
 
 from gourmet import repository
 from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import check_weights, read_table
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.runtime.sandbox import Ended, Limits, Refused, Sandbox
@@ -51,8 +53,7 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
     What training scripts wrap round their tensors is taken off: a dictionary with other things beside
     them, and the `module.` that DataParallel puts before every name.
     """
-    if not path.is_file():
-        raise GourmetError(f"{path} does not exist: train first, or name another file")
+    check_weights(path)
     about: dict[str, Any] = {}
     try:
         if path.suffix == ".safetensors":
@@ -61,7 +62,14 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
             found = deployed_tensors(path, repository.DEFAULT)
         else:
             found = _pickled_tensors(path)
-    except (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError) as exc:
+    except (
+        safetensors.SafetensorError,
+        zipfile.BadZipFile,
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ) as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(f"{path} cannot be read as a file of weights: {reason}") from exc
     if not all(name.isprintable() for name in found):
@@ -117,8 +125,11 @@ def deployed_tensors(path: Path, models: Path) -> Tensors:
 
 def _deployed(models: Path) -> set[str]:
     """The sha256 of each file that a manifest of the repository speaks of."""
-    manifests = (json.loads(path.read_text(encoding="utf-8")) for path in models.glob(f"*/*/{MANIFEST}"))
-    return {str(each["sha256"]) for each in manifests}
+    found = set()
+    for path in models.glob(f"*/*/{MANIFEST}"):
+        with contextlib.suppress(OSError, ValueError):  # what is served says itself what is wrong with one
+            found.add(str(read_table(path).get("sha256")))
+    return found
 
 
 def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

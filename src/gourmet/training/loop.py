@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from pydantic import TypeAdapter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime import malloc
+from gourmet.runtime.bounded_reading import in_short
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.signals import first_stop
 from gourmet.training.files import save_tensors
@@ -174,9 +177,18 @@ class _Run:
     def restore(self) -> None:
         """Go back to what was saved, after checking that it is a run of the same network."""
         path = self.out / CHECKPOINT
-        if not path.exists():
+        if not path.is_file():
             raise UsageError(f"{path} does not exist: train without --resume, or name another --out")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            self._go_back_to(as_it_was_saved(path), path)
+        except GourmetError:
+            raise
+        except Exception as exc:  # hostile bytes make torch raise anything
+            raise UsageError(
+                f"{path} cannot be read as the checkpoint of a run ({in_short(exc)}): train without --resume"
+            ) from exc
+
+    def _go_back_to(self, state: dict[str, Any], path: Path) -> None:
         for key, value in self.identity.items():
             if (was := state["identity"].get(key)) != value:
                 raise UsageError(
@@ -187,5 +199,13 @@ class _Run:
         self.average.load_state_dict(state["average"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.position = Position(**state["position"])
-        self.log = state["log"]
+        self.position = TypeAdapter(Position).validate_python(state["position"])
+        self.log = list(map(dict, state["log"]))
+
+
+def as_it_was_saved(path: Path) -> dict[str, Any]:
+    """What `save` wrote: tensors and plain values, no larger than the file, since nothing of it is packed."""
+    with zipfile.ZipFile(path) as archive:
+        if any(each.compress_type or each.file_size != each.compress_size for each in archive.infolist()):
+            raise ValueError("parts of it are packed, which no checkpoint's are")
+    return dict(torch.load(path, map_location="cpu", weights_only=True))

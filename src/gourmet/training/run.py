@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from gourmet.errors import UsageError
 from gourmet.reports.chart import COLOURS, Drawing, Series, lines
+from gourmet.runtime.bounded_reading import in_short, read_table
 from gourmet.runtime.files import write_whole
 
 RUN: Final = "run.json"
 _NOT_CURVES: Final = ("epoch", "rate", "seconds")
+
+
+class _RunFacts(BaseModel, extra="allow"):
+    """What a run's folder has to say; somebody else may have written it."""
+
+    data: str
+    recipe: dict[str, Any] = {}
+    overrides: list[str] = []
+    mlflow_run: str = ""
 
 
 def write_run(folder: Path, facts: dict[str, Any]) -> None:
@@ -21,11 +33,11 @@ def write_run(folder: Path, facts: dict[str, Any]) -> None:
 
 def read_run(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((folder / RUN).read_text(encoding="utf-8")))
+        return _RunFacts.model_validate(read_table(folder / RUN)).model_dump()
     except (OSError, ValueError) as exc:
         raise UsageError(
-            f"{folder} is not the folder of a run ({exc}): name another; where data lie apart from a run, "
-            "name them with --data"
+            f"{folder} is not the folder of a run ({in_short(exc)}): name another; where data lie apart from "
+            "a run, name them with --data"
         ) from exc
 
 

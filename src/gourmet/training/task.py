@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+
+from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
+
+from gourmet.errors import UsageError
+from gourmet.runtime.bounded_reading import in_short
 
 if TYPE_CHECKING:  # a system's folder can be looked over without torch
     import torch
@@ -17,9 +22,11 @@ if TYPE_CHECKING:  # a system's folder can be looked over without torch
 class Phase:
     """What a run shows from `start`, a share of the whole of it, on; the first starts at 0."""
 
-    start: float
-    batch: int
-    work: float = 1.0  # that an example costs, in any unit that is the same for all phases
+    start: Annotated[float, Field(ge=0, lt=1)]
+    batch: PositiveInt
+    work: Annotated[FiniteFloat, Field(gt=0)] = (
+        1.0  # that an example costs, in any unit that is the same for all phases
+    )
     size: int = 0  # of an example, as its task counts: pixels of width, or tokens
     name: str = ""  # for logs and curves
 
@@ -28,13 +35,13 @@ class Phase:
 class Recipe:
     """Everything that decides a run besides the data and the network."""
 
-    epochs: int
-    phases: tuple[Phase, ...]
-    peak_rate: float
-    warmup: float = 0.15
-    momentum: float = 0.95
-    weight_decay: float = 0.01
-    ema_decay: float = 0.99
+    epochs: PositiveInt
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+    peak_rate: Annotated[FiniteFloat, Field(gt=0)]
+    warmup: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    momentum: FiniteFloat = 0.95
+    weight_decay: FiniteFloat = 0.01
+    ema_decay: FiniteFloat = 0.99
     seed: int = 0
 
     def phase_at(self, progress: float) -> Phase:
@@ -62,8 +69,15 @@ class Recipe:
     @classmethod
     def from_dict(cls, fields: dict[str, Any], *, epochs: int | None, peak_rate: float | None) -> Recipe:
         """Back from `dataclasses.asdict`, with other epochs and another rate if they are given."""
-        changed = {"epochs": epochs or fields["epochs"], "peak_rate": peak_rate or fields["peak_rate"]}
-        return cls(**{**fields, **changed, "phases": tuple(Phase(**phase) for phase in fields["phases"])})
+        given = {"epochs": epochs, "peak_rate": peak_rate}
+        try:
+            return TypeAdapter(cls).validate_python(
+                fields | {key: value for key, value in given.items() if value}
+            )
+        except ValueError as exc:
+            raise UsageError(
+                f"the run to go on with has no recipe that can be used: {in_short(exc)}"
+            ) from exc
 
 
 class Tick(Protocol):

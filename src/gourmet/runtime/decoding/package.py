@@ -57,7 +57,10 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
 def _referred_to(reference: Path) -> Path:
     try:
         about = json.loads(reference.read_text(encoding="utf-8"))
-        beside, digest = reference.parents[2] / str(about["model"]), str(about["sha256"])
+        model, digest = str(about["model"]), str(about["sha256"])
+        if model != Path(model).name:
+            raise ValueError(f"{model!r} is not the name of a model")
+        beside = reference.parents[2] / model
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
     for path in sorted(beside.glob(f"[0-9]*/{FILE}")):

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from gourmet.runtime.bounded_reading import read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, check_part
 
 PARTS: Final = ("train", "validation", "test")
@@ -24,6 +25,7 @@ SOFTWARE: Final = "software.tsv"
 _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
+_MOST_BYTES: Final = 512 << 20
 
 
 class SentenceData:
@@ -77,8 +79,8 @@ def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
 def _rows(path: Path, *columns: int) -> list[list[str]]:
     """Lines of as many texts as the first, which are as many as one of `columns`."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
+        text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    except (OSError, ValueError) as exc:
         raise BadData(
             f"{path} cannot be read: {exc}. Wanted are {PAIRS}, a folder that holds it, or a file of two "
             "columns with a tab between"

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation.packages import needed
-from gourmet.training.files import load_tensors, put_tensors
+from gourmet.training.files import Tensors, load_tensors, put_tensors
 from gourmet.training.loop import BEST, LAST
 from gourmet.training.torchvision_import import torchvision
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 MOST_TOKENS: Final = 512
+_SIZES: Final = ("d_model", "vocab_size", "encoder_ffn_dim", "decoder_ffn_dim")
+_LAYERS: Final = ("encoder_layers", "decoder_layers")
+_MAX_POSITIONS: Final = 1 << 16
+_MOST_BYTES: Final = 64 << 20
+# What is in the network and not in the file: positions are computed, and what is shared is stored once.
+_SPARE: Final = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -50,13 +57,32 @@ def load(weights: Path) -> Checkpoint:
     if lacking := [name for name in (CONFIG, *FILES) if not (folder / name).is_file()]:
         raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
     tensors, about = load_tensors(weights)
-    network = build(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    try:
+        network = _built_for(read_table(folder / CONFIG), tensors)
+        tokenizer = Tokenizer({name: read_bytes(folder / name, _MOST_BYTES) for name in FILES})
+    except GourmetError:
+        raise
+    except Exception as exc:  # what transformers and sentencepiece make of what somebody wrote
+        raise GourmetError(f"{folder} is not a checkpoint that can be used: {in_short(exc)}") from exc
     if (bias := tensors.get("final_logits_bias")) is not None:
         # Not a parameter, and yet public checkpoints have learned it.
         network.get_buffer("final_logits_bias").copy_(bias)
     put_tensors(network, tensors, weights)
-    files = {name: (folder / name).read_bytes() for name in FILES}
-    return Checkpoint(network.eval(), Tokenizer(files), folder, weights, about)
+    return Checkpoint(network.eval(), tokenizer, folder, weights, about)
+
+
+def _built_for(config: dict[str, Any], tensors: Tensors) -> nn.Module:
+    """The network of `config`, whose sizes are none that the file of weights does not have."""
+    longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
+    limits = dict.fromkeys(_SIZES, longest) | dict.fromkeys(_LAYERS, len(tensors))
+    for name, limit in {**limits, "max_position_embeddings": _MAX_POSITIONS}.items():
+        if not 0 < int(config.get(name, 1)) <= limit:
+            raise ValueError(f"{CONFIG} says {name} {config[name]!r}, and the weights allow {limit:,}")
+    with torch.device("meta"):  # which allocates nothing
+        claimed = sum(each.numel() for each in build(config).state_dict().values())
+    if claimed > 2 * sum(tensor.numel() for tensor in tensors.values()) + _SPARE:
+        raise ValueError(f"{CONFIG} describes {claimed:,} numbers, and the weights have fewer")
+    return build(config)
 
 
 def find(checkpoint: str) -> Path:

@@ -34,6 +34,8 @@ class Tokenizer:
             SentencePieceProcessor(model_proto=files[name]) for name in (SOURCE, TARGET)
         )
         self._ids: dict[str, int] = json.loads(files[VOCABULARY])
+        if not all(isinstance(number, int) and 0 <= number < 2**31 for number in self._ids.values()):
+            raise GourmetError(f"{VOCABULARY} does not number its pieces")
         if lacking := [sign for sign in (END, PAD, UNKNOWN) if sign not in self._ids]:
             raise GourmetError(f"{VOCABULARY} has no {', '.join(lacking)}")
         self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}

@@ -64,10 +64,11 @@ class TranslatorTraining:
         with needed():
             from omegaconf import OmegaConf
             from omegaconf.errors import OmegaConfBaseException
+            from yaml import YAMLError
         try:
             merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(list(overrides)))
             changed = cast(Config, OmegaConf.to_object(merged))
-        except OmegaConfBaseException as exc:
+        except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as exc:
             known = ", ".join(f"{name}={value}" for name, value in asdict(self.config).items())
             raise UsageError(f"{next(iter(str(exc).splitlines()))}; there are {known}") from exc
         return replace(self, config=changed)

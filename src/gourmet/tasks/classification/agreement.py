@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from gourmet.contracts import ModelInfo
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.runtime.bounded_reading import read_table
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.tasks.checking import CheckOptions
 from gourmet.tasks.classification.accuracy import Scores
@@ -130,7 +130,7 @@ def exported_weights(model: ModelInfo, version: str, options: CheckOptions) -> P
     manifest = options.repository / model.name / version / MANIFEST
     runs = options.runs / model.system
     try:
-        digest = json.loads(manifest.read_text(encoding="utf-8"))["training"]["weights_sha256"]
+        digest = read_table(manifest)["training"]["weights_sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return f"{manifest} does not name the weights that were exported: name them with --eager"
     for path in sorted(runs.glob("*.safetensors")):

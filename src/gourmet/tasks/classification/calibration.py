@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
+from pydantic import Field, FiniteFloat, TypeAdapter
+
+from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import in_short
 from gourmet.tasks import evaluation_file
 
 
@@ -13,12 +17,23 @@ from gourmet.tasks import evaluation_file
 class Calibration:
     """A temperature and thresholds; unless it was evaluated, a network's confidence is taken as it is."""
 
-    temperature: float = 1.0
-    threshold: float = 0.0
-    subject_threshold: float = 0.0
+    temperature: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    threshold: FiniteFloat = 0.0
+    subject_threshold: FiniteFloat = 0.0
+
+
+_READ: Final = TypeAdapter(Calibration)
+
+
+def calibration_of(found: Any, path: Path) -> Calibration:
+    """What a file says of it."""
+    try:
+        return _READ.validate_python(found)
+    except ValueError as exc:
+        raise GourmetError(f"{path} says no calibration that can be used: {in_short(exc)}") from exc
 
 
 def read_evaluation(weights: Path) -> tuple[Calibration, dict[str, Any]]:
     """The calibration and accuracy of `weights`; raises NotEvaluated for weights that were not measured."""
     found = evaluation_file.read(weights)
-    return Calibration(**found["calibration"]), found["accuracy"]
+    return calibration_of(found.get("calibration"), weights.parent), found.get("accuracy", {})

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
-from gourmet.tasks.classification.labelled_pictures import SUFFIXES
+from gourmet.runtime.bounded_reading import read_bytes
+from gourmet.tasks.classification.labelled_pictures import MAX_BYTES, SUFFIXES
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Labelled, evenly
 
 
@@ -107,6 +108,6 @@ def _unlabelled(data: Path, paths: list[Path], limit: int | None, why: str) -> C
         part="",
         names=[path.name for path in chosen],
         classes=None,
-        read=lambda rows: (chosen[row].read_bytes() for row in rows),
+        read=lambda rows: (read_bytes(chosen[row], MAX_BYTES) for row in rows),
         note=f"these pictures carry no labels, so nothing is said of accuracy ({why})",
     )

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
+from gourmet.runtime.bounded_reading import in_short, read_bytes
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.
@@ -33,6 +34,7 @@ ALL: Final = "all"
 OTHER_TRAIN: Final = "other, to learn from"
 SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 Used = TypeVar("Used")
+MAX_BYTES: Final = 64 << 20  # of a picture
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many
 
 
@@ -95,15 +97,13 @@ class LabelledPictures:
         with contextlib.ExitStack() as opened:
             archives: dict[Path, zipfile.ZipFile] = {}
             for photo in photos:
-                if photo.source.is_dir():
-                    yield (photo.source / photo.name).read_bytes()
-                    continue
-                if photo.source not in archives:
+                if photo.source not in archives and not photo.source.is_dir():
                     archives[photo.source] = opened.enter_context(_opened(photo.source))
                 try:
-                    yield archives[photo.source].read(photo.name)
-                except (zipfile.BadZipFile, zlib.error, EOFError) as exc:
-                    raise BadData(f"{photo.source} is damaged at {photo.name}: {exc}") from exc
+                    content = _content(photo, archives.get(photo.source))
+                except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as exc:
+                    raise BadData(f"{photo.source} is damaged at {photo.name}: {in_short(exc)}") from exc
+                yield content
 
     def _others(self, data: Path) -> list[LabelledPhoto]:
         source = _sources(data).get(OTHER)
@@ -128,18 +128,33 @@ class LabelledPictures:
         return class_id, steps[1] if len(steps) > 2 else ""
 
 
+def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:
+    if archive is None:
+        return read_bytes(photo.source / photo.name, MAX_BYTES)
+    with archive.open(photo.name) as packed:
+        content = packed.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it unpacks to more than {MAX_BYTES >> 20} MB")
+    return content
+
+
 def decode(
     parts: Sequence[Sequence[LabelledPhoto]], side: int, tick: Callable[[float], None] = lambda share: None
 ) -> list[Pixels]:
     """All photos of each part as squares of `side` pixels; calls `tick` with the share that is done."""
-    found = [
-        Pixels(
-            tuple(photos),
-            np.empty((len(photos), side, side, 3), dtype=np.uint8),
-            np.array([photo.class_id for photo in photos], dtype=np.int64),
-        )
-        for photos in parts
-    ]
+    try:
+        found = [
+            Pixels(
+                tuple(photos),
+                np.empty((len(photos), side, side, 3), dtype=np.uint8),
+                np.array([photo.class_id for photo in photos], dtype=np.int64),
+            )
+            for photos in parts
+        ]
+    except MemoryError as exc:
+        raise BadData(
+            f"{sum(map(len, parts)):,} pictures of {side} pixels do not fit into memory: {exc}"
+        ) from exc
     places = [image for pixels in found for image in pixels.images]
     everything = [photo for photos in parts for photo in photos]
     for number, image in enumerate(_each(everything, lambda data: square_pixels(data, side))):
@@ -166,7 +181,7 @@ def _sources(data: Path) -> dict[str, Path]:
     """The parts that `data` is divided into; none if it is one zip or one folder of class folders."""
     if not data.exists():
         raise BadData(f"{data} does not exist: --data names a folder of photos or a zip")
-    if data.is_file():
+    if not data.is_dir():
         return {}
     found: dict[str, Path] = {}
     for entry in sorted(data.iterdir()):
@@ -189,8 +204,10 @@ def _members(source: Path) -> list[str]:
 
 def _opened(source: Path) -> zipfile.ZipFile:
     try:
+        if not source.is_file():
+            raise OSError("it is not a regular file")
         return zipfile.ZipFile(source)
-    except (zipfile.BadZipFile, OSError) as exc:
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as exc:
         raise BadData(f"{source} is not a zip that can be read: {exc}") from exc
 
 

@@ -7,7 +7,6 @@ what they were, and a fifth of the pictures is kept apart to show what changed.
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +15,9 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.runtime.manifest import MANIFEST
+from gourmet.runtime import manifest
 from gourmet.tasks import evaluation_file
-from gourmet.tasks.classification.calibration import Calibration
+from gourmet.tasks.classification.calibration import calibration_of
 from gourmet.tasks.classification.labelled_pictures import decode
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, phase
 from gourmet.tasks.system_parts import BadData, Load
@@ -65,7 +64,8 @@ def prepare(training: PictureTraining, load: Load, folder: Path, weights: Path, 
     """Read the pictures of `folder`, a fifth of them kept apart, and begin with `weights`."""
     listing = training.data.listing
     kept = listing(folder, "test")
-    learned = [each for each in listing(folder, "all") if each not in set(kept)]
+    apart = set(kept)
+    learned = [each for each in listing(folder, "all") if each not in apart]
     if len(learned) < LEAST:
         raise BadData(f"{folder} has {len(learned)} pictures to learn from: at least {LEAST} are needed")
     pixels = decode((learned, kept), training.system.input_size, tick)
@@ -93,8 +93,6 @@ def keep_calibration(weights: Path, version: Path, changes: list[dict[str, Any]]
 
     So few pictures could not tell a better temperature.
     """
-    found: dict[str, Any] = json.loads((version / MANIFEST).read_text(encoding="utf-8")).get(
-        "calibration", {}
-    )
+    found = calibration_of(manifest.read(version).get("calibration", {}), version / manifest.MANIFEST)
     accuracy = {"learned more": changes}
-    evaluation_file.write(weights, calibration=vars(Calibration(**found)), accuracy=accuracy)
+    evaluation_file.write(weights, calibration=vars(found), accuracy=accuracy)

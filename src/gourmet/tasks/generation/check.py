@@ -13,6 +13,7 @@ from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
 from gourmet.reports.page import render
+from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
@@ -20,6 +21,7 @@ from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
 
 _EXAMPLES: Final = 64
 _SHOWN: Final = 5
+_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -210,10 +212,14 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     if data is None:
         examples = parts.generator.examples(options.limit or _EXAMPLES, seed=0)
         return [TextQuestion(each, Reference("", _shown(each, n), "")) for n, each in enumerate(examples, 1)]
-    if data.is_dir() or "\t" in data.read_text(encoding="utf-8").partition("\n")[0]:
+    try:
+        text = "" if data.is_dir() else read_text(data, _MOST_BYTES)
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--data {data} is not a file of texts: {in_short(exc)}") from exc
+    if data.is_dir() or "\t" in text.partition("\n")[0]:
         references = parts.text_data.references(data, options.part or "test", options.limit)
     else:
-        lines = [line.strip() for line in data.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in text.splitlines()]
         references = [Reference("", line, "") for line in lines if line][: options.limit]
     return [TextQuestion(each.text.encode(), each) for each in references]
 

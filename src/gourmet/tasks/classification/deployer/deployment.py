@@ -21,6 +21,7 @@ from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import versions
 from gourmet.repository.model_config import model_config, tensor
+from gourmet.runtime.bounded_reading import read_table
 from gourmet.runtime.manifest import MANIFEST
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
@@ -216,8 +217,10 @@ def _check_place(model: Path, options: DeployerOptions, form: Format) -> None:
 
 
 def _manifest(version: Path) -> dict[str, Any]:
+    """What it says of the model; nothing where the deployer did not write it."""
     try:
-        found: dict[str, Any] = json.loads((version / MANIFEST).read_text(encoding="utf-8"))
+        found = read_table(version / MANIFEST)
     except (OSError, ValueError):
         return {}
-    return found
+    tables = all(isinstance(found.get(name, {}), dict) for name in ("network", "config"))
+    return found if tables and isinstance(found.get("file"), str) else {}
