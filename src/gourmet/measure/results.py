@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_bytes
+from gourmet.runtime.bounded_reading import read_bytes
 
 SCHEMA: Final[Literal["gourmet-bench/1"]] = "gourmet-bench/1"
 _MOST_BYTES: Final = 64 << 20  # of a saved run
@@ -282,8 +282,7 @@ def read(path: Path) -> Bench:
         return TypeAdapter(Bench).validate_json(read_bytes(path, _MOST_BYTES))
     except (OSError, ValueError) as exc:
         raise GourmetError(
-            f"{path} is not a whole benchmark of {SCHEMA} ({in_short(exc)}): save one with "
-            "`gourmet bench run … --save`"
+            f"{path} is not a whole benchmark of {SCHEMA}: save one with `gourmet bench run … --save`: {exc}"
         ) from exc
 
 

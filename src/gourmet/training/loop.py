@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
@@ -183,6 +184,8 @@ class _Run:
             self._go_back_to(as_it_was_saved(path), path)
         except GourmetError:
             raise
+        except UnpicklingError as exc:  # whose own words advise to run what is in it
+            raise UsageError(f"{path} holds more than a checkpoint of ours, and none of it is run") from exc
         except Exception as exc:  # hostile bytes make torch raise anything
             raise UsageError(
                 f"{path} cannot be read as the checkpoint of a run ({in_short(exc)}): train without --resume"

@@ -208,9 +208,9 @@ def _check_place(model: Path, options: DeployerOptions, form: Format) -> None:
                 f"{model} holds a model that the deployer did not make: choose another --triton-model-name, "
                 "or another --save-dir"
             )
-        if number != options.version and about["file"] != form.file:
+        if number != options.version and about.get("file") != form.file:
             raise UsageError(
-                f"version {number} of {model} is {about['file']}, and all versions of a model have one "
+                f"version {number} of {model} is {about.get('file')}, and all versions of a model have one "
                 f"format: replace it with --triton-model-version {number}, or choose another "
                 "--triton-model-name"
             )
@@ -223,4 +223,4 @@ def _manifest(version: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     tables = all(isinstance(found.get(name, {}), dict) for name in ("network", "config"))
-    return found if tables and isinstance(found.get("file"), str) else {}
+    return found if tables else {}
