@@ -41,6 +41,10 @@ class BadModel(GourmetError):
     """A served model whose config contradicts its system."""
 
 
+class TooMuch(ValueError):
+    """An example that makes more work than one may; the message says how much is allowed."""
+
+
 class BadAnswer(GourmetError):
     """A served model answered, and not as models of its system do."""
 

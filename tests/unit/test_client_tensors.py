@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gourmet.client.deadline import Deadline
 from gourmet.client.tensors import (
     SharedTensor,
     events,
@@ -53,9 +54,11 @@ def test_a_tensor_comes_back_as_it_was_sent(values: Any) -> None:
 
 
 def test_a_request_has_its_number_its_time_and_what_lies_in_shared_memory() -> None:
-    (head,) = request_body({"x": SharedTensor("region", "FP32", (1, 2), 8, 16)}, "mine", 5)
+    deadline = Deadline(5, client="somebody")
+    (head,) = request_body({"x": SharedTensor("region", "FP32", (1, 2), 8, 16)}, "mine", deadline)
     request = json.loads(head)
-    assert (request["id"], request["parameters"]["timeout"]) == ("mine", 5)
+    assert (request["id"], request["parameters"]["client"]) == ("mine", "somebody")
+    assert 4_000_000 < request["parameters"]["timeout"] <= 5_000_000
     assert request["inputs"][0]["parameters"] == {
         "shared_memory_region": "region",
         "shared_memory_offset": 16,

@@ -218,7 +218,9 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
 ) -> None:
     better = 0
     for source, (tokens, score) in zip(sources, alone, strict=True):
-        one, four = (search(engine, Row(source, MAX_TOKENS, beams=n), start=PAD, end=END) for n in (1, 4))
+        one, four = rows = [Row(source, MAX_TOKENS, beams=beams) for beams in (1, 4)]
+        for row in rows:
+            list(search(engine, row, start=PAD, end=END))
         assert tuple(one.tokens) == tokens
         assert np.isclose(one.score, score, atol=1e-3)
         worth = [found.score / (len(found.tokens) + 1) for found in (one, four)]

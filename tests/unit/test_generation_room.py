@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support import caption_network
+from support.eventually import eventually
 
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.beams import search
@@ -151,7 +152,8 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
 
 def test_one_beam_finds_what_the_loop_finds_after_the_same_prompt(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    found = search(engine, Row(picture, 20, prefix=PROMPT, beams=1), start=START, end=END)
+    found = Row(picture, 20, prefix=PROMPT, beams=1)
+    list(search(engine, found, start=START, end=END))
     greedy = alone(picture, prefix=PROMPT)
     assert found.tokens == greedy.tokens
     assert found.score == pytest.approx(greedy.score, abs=1e-3)
@@ -268,13 +270,65 @@ def test_a_row_may_leave_during_its_prompt_and_during_a_search(engine: Pictures)
     assert not prompted.tokens
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictures, beams: int) -> None:
+    """Its share of the loop is free, and a search takes its steps in turn with the other's."""
+    many, own = pictures(2)
+    greedy = [Row(many, 100, beams=beams, client="me") for _ in range(100)]
+    honest = Row(own, 20, beams=beams, client="you")
+    steps, at = [0], list[int]()
+
+    def count() -> None:
+        steps[0] += 1
+        time.sleep(0.001)
+
+    engine.before_step = count
+    with opened(engine) as room:
+        room.submit(greedy)
+        eventually(lambda: steps[0] > 20)
+        came = steps[0]
+        honest.on_tokens = lambda row: at.append(steps[0] - came)
+        room.submit([honest])
+        finished([honest])
+        assert sum(row.finished is not None for row in greedy) < 50
+        for row in greedy:
+            row.is_cancelled = lambda: True
+        finished(greedy)
+    assert at[-1] <= 3 * (len(honest.tokens) + 2)
+    assert honest.tokens == alone(own, beams=beams).tokens
+
+
+def test_clients_join_by_the_steps_that_they_had_and_not_by_their_number_of_rows(engine: Pictures) -> None:
+    order, (picture,) = list[str](), pictures(1)
+    go_on = threading.Event()
+    engine.before_step = lambda: go_on.wait(WITHIN_S)
+    first = Row(picture, 2, client="first")
+    rows = [
+        Row(picture, tokens, client=name) for name, tokens in (("long", 90), ("short", 10)) for _ in range(10)
+    ]
+    with opened(engine, max_rows=1) as room:
+        room.submit([first])
+        eventually(lambda: room._loop.rows)
+        for row in rows:
+            row.is_cancelled = lambda: False
+            row.on_tokens = lambda row: order.append(row.client) if row.finished else None
+        room.submit(rows[:10])
+        room.submit(rows[10:])
+        go_on.set()
+        finished([first, *rows])
+    assert order.index("long") < 3
+    assert order[:10].count("short") >= 7
+
+
 def test_searches_are_limited_and_counted_down_again(engine: Pictures) -> None:
     (picture,) = pictures(1)
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(engine) as room:
-        waiting = [Row(picture, 2, beams=2) for _ in range(32)]
-        room.submit(waiting)
+        waiting = [Row(picture, 2, beams=2) for _ in range(33)]
+        room.submit(waiting[:1])
+        eventually(lambda: room._searching)
+        room.submit(waiting[1:])
         with pytest.raises(TooManyRows, match="32 sentences wait already: ask again later"):
             room.submit([Row(picture, 2, beams=2)])
         go_on.set()

@@ -1,4 +1,4 @@
-"""A moment by which an answer must be there, and whether anybody still waits for it."""
+"""A moment by which an answer must be there, who waits for it, and whether they still do."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ _LEAST_S: Final = 0.001
 class Deadline:
     """So many seconds from now, on a clock that cannot jump.
 
-    `is_cancelled` says that nobody waits any more.
+    `is_cancelled` says that nobody waits any more; a model that shares itself among clients knows them by
+    `client`.
     """
 
-    def __init__(self, seconds: float, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, seconds: float, is_cancelled: Callable[[], bool] = lambda: False, client: str = ""
+    ) -> None:
         self.seconds = seconds
         self.is_cancelled = is_cancelled
+        self.client = client
         self._end = time.monotonic() + seconds
 
     def left_s(self) -> float:

@@ -22,6 +22,7 @@ from gourmet.client.errors import (
 from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
 from gourmet.client.transport import Call, Operation, Reply
 from gourmet.contracts import Array
+from gourmet.runtime.turns import CLIENT_PARAMETER
 
 # What each is called here, and which of its request's fields names the target.
 _METHODS: Final[dict[Operation, tuple[str, str]]] = {
@@ -78,7 +79,7 @@ class GrpcTransport:
                 yield answer_of(self._stub.ModelInfer(infer_request(call, deadline), **named))
             elif call.operation == "stream":
                 yield from self._stream(
-                    self._stub.ModelStreamInfer(iter([infer_request(call)]), **named), call
+                    self._stub.ModelStreamInfer(iter([infer_request(call, deadline)]), **named), call
                 )
             else:
                 yield self._control(call, named)
@@ -168,6 +169,8 @@ def infer_request(call: Call, deadline: Deadline | None = None) -> Any:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
     if deadline:
         request.parameters["timeout"].int64_param = int(deadline.left_s() * 1_000_000)
+        if deadline.client:
+            request.parameters[CLIENT_PARAMETER].string_param = deadline.client
     for name, values in call.inputs.items():
         tensor = request.inputs.add(name=name, shape=values.shape)
         if isinstance(values, SharedTensor):

@@ -58,11 +58,12 @@ def body_of(call: Call, deadline: Deadline | None = None) -> tuple[list[bytes], 
     A model with a queue policy drops what still waits when its deadline has passed.
     """
     if call.operation == "infer":
-        timeout_us = int(deadline.left_s() * 1_000_000) if deadline else None
-        parts = request_body(call.inputs, call.request_id, timeout_us)
+        parts = request_body(call.inputs, call.request_id, deadline)
         return parts, {JSON_LENGTH: str(len(parts[0]))}
     if call.operation == "stream":
-        return [generate_body(call.inputs, call.request_id)], {"Content-Type": "application/json"}
+        return [generate_body(call.inputs, call.request_id, deadline.client if deadline else "")], {
+            "Content-Type": "application/json"
+        }
     return [json.dumps(call.fields).encode()] if call.fields else [], {}
 
 

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import Array, Tensors
+from gourmet.runtime.turns import CLIENT_PARAMETER
 
 _EVENT: Final = b"data:"
 
@@ -64,7 +66,7 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
     return _strings(texts).reshape(shape)
 
 
-def request_body(inputs: Inputs, request_id: str = "", timeout_us: int | None = None) -> list[bytes]:
+def request_body(inputs: Inputs, request_id: str = "", deadline: Deadline | None = None) -> list[bytes]:
     """A request of KServe's protocol: JSON, and after it the tensors that are not in shared memory."""
     described, tensors = [], []
     for name, values in inputs.items():
@@ -86,8 +88,10 @@ def request_body(inputs: Inputs, request_id: str = "", timeout_us: int | None = 
     request: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True}}
     if request_id:
         request["id"] = request_id
-    if timeout_us is not None:
-        request["parameters"]["timeout"] = timeout_us
+    if deadline:
+        request["parameters"]["timeout"] = int(deadline.left_s() * 1_000_000)
+        if deadline.client:
+            request["parameters"][CLIENT_PARAMETER] = deadline.client
     return [json.dumps(request, separators=(",", ":")).encode(), *tensors]
 
 
@@ -108,9 +112,11 @@ def read_answer(body: bytes, json_bytes: int | None) -> tuple[dict[str, Any], di
     return answer, outputs
 
 
-def generate_body(inputs: Inputs, request_id: str = "") -> bytes:
+def generate_body(inputs: Inputs, request_id: str = "", client: str = "") -> bytes:
     """A request of Triton's generate extension; texts are UTF-8."""
-    named = {"id": request_id} if request_id else {}
+    named: dict[str, Any] = {"id": request_id} if request_id else {}
+    if client:
+        named["parameters"] = {CLIENT_PARAMETER: client}
     return json.dumps(named | {name: _to_json(values) for name, values in inputs.items()}).encode()
 
 

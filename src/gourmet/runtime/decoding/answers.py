@@ -75,13 +75,15 @@ class AnswerJob:
         *,
         deadline: float = float("inf"),
         is_cancelled: Callable[[], bool] = lambda: False,
+        client: str = "",
         in_pieces: bool = False,
     ) -> None:
         self._parts, self._network, self._on_piece, self._in_pieces = parts, network, on_piece, in_pieces
         self._lock = threading.Lock()
         self.rows: Final = [part for part in parts if isinstance(part, Row)]
         for row in self.rows:
-            row.deadline, row.is_cancelled, row.on_tokens = deadline, is_cancelled, self._advanced
+            row.deadline, row.is_cancelled, row.client = deadline, is_cancelled, client
+            row.on_tokens = self._advanced
         self._at = 0  # the part that is being sent
         self._sent = 0  # characters of it
         self.finished = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gourmet.runtime.decoding.engine import Engine
@@ -14,10 +15,11 @@ class Found(NamedTuple):
     score: float  # the logarithm of the probability of all tokens and the end
 
 
-def search(engine: Engine, row: Row, *, start: int, end: int) -> Found:
-    """The answer with the best score for each of its tokens, of those that the row's beams lead to.
+def search(engine: Engine, row: Row, *, start: int, end: int) -> Iterator[None]:
+    """Find the answer with the best score for each of its tokens, of those that the row's beams lead to.
 
-    When the row finishes meanwhile, it is the best answer so far.
+    It yields after each step, so that others can have theirs in between. When the row finishes meanwhile, its
+    answer is the best so far.
     """
     beams = row.beams
     slots = Slots(engine, beams, start)
@@ -25,6 +27,7 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> Found:
     for token in row.prefix:
         slots.step()
         slots.choose([token])
+        yield
     begun = [Found([], 0.0)]
     whole: list[Found] = []
     for length in range(1, row.max_tokens + 1):
@@ -50,7 +53,10 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> Found:
             break
         slots.take([place for _, place, _ in chosen])
         slots.choose([token for _, _, token in chosen])
-    return max(whole or begun, key=_worth)
+        yield
+    row.tokens, row.score = max(whole or begun, key=_worth)
+    if not row.finished:
+        row.finish("stop")
 
 
 def _worth(found: Found) -> float:

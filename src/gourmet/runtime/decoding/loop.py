@@ -36,6 +36,7 @@ class Row:
     prefix: Sequence[int] = ()
     prefix_is_answer: bool = False
     beams: int = 1
+    client: str = ""  # who has a line and a share of the room
     deadline: float = float("inf")  # by the clock of time.monotonic
     is_cancelled: Callable[[], bool] = lambda: False
     on_tokens: Callable[[Row], None] = lambda row: None  # called after each token, and at the end
@@ -73,6 +74,10 @@ class Loop:
     def capacity(self) -> int:
         """How many more rows may be added."""
         return self._slots.max_rows - len(self._rows)
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self._rows
 
     @property
     def is_idle(self) -> bool:

@@ -6,25 +6,32 @@
 A long encode delays only the rows that it is for, since the loop goes on meanwhile. A brief one is done by
 the loop's thread, since handing it over would cost a step. An encode that fails fails only its own rows. Rows
 are notified by the thread that did the work.
+
+Each client has a line and its share of the loop (gourmet.runtime.turns); a row counts by the steps that it
+may take. Of searches each client has one at a time, and those take their steps in turn. Rows without a client
+are those of the server's neighbours, who may have all that is free.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
+from gourmet.runtime.turns import Lines, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
-# Rows that may wait, for each that can be at work.
+# Rows of a client that may wait, for each that can be at work.
 _WAITING: Final = 8
+# Each has memory of its own, and takes its part of the steps.
+_SEARCHES: Final = 4
 # Memories that are ready while the loop is full: the next to join need not wait, and few take space.
 _READY: Final = 2
 _CLOSED: Final = GourmetError("the model is being unloaded")
@@ -39,31 +46,32 @@ class GenerationRoom:
         self._continuous = continuous
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
-        self._waiting: deque[Row] = deque()
-        self._brief: deque[Row] = deque()  # rows that wait and are brief to encode
+        self._waiting, self._brief, self._searched = Lines[Row](), Lines[Row](), Lines[Row]()
+        self._encoding: Sequence[Row] = ()
         self._ready: deque[tuple[Row, Floats]] = deque()
-        self._searching: list[Row] = []
-        self._closing = False
         # A search keeps its rows to itself, and goes on beside the loop.
-        self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._encode, self._decode)]
+        self._searching: dict[str, tuple[Row, Iterator[None]]] = {}
+        self._closing = False
+        work = self._encode, self._decode, self._search
+        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
         for thread in self._threads:
             thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """All of them, or none: raises TooManyRows. Where none wait, any number may come."""
-        searched = [row for row in rows if row.beams > 1]
+        """All of them, or none: raises TooManyRows. Where none of the client's wait, any number may come."""
         with self._changed:
-            waiting = len(self._waiting) + len(self._brief) + len(self._searching)
+            waiting = sum(line.of(rows[0].client) for line in self._lines) if rows else 0
             if waiting and waiting + len(rows) > _WAITING * self._max_rows:
                 raise TooManyRows(f"{waiting} sentences wait already: ask again later")
-            self._searching += searched
             for row in rows:
-                if row.beams == 1:
-                    (self._brief if self._engine.is_brief(row.source) else self._waiting).append(row)
+                greedy = self._brief if self._engine.is_brief(row.source) else self._waiting
+                line = self._searched if row.beams > 1 else greedy
+                line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
             self._changed.notify_all()
-        for row in searched:
-            self._searches.submit(self._search, row)
+
+    @property
+    def _lines(self) -> Sequence[Lines[Row]]:
+        return self._waiting, self._brief, self._searched
 
     def close(self) -> None:
         """Stop; rows at work or waiting fail."""
@@ -72,11 +80,9 @@ class GenerationRoom:
         for thread in self._threads:
             thread.join()
         self._loop.fail(_CLOSED)
-        with self._changed:
-            left = [*(row for row, _ in self._ready), *self._waiting, *self._brief, *self._searching]
-        for row in left:
+        at_work = [row for row, _ in chain(self._ready, self._searching.values())]
+        for row in chain(at_work, *self._lines):
             row.finish("failed", _CLOSED)
-        self._searches.shutdown()  # the one at work sees at its next step that its row is finished
 
     def _notify(self) -> None:
         with self._changed:
@@ -88,16 +94,33 @@ class GenerationRoom:
                 self._changed.wait_for(lambda: self._closing or self._may_encode())
                 if self._closing:
                     return
-                rows = [self._waiting.popleft() for _ in range(self._may_encode())]
-            memories = self._memories([row for row in rows if not row.gave_up()])
+                self._encoding = self._next(self._waiting, self._may_encode(), _READY)
+            memories = self._memories(self._encoding)
             with self._changed:
                 self._ready += memories
+                self._encoding = ()
                 self._changed.notify_all()
 
     def _may_encode(self) -> int:
+        if not self._waiting or not any(map(self._allowed(_READY), self._waiting.clients)):
+            return 0
         ahead = _READY if self._continuous else self._max_rows
-        room = max(self._loop.capacity, ahead) - len(self._ready)
-        return max(0, min(room, len(self._waiting)))
+        return max(0, max(self._loop.capacity, ahead) - len(self._ready))
+
+    def _next(self, lines: Lines[Row], most: int, ahead: int = 0) -> list[Row]:
+        """Up to `most` whose turn it is; those that nobody waits for any more are finished on the way."""
+        found: list[Row] = []
+        while len(found) < most and (taken := lines.next(self._allowed(ahead, found))):
+            if not taken[1].gave_up():
+                found.append(taken[1])
+        return found
+
+    def _allowed(self, ahead: int, more: Sequence[Row] = ()) -> Callable[[str], bool]:
+        """Who may have another row, beside `more`, of the loop's places and so many before it."""
+        ready = (row for row, _ in self._ready)
+        held = Counter(row.client for row in chain(self._loop.rows, self._encoding, ready, more))
+        free = self._max_rows + ahead - held.total()
+        return lambda client: not client or is_fair(held[client], free)
 
     def _memories(self, rows: Sequence[Row]) -> list[tuple[Row, Floats]]:
         """Each with its memory; where they cannot be encoded together, each by itself."""
@@ -127,8 +150,8 @@ class GenerationRoom:
                     return
                 may_join = self._loop.capacity if self._continuous or self._loop.is_idle else 0
                 joining = [self._ready.popleft() for _ in range(min(may_join, len(self._ready)))]
-                brief = [self._brief.popleft() for _ in range(min(may_join - len(joining), len(self._brief)))]
-            joining += self._memories([row for row in brief if not row.gave_up()])
+                brief = self._next(self._brief, may_join - len(joining)) if self._brief else []
+            joining += self._memories(brief)
             capacity = self._loop.capacity
             try:
                 self._loop.add_requests([row for row, _ in joining], [memory for _, memory in joining])
@@ -140,14 +163,23 @@ class GenerationRoom:
             if self._waiting and self._loop.capacity > capacity - len(joining):
                 self._notify()
 
-    def _search(self, row: Row) -> None:
-        try:
-            if not row.gave_up():
-                row.tokens, row.score = search(self._engine, row, start=self._start, end=self._end)
-                if not row.finished:
-                    row.finish("stop")
-        except Exception as exc:  # it is the answer of this row
-            row.finish("failed", exc)
-        finally:
+    def _search(self) -> None:
+        while True:
             with self._changed:
-                self._searching.remove(row)
+                self._changed.wait_for(lambda: self._closing or self._searched or self._searching)
+                if self._closing:
+                    return
+                while len(self._searching) < _SEARCHES and (
+                    taken := self._searched.next(lambda client: client not in self._searching)
+                ):
+                    client, row = taken
+                    if not row.gave_up():
+                        found = search(self._engine, row, start=self._start, end=self._end)
+                        self._searching[client] = row, found
+            for client, (row, steps) in list(self._searching.items()):
+                try:
+                    next(steps, None)
+                except Exception as exc:  # it is the answer of this row
+                    row.finish("failed", exc)
+                if row.finished:
+                    del self._searching[client]

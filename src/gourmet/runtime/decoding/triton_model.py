@@ -28,6 +28,7 @@ from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationSe
 from gourmet.runtime.decoding.loop import TooManyRows
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
+from gourmet.runtime.turns import client_of_request
 
 # Rows that go through a step together, unless the config says otherwise.
 _ROWS: Final = 16
@@ -129,9 +130,10 @@ def jobs(
     """
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
     deadline = time.monotonic() + (request.timeout() / 1e6 or longest_s)
-    asked = _now_and_then(is_cancelled)
+    rest: dict[str, Any] = {"deadline": deadline, "is_cancelled": _now_and_then(is_cancelled)}
+    rest["client"] = client_of_request(request.parameters())
     return [
-        AnswerJob(parts, network, on_piece, deadline=deadline, is_cancelled=asked, in_pieces=in_pieces)
+        AnswerJob(parts, network, on_piece, in_pieces=in_pieces, **rest)
         for parts in network.requested(inputs)
     ]
 

@@ -25,7 +25,9 @@ from gourmet.contracts import (
     Options,
     Task,
     Tensors,
+    TooMuch,
 )
+from gourmet.systems.translator.sentences import split
 
 TEXT: Final = "TEXT"
 MAX_TOKENS: Final = "MAX_TOKENS"
@@ -37,6 +39,8 @@ SCORE: Final = "SCORE"
 # Answers piece by piece what the default model answers whole.
 STREAMING_MODEL: Final = "translator_stream"
 MOST_CHARACTERS: Final = 2000
+# Each is a row of the loop, which a line of a single letter is too.
+MOST_SENTENCES: Final = 100
 # For each sentence; and what an option may be, and is unless it is given.
 MAX_NEW_TOKENS: Final = 256
 OPTIONS: Final = {"max_tokens": (1, MAX_NEW_TOKENS, MAX_NEW_TOKENS), "beams": (1, 4, 1)}
@@ -72,7 +76,16 @@ def text_of(value: object) -> str:
         raise ValueError(f"{TEXT} is not UTF-8 from byte {exc.start} on") from exc
     if why := problem(text):
         raise ValueError(why)
+    check_sentences(text)
     return text
+
+
+def check_sentences(text: str) -> None:
+    """Raise TooMuch where there are more than may be."""
+    if (found := sum(part.is_sentence for part in split(text, lambda _: 1, 1))) > MOST_SENTENCES:
+        raise TooMuch(
+            f"the text has {found:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
+        )
 
 
 def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
@@ -91,7 +104,7 @@ def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
 @dataclass(frozen=True)
 class Translator:
     """Fulfils gourmet.contracts.Generation. Who takes a text from people asks `problem`, and the served model
-    itself `text_of`; `request_inputs` looks at the options only.
+    itself `text_of`; `request_inputs` looks at the options, and at how many sentences there are.
     """
 
     name: str = "translator"
@@ -119,6 +132,7 @@ class Translator:
         return f"«{_SAMPLE}» → {answer}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
+        check_sentences(example.decode(errors="replace"))
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
