@@ -122,7 +122,7 @@ class Classifier:
         triton: Triton,
         systems: Mapping[str, PictureClassifier],
         configured: Mapping[str, str],
-        max_sandboxed: int | None = None,
+        max_sandboxed: int = 1,
         expected: Collection[str] = (),
     ) -> None:
         """The first of `systems` is asked where none is named; `configured` has a model for each.
@@ -132,7 +132,7 @@ class Classifier:
         At most `max_sandboxed` pictures are decoded by other processes at a time.
         """
         self._triton = triton
-        self._max_sandboxed = max_sandboxed
+        self._sandboxed = decoders.turns(max_sandboxed)
         self._first = next(iter(systems))
         self._models = ServedModels(
             triton, systems, configured, lambda system, info: system.takes(info), expected
@@ -209,7 +209,9 @@ class Classifier:
                 raise
 
     def _decoding(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return decoders.decoding_for(deadline.left_s(), deadline.is_cancelled, self._max_sandboxed)
+        return decoders.decoding_for(
+            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
+        )
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
@@ -241,7 +243,7 @@ class Classifier:
                 tensor = system.encode(photo, spec.datatype)
                 phases["decode"] = _ms_since(started)
                 if not is_harmless(from_base64(photo)):
-                    place = decoders.decoders.place(self._max_sandboxed)
+                    place = decoders.place(self._sandboxed, deadline.client)
             else:
                 pixels = self.pixels(system, photo, deadline)
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()

@@ -23,7 +23,8 @@ from typing import Any, Final
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.admission.queue import Lines, Shares, client_of
+from app.admission.queue import client_of
+from gourmet.runtime.turns import Lines, Shares
 
 _MAX_HEAD_BYTES: Final = 32_768
 _CHECK_S: Final = 0.25
@@ -250,7 +251,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
                 self.accept(listener)
             listener.close()
         send_away_s = max(0.0, self.cfg.graceful_timeout - _STOPPING_S)
-        sending_away = threading.Timer(send_away_s, self.wsgi.extensions["admission"].queue.close)
+        sending_away = threading.Timer(send_away_s, self.wsgi.extensions["admission"].close)
         sending_away.daemon = True
         sending_away.start()
 

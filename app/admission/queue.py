@@ -1,13 +1,12 @@
-"""How places are shared among clients, and the line for a turn at the work.
+"""Slots for uploads, and the lines for a turn at the work; how both are shared is gourmet.runtime.turns'.
 
     connection ─ head ─ a thread of gunicorn ─ upload slot ─ upload ─ queue ─ turn ─ answer
                                                │                      │
                                                │                      └ MAX_AT_WORK at work, MAX_WAITING wait
                                                └ MAX_UPLOADS are being received
 
-Nobody has more than three times as many places as are left free: three quarters of them for one client alone
-and less the more there are, so that there is always some room for the next. A client is an address, or of
-IPv6 the /64 that a subscriber is given.
+A client is an address, or of IPv6 the /64 that a subscriber is given. Photos, texts and heat maps have a
+queue each, so that none of them waits for another kind.
 
 Before a request takes an upload slot, nothing of its body was read: there a refusal is cheap, and that is
 where it happens while the queue is full. The queue has hysteresis: once it was full it is kept short until it
@@ -19,21 +18,26 @@ always free to refuse and to answer health checks.
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
+import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flask import g, request
 
 from app.core.errors import Overloaded, Stopping
+from gourmet.client.deadline import Deadline
+from gourmet.runtime.turns import Lines, Shares, is_fair
 
-_TIMES_THE_FREE: Final = 3
 # For so long an admitted upload counts as queued; most are here sooner.
 _COMING_S: Final = 0.25
+# A client that only says that it sends no more looks like one that left, and is given a moment.
+_HALF_CLOSED_S: Final = 1.0
 # The weight of the newest turn in the recent pace.
 _SMOOTHING: Final = 0.1
-T = TypeVar("T")
 
 
 @functools.lru_cache(4096)
@@ -47,80 +51,31 @@ def client_of(address: str) -> str:
     return str(found.ipv4_mapped or f"{int(found) >> 64:x}/64")
 
 
-def is_fair(held: int, free: int, more: int = 1) -> bool:
-    """Whether who has `held` may have `more` of those that are free."""
-    return held + more <= _TIMES_THE_FREE * (free - more + 1)
+def deadline_of_request(seconds: float) -> Deadline:
+    """Of the answer to this request."""
+    client = g.get("client") or client_of(request.remote_addr or "")
+    # The same in all workers for a key or else an address, which itself is told to nobody.
+    told = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
+    return Deadline(seconds, _client_left(), told)
 
 
-class Shares:
-    """So many places, and who has how many of them."""
+def _client_left() -> Callable[[], bool]:
+    """What tells, until this request is answered, whether its client has disconnected."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection is None:
+        return lambda: False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    left_at = float("inf")
 
-    def __init__(self, places: int) -> None:
-        self.free = places
-        self._held: dict[str, int] = {}
+    def left() -> bool:
+        nonlocal left_at
+        now = time.monotonic()
+        if poll.poll(0):
+            left_at = min(left_at, now)
+        return now >= left_at + _HALF_CLOSED_S
 
-    def allows(self, client: str, more: int = 1) -> bool:
-        return is_fair(self._held.get(client, 0), self.free, more)
-
-    def take(self, client: str, more: int = 1) -> None:
-        self.free -= more
-        self._held[client] = self._held.get(client, 0) + more
-
-    def give_back(self, client: str, count: int = 1) -> None:
-        self.free += count
-        left = self._held.pop(client, 0) - count
-        if left:
-            self._held[client] = left
-
-
-class Lines(Generic[T]):
-    """A line for each client; they are served in turn."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, deque[T]] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def of(self, client: str) -> int:
-        return len(self._of.get(client, ()))
-
-    def before(self, client: str) -> int:
-        """How many are served before the next who comes from `client`."""
-        mine = self.of(client)
-        others = (len(line) for name, line in self._of.items() if name != client)
-        return mine + sum(min(other, mine + 1) for other in others)
-
-    def add(self, client: str, item: T) -> None:
-        self._of.setdefault(client, deque()).append(item)
-        self._count += 1
-
-    def next(self, allows: Callable[[str], bool]) -> tuple[str, T] | None:
-        """Take out the first whose client is allowed another; that client is the last to be asked again."""
-        for client, line in self._of.items():
-            if allows(client):
-                item = line.popleft()
-                self._count -= 1
-                del self._of[client]
-                if line:
-                    self._of[client] = line
-                return client, item
-        return None
-
-    def remove(self, client: str, item: T) -> bool:
-        """Whether it was there."""
-        line = self._of.get(client, deque[T]())
-        if item not in line:
-            return False
-        line.remove(item)
-        self._count -= 1
-        if not line:
-            del self._of[client]
-        return True
-
-    def __iter__(self) -> Iterator[T]:
-        return (item for line in self._of.values() for item in line)
+    return left
 
 
 class UploadSlots:

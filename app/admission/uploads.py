@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import sched
-import select
 import socket
 import threading
 import time
@@ -40,7 +39,6 @@ _DRAINED_BYTES: Final = 50_000_000
 _BROKEN: Final = (ParseException, OSError)
 # By so much a slow upload may be given up later than it could be.
 _LOOKS_EVERY_S: Final = 0.1
-_HALF_CLOSED_S: Final = 1.0
 
 
 @functools.cache
@@ -86,7 +84,7 @@ class ChargedBody:
 
 
 class Admission:
-    """One process's queue and upload slots, and what each request has of them, which is kept in `g`."""
+    """One process's queues and upload slots, and what each request has of them, which is kept in `g`."""
 
     def __init__(self, app: FlaskApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
@@ -94,7 +92,13 @@ class Admission:
         self._most_bytes = settings.max_call_bytes
         stages = ("upload", "waiting", "work")
         self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
-        self.queue = AdmissionQueue(settings.max_at_work, settings.max_waiting, settings.max_wait_s)
+        each = settings.max_at_work, settings.max_waiting, settings.max_wait_s
+        self.queues = {
+            "photos": AdmissionQueue(*each),
+            "texts": AdmissionQueue(*each),
+            # One asks Triton for one batch after another, so that photos get their share of it.
+            "heat maps": AdmissionQueue(1, settings.max_heat_maps_waiting, settings.explain_deadline_s),
+        }
         self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 
     def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
@@ -106,10 +110,10 @@ class Admission:
         path = environ["PATH_INFO"]
         is_json = path.startswith(API) or environ.get("HTTP_ACCEPT") == JSON
         if (
-            not self.queue.is_full(client_of(environ["REMOTE_ADDR"]))
-            or not is_json
+            not is_json
             or "HTTP_ORIGIN" in environ
-            or path not in self._admitted_paths
+            or path not in self._queue_of
+            or not self._queue_of[path].is_full(client_of(environ["REMOTE_ADDR"]))
         ):
             return None
         error = Overloaded("line")
@@ -127,18 +131,25 @@ class Admission:
         return "503 Service Unavailable", headers, json.dumps(said).encode() + b"\n"
 
     @functools.cached_property
-    def _admitted_paths(self) -> set[str]:
-        """Those without a name in them."""
+    def _queue_of(self) -> dict[str, AdmissionQueue]:
+        """By the paths without a name in them."""
         views = self._app.view_functions
-        rules = self._app.url_map.iter_rules()
-        return {rule.rule for rule in rules if marks_of(views[rule.endpoint]).admitted}
+        kinds = {
+            each.rule: marks_of(views[each.endpoint]).admitted for each in self._app.url_map.iter_rules()
+        }
+        return {rule: self.queues[kind] for rule, kind in kinds.items() if kind}
+
+    def close(self) -> None:
+        """Send away all who wait for a turn."""
+        for queue in self.queues.values():
+            queue.close()
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
         if not marks().admitted:
             return
         client = client_of(request.remote_addr or "")
-        g.coming = self.queue.expect(client)
+        g.coming = self._queue().expect(client)
         said = min(request.content_length or 0, self._most_bytes)
         g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
         self._uploading.inc()
@@ -147,18 +158,18 @@ class Admission:
         """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
         self._end_upload()
         self._waiting.inc()
-        client = client_of(request.remote_addr or "")
+        queue, client = self._queue(), client_of(request.remote_addr or "")
         try:
-            g.line_ms = self.queue.acquire(client, g.get("coming")) * 1000
+            g.line_ms = queue.acquire(client, g.get("coming")) * 1000
         finally:
             self._waiting.dec()
-        g.turn_of = client
+        g.turn = queue, client
         self._working.inc()
 
     def leave(self, _: BaseException | None = None) -> None:
         """However the request ended."""
         if "coming" in g:
-            self.queue.forget(g.pop("coming"))
+            self._queue().forget(g.pop("coming"))
         if "upload" in g:
             self._end_upload()
             g.pop("upload").forget()
@@ -166,14 +177,19 @@ class Admission:
 
     def keep_turn(self) -> Callable[[], None]:
         """Have the turn outlast the request, as of an answer in pieces; what is returned ends it, once."""
-        client: str | None = g.pop("turn_of", None)
+        turn: tuple[AdmissionQueue, str] | None = g.pop("turn", None)
 
         def end() -> None:
-            if client is not None:
-                self.queue.release(client)
+            if turn is not None:
+                queue, client = turn
+                queue.release(client)
                 self._working.dec()
 
         return end
+
+    def _queue(self) -> AdmissionQueue:
+        """That of this request; what brings no body and takes a turn by itself is about photos."""
+        return self.queues[marks().admitted or "photos"]
 
     def _end_upload(self) -> None:
         upload: Upload | None = g.get("upload")
@@ -218,28 +234,6 @@ def receiving(settings: Settings, too_large: str) -> Iterator[None]:
             ) from None
     g.receive_ms = (time.perf_counter() - started) * 1000
     admission().acquire()
-
-
-def client_left() -> Callable[[], bool]:
-    """What tells, until this request is answered, whether its client has disconnected.
-
-    One that only says that it sends no more looks like one that left, and is given a moment.
-    """
-    connection = request.environ.get("gunicorn.socket")
-    if connection is None:
-        return lambda: False
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    left_at = float("inf")
-
-    def left() -> bool:
-        nonlocal left_at
-        now = time.monotonic()
-        if poll.poll(0):
-            left_at = min(left_at, now)
-        return now >= left_at + _HALF_CLOSED_S
-
-    return left
 
 
 def discard(settings: Settings) -> None:

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 from flask import Response, current_app, g, request
 from pydantic import SerializeAsAny
 
+from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import FIELD, client_left, photo_too_large, receiving
+from app.admission.uploads import FIELD, photo_too_large, receiving
 from app.api import schemas
 from app.api.request_parsing import UploadedPhoto, photos_and_model
 from app.api.services import Services
@@ -35,7 +36,6 @@ from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
-from gourmet.client.deadline import Deadline
 
 MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
 PARAMETERS: Final = {
@@ -70,7 +70,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     photos, model = photos_and_model(services.settings)
     if services.settings.rate_limit:
         count_photos(current_app, len(photos))
-    deadline = Deadline(services.settings.request_deadline_s, client_left())
+    deadline = deadline_of_request(services.settings.request_deadline_s)
     asked_as, with_server_timing = request_id(), request.args.get("inside") == "1"
 
     def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
@@ -156,7 +156,7 @@ def form_answer(
     if data is None:
         data = form_photo(services.settings)
     model = request.args.get("model") or request.form.get("model", "")
-    deadline = Deadline(services.settings.request_deadline_s, client_left())
+    deadline = deadline_of_request(services.settings.request_deadline_s)
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
     timings = phases_ms(prediction.timings_ms)
     count(prediction, timings)

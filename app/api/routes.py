@@ -73,7 +73,7 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
         return unstored(schemas.Models(default=default, models=found))
 
     @routes.post("/classify")
-    @marked(admitted=True)
+    @marked(admitted="photos")
     @documented(
         Operation(
             schemas.Results,

@@ -21,7 +21,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.admission.uploads import admission, discard, receiving
 from app.api import schemas
 from app.asking import Served, ServedModels
-from app.core.errors import BadRequest, InferenceFailed, ServingError, as_dict, for_visitor
+from app.core.errors import BadRequest, InferenceFailed, RefusedRequest, ServingError, as_dict, for_visitor
 from app.core.http import JSON, phases_ms, request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
@@ -36,6 +36,7 @@ from gourmet.contracts import (
     ModelInfo,
     Options,
     Tensors,
+    TooMuch,
 )
 
 LINES: Final = "application/x-ndjson"
@@ -72,12 +73,18 @@ class Generator:
         return self._models.find(name, deadline, system)
 
     def pieces(
-        self, model: ReadyModel, example: bytes, options: Options, deadline: Deadline, request_id: str
+        self,
+        model: ReadyModel,
+        example: bytes,
+        options: Options,
+        deadline: Deadline,
+        request_id: str,
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
         if not model.info.decoupled:
-            yield _read(model, self._triton.infer(model.info.name, inputs, deadline, request_id).outputs)
+            answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
+            yield _read(model, answer.outputs)
             return
         for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
             if outputs is None:
@@ -133,6 +140,8 @@ def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
 def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
     try:
         return model.system.request_inputs(example, model.info, options)
+    except TooMuch as exc:
+        raise RefusedRequest("too_many_sentences", str(exc)) from exc
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
     except BadModel as exc:

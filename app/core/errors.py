@@ -47,9 +47,8 @@ class RefusedRequest(ServingError):
         "cross_site": {"status": 403, "closes_connection": True},
         "key_needed": {"status": 401, "closes_connection": True},
         "too_many_photos": {"status": 413},
+        "too_many_sentences": {"status": 413},
         "upload_too_large": {"status": 413, "closes_connection": True},
-        # The app is well and answers photos; of heat maps there are too many at a time.
-        "heat_maps_busy": {"status": 429, "retry_after_s": RETRY_AFTER_S},
         "corrections_full": {"status": 507},
     }
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import brotli  # type: ignore[import-untyped]
 from flask import Flask, Request, Response, current_app, g, jsonify, render_template, request
@@ -71,13 +71,14 @@ View = TypeVar("View", bound=Callable[..., Any])
 class Marks:
     """What a view says about itself, by `marked`, to those who would otherwise keep lists of routes."""
 
-    admitted: bool = False  # reads a body, and works on it once the admission queue lets it
+    # Reads a body, and works on it once the admission queue of this kind lets it.
+    admitted: Literal["", "photos", "texts", "heat maps"] = ""
     charged: bool = False  # counts against the rate limit, as every route of the API does
     open: bool = False  # of the API, and neither counted nor guarded by a key
     probe: bool = False  # asked again and again: logged only where something is wrong
 
 
-def marked(**said: bool) -> Callable[[View], View]:
+def marked(**said: Any) -> Callable[[View], View]:
     def mark(view: View) -> View:
         view.marks = Marks(**said)  # type: ignore[attr-defined]
         return view

@@ -131,9 +131,16 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         return max(1, self.max_at_work // 2)
 
     @property
+    def max_heat_maps_waiting(self) -> int:
+        """Fewer than of what is answered sooner."""
+        return self.max_waiting // 4
+
+    @property
     def threads(self) -> int:
         """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
-        return self.max_uploads + self.max_at_work + self.max_waiting + _SPARE_THREADS
+        of_heat_maps = 1 + self.max_heat_maps_waiting
+        of_others = 2 * (self.max_at_work + self.max_waiting)  # photos and texts
+        return self.max_uploads + of_others + of_heat_maps + _SPARE_THREADS
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:

@@ -15,7 +15,7 @@ from typing import Any
 
 from flask import Blueprint, Flask, Response, abort, url_for
 
-from app.admission.uploads import client_left
+from app.admission.queue import deadline_of_request
 from app.api.photo_calls import answer_of, count, form_answer, form_photo, one_of
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
@@ -59,11 +59,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return services.page("compare.html", chosen())
 
     @routes.post("/compare")
-    @marked(admitted=True, charged=True)
+    @marked(admitted="photos", charged=True)
     def compare_photo() -> Response:
         system = chosen().name
         data = form_photo(settings)
-        deadline = Deadline(settings.request_deadline_s, client_left())
+        deadline = deadline_of_request(settings.request_deadline_s)
         models = classifier.models(deadline, system)
         if not models:
             raise ModelNotReady(settings.models[system], [])
@@ -101,7 +101,7 @@ def add_generic_pages(app: Flask, services: Services) -> Sequence[NavigationEntr
         return services.page("picture_page.html", system, labels=labels(system), action=action)
 
     @routes.post("/classify/<name>")
-    @marked(admitted=True, charged=True)
+    @marked(admitted="photos", charged=True)
     def classify(name: str) -> Response:
         if name not in systems:
             abort(404)

@@ -14,7 +14,7 @@ from typing import Final
 from flask import Flask, Response
 from PIL import Image
 
-from app.admission.uploads import client_left
+from app.admission.queue import deadline_of_request
 from app.api.openapi import Operation, documented, photos
 from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
@@ -22,7 +22,6 @@ from app.api.schemas import Kept
 from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, unstored
-from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.label_folders import folder_of
 from gourmet.runtime.files import written_aside
@@ -38,7 +37,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     systems = services.pictures
 
     @services.api.post("/corrections")
-    @marked(admitted=True)
+    @marked(admitted="photos")
     @documented(
         Operation(
             Kept,
@@ -62,7 +61,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
         if sent[0].fault:
             raise sent[0].fault
-        deadline = Deadline(settings.request_deadline_s, client_left())
+        deadline = deadline_of_request(settings.request_deadline_s)
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
         keep(folder / system.name, folder_of(label, system.labels), pixels)
         return unstored(Kept(label=label))

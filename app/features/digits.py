@@ -52,13 +52,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     @routes.post("/digits")
-    @marked(admitted=True, charged=True)
+    @marked(admitted="photos", charged=True)
     def read() -> Response:
         again = (url_for("digits.page"), t("digits.another"))
         return photo_calls.form_answer(services, SYSTEM.name, Digit, digit=True, again=again)
 
     @services.api.post("/digits", endpoint="digits")
-    @marked(admitted=True)
+    @marked(admitted="photos")
     @documented(
         Operation(
             Digits,

@@ -9,7 +9,6 @@ overlap, follows if there is time for it.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from flask import Flask, Response, current_app
 
+from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
-from app.admission.uploads import admission, client_left
+from app.admission.uploads import admission
 from app.api import openapi, schemas
 from app.api.openapi import Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER, one_of
@@ -26,14 +26,12 @@ from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
 from app.classifier import AskRows
-from app.core.errors import BadRequest, RefusedRequest
+from app.core.errors import BadRequest
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.decode import Pixels
 
-# In one process; each asks Triton for one batch after another, so that others get their share of it.
-AT_ONCE: Final = 1
 # What a client's rate is charged, or all of it where it is less: about as many batches as there are.
 COST_PHOTOS: Final = 16
 
@@ -51,10 +49,9 @@ GRIDS: Final = tuple(step.grid for step in STEPS)
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, classifier = services.settings, services.classifier
-    turns = threading.BoundedSemaphore(AT_ONCE)
 
     @services.api.post("/explain")
-    @marked(admitted=True)
+    @marked(admitted="heat maps")
     @documented(
         Operation(
             schemas.HeatMap,
@@ -74,8 +71,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
         colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it
         is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map
-        with `final` true, or the `Error` that ended it. Few are made at a time: beyond that the answer is 429
-        with `heat_maps_busy` and `Retry-After`.
+        with `final` true, or the `Error` that ended it. One is made at a time; the others wait, a line for
+        each client.
         """
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", [str(grid) for grid in GRIDS]) or GRIDS[-1])
@@ -83,19 +80,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")
         if photos[0].fault:
             raise photos[0].fault
-        deadline = Deadline(settings.explain_deadline_s, client_left())
+        deadline = deadline_of_request(settings.explain_deadline_s)
         served, ask = classifier.rows(deadline, request_id(), model)
         label = one_of("label", served.labels)
         image = classifier.pixels(served.system, photos[0].data, deadline)
         with contextlib.ExitStack() as held:
             # For Flask the request is over before the first line is made.
             held.callback(admission().keep_turn())
-            if not turns.acquire(blocking=False):
-                raise RefusedRequest(
-                    "heat_maps_busy",
-                    "another heat map is being made at the moment: ask again in a few seconds",
-                )
-            held.callback(turns.release)
             if settings.rate_limit:
                 count_photos(current_app, min(COST_PHOTOS, settings.rate_limit.requests))
             before = ask(image[None])[0]

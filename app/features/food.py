@@ -32,7 +32,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return services.page("food.html", SYSTEM, labels=SYSTEM.labels)
 
     @routes.post("/predict")
-    @marked(admitted=True, charged=True)
+    @marked(admitted="photos", charged=True)
     @documented(Operation(Predicted, bodies=form(several=False), query=MODEL_PARAMETER))
     def predict() -> Response:
         """What food is on this photo.

@@ -7,6 +7,7 @@ from typing import Final
 
 from flask import Flask, Response, request
 
+from app.admission.queue import deadline_of_request
 from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
 from app.api.openapi import Operation, documented
@@ -16,7 +17,6 @@ from app.api.text_calls import EVENTS, ReadyModel
 from app.core.errors import BadRequest
 from app.core.http import JSON, marked, unstored
 from app.core.settings import Settings
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import ExampleKind
 
 # Several times the longest text, whose characters may be written as \\uXXXX.
@@ -32,7 +32,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     max_bytes = 4 * settings.max_upload_bytes // 3 + WRAPPING_BYTES if "picture" in kinds else _MAX_TEXT_BYTES
 
     @services.api.post("/generate")
-    @marked(admitted=True)
+    @marked(admitted="texts")
     @documented(
         Operation(
             schemas.Generated,
@@ -54,7 +54,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """
         body = text_calls.received(settings, max_bytes)
         asked = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
-        deadline = Deadline(settings.generate_deadline_s)
+        deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find(request.args.get("model") or asked.model or "", deadline)
         example = _example(asked, model, settings)
         if asked.stream:

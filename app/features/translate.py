@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from flask import Blueprint, Flask, Response, request
 from pydantic import Field, model_validator
 
+from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
@@ -109,7 +110,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return shown()
 
     @routes.post("/translate")
-    @marked(admitted=True, charged=True)
+    @marked(admitted="texts", charged=True)
     def translate_form() -> tuple[str, int]:
         """Without a script: the page again, with the answer in it."""
         request.max_content_length = _MOST_BYTES
@@ -119,7 +120,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         try:
             if why := problem(text):
                 raise BadRequest(why)
-            deadline = Deadline(settings.generate_deadline_s)
+            deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, SYSTEM.name)
             (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
@@ -128,7 +129,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return shown(text=text, answer=answer.text), 200
 
     @services.api.post("/translate", endpoint="translate")
-    @marked(admitted=True)
+    @marked(admitted="texts")
     @documented(
         Operation(
             Translations,
@@ -153,7 +154,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
-        deadline = Deadline(settings.generate_deadline_s)
+        deadline = deadline_of_request(settings.generate_deadline_s)
         if asked.stream:
             model = streaming_model(asked.model or "", deadline)
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)

@@ -17,6 +17,7 @@ from app.core.errors import UnknownModel
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import ModelInfo, TensorSpec
+from gourmet.pictures import decoders
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.food11.contract import SYSTEM as FOOD
@@ -62,7 +63,7 @@ class FakeClassifier(Classifier):
         self.others = others or {}
         self.ready = list(ready)
         self.asked: list[tuple[bytes, str]] = []
-        self._max_sandboxed = None
+        self._sandboxed = decoders.turns(4)
 
     def classify(
         self,

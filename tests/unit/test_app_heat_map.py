@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
+from support.eventually import eventually
 from support.fake_classifier import PHOTO, FakeClassifier, client, form
 
 from app import create_app
@@ -199,29 +200,27 @@ class Held(FakeClassifier):
         return served, ask
 
 
-@pytest.mark.parametrize(
-    ("settings", "path", "status", "code"),
-    [
-        ({}, EXPLAIN, 429, "heat_maps_busy"),
-        ({"max_at_work": 1, "max_waiting": 1, "max_wait_s": 0.05}, "/api/v1/classify", 503, "overloaded"),
-    ],
-)
-def test_its_turn_among_heat_maps_and_among_all_lasts_until_its_last_line(
-    settings: Any, path: str, status: int, code: str
-) -> None:
+def test_heat_maps_wait_for_each_other_and_photos_for_none_of_them() -> None:
+    """A turn lasts until the last line, and only so many wait: those beyond are refused."""
     held = Held()
-    app = create_app(Settings(**settings), held)
+    app = create_app(Settings(max_at_work=1, max_waiting=4), held)
 
-    def ask() -> Any:
+    def ask(path: str = EXPLAIN) -> Any:
         return app.test_client().post(path, data=PHOTO, content_type="image/jpeg", buffered=True)
 
-    with ThreadPoolExecutor(1) as pool:
+    queue = app.extensions["admission"].queues["heat maps"]
+    with ThreadPoolExecutor(2) as pool:
         first = pool.submit(lambda: lines(send(app.test_client())))
         assert held.reached.wait(30)
+        second = pool.submit(ask)
+        eventually(lambda: queue.is_full("127.0.0.1"))
         refused = ask()
+        assert ask("/api/v1/classify").status_code == 200
+        assert not second.done()
         held.may_go_on.set()
         assert first.result(30)[-1]["final"]
-    assert (refused.status_code, refused.get_json()["error"]["code"]) == (status, code)
+        assert second.result(30).status_code == 200
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (503, "overloaded")
     assert refused.headers["Retry-After"]
     assert ask().status_code == 200
 

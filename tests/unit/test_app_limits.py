@@ -49,7 +49,7 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
     statuses = {post(app, path).status_code for _ in range(3)}
     assert len(statuses) == 1
     admission: Admission = app.extensions["admission"]
-    assert (admission.queue._turns.free, admission._slots.uploads.free) == (1, 1)
+    assert (admission.queues["photos"]._turns.free, admission._slots.uploads.free) == (1, 1)
     assert admission._slots.bytes.free == Settings().max_call_bytes
     text = app.test_client().get("/metrics").text
     assert "web_refusals_total{" not in text
@@ -62,7 +62,7 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
     admission: Admission = app.extensions["admission"]
     with ThreadPoolExecutor(2) as pool:
         taken = [pool.submit(post, app) for _ in range(2)]
-        eventually(lambda: admission.queue.is_full(LOCAL))
+        eventually(lambda: admission.queues["photos"].is_full(LOCAL))
         shown = app.test_client().get("/metrics").text
         refused = post(app, "/api/v1/classify")
         assert app.test_client().get("/healthz").status_code == 200
@@ -89,7 +89,7 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
 def full() -> FlaskApp:
     """An app whose queue is full for one client, which the others are not behind."""
     app = create_app(Settings(max_at_work=1, max_waiting=0, trusted_proxies=1), FakeClassifier())
-    app.extensions["admission"].queue.acquire("192.0.2.9")
+    app.extensions["admission"].queues["photos"].acquire("192.0.2.9")
     return app
 
 
@@ -132,7 +132,7 @@ def test_who_is_not_the_one_that_fills_the_queue_is_let_in(full: FlaskApp) -> No
     """The queue knows the client that the trusted proxy names, and what else was said is not believed."""
     app = create_app(Settings(max_at_work=4, max_waiting=0, trusted_proxies=1), FakeClassifier())
     for _ in range(3):
-        app.extensions["admission"].queue.acquire("192.0.2.9")
+        app.extensions["admission"].queues["photos"].acquire("192.0.2.9")
     statuses = [
         post(app, HTTP_X_FORWARDED_FOR=named).status_code
         for named in ("192.0.2.9", "6.6.6.6, 192.0.2.9", "192.0.2.9, 192.0.2.8")

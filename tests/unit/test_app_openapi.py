@@ -117,9 +117,15 @@ def _fresh(options: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_code_of_an_error_is_documented_for_the_addresses_that_have_it() -> None:
     known = openapi.codes()
-    assert known[413] == ["too_complex", "too_many_photos", "too_many_pixels", "upload_too_large"]
+    assert known[413] == [
+        "too_complex",
+        "too_many_photos",
+        "too_many_pixels",
+        "too_many_sentences",
+        "upload_too_large",
+    ]
     away = ["triton_busy", "triton_unavailable"]
-    assert known[429] == ["heat_maps_busy", "too_many_requests"]
+    assert known[429] == ["too_many_requests"]
     assert known[503] == ["model_not_ready", "overloaded", "stopping", *away]
     described = document()["paths"][CLASSIFY]["post"]["responses"]["400"]["description"]
     assert "`broken_picture`" in described

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.eventually import eventually
 
-from app.admission.queue import AdmissionQueue, Lines, Shares, Upload, UploadSlots, client_of
+from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of
 from app.core.errors import Overloaded, Stopping
+from gourmet.runtime.turns import Lines, Shares
 
 ME, YOU, SHE = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,8 +108,10 @@ def test_a_process_that_ended_while_it_was_idle_is_replaced() -> None:
 
 
 def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
+    places = decoders.turns(2)
+
     def wait(comment: str) -> str:
-        with decoding_for(1, lambda: False, at_once=2):
+        with decoding_for(1, lambda: False, places=places):
             try:
                 decode.square_pixels(gif(comment), SIZE)
             except PictureError as exc:
@@ -120,6 +123,28 @@ def test_at_most_so_many_are_waited_for_and_the_rest_is_told_so() -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(wait, ["sleeps"] * 4)) == ["busy", "busy", "too_slow", "too_slow"]
     assert wait("honest") == "pixels"
+
+
+def test_who_has_slow_pictures_leaves_half_of_the_decoders_to_others() -> None:
+    places = decoders.turns(4)
+
+    def code(comment: str, client: str) -> str:
+        with decoding_for(4, lambda: False, client, places):
+            try:
+                decode.square_pixels(gif(comment), SIZE)
+            except PictureError as exc:
+                return exc.code
+            except DecodersBusy:
+                return "busy"
+        return "pixels"
+
+    with ThreadPoolExecutor(8) as pool:
+        slow = [pool.submit(code, "sleeps", "me") for _ in range(6)]
+        eventually(lambda: processes() != [], 2)
+        assert [code("honest", "you") for _ in range(5)] == ["pixels"] * 5
+        assert not all(each.done() for each in slow)
+        # Two had places, one of them a process too; when that gave up, so had the other.
+        assert Counter(each.result() for each in slow) == {"too_slow": 1, "busy": 5}
 
 
 def test_the_same_pixels_come_back_as_without_another_process() -> None:

@@ -127,8 +127,8 @@ def test_on_a_phone_by_keyboard_and_cancelled_and_asked_again(
     expect(page.locator(".why")).to_contain_text("Cancelled")
     expect(page.locator(".why")).to_be_focused()  # and not lost
     page.unroute("**/api/v1/explain*")
-    busy = {"error": {"code": "heat_maps_busy", "message": "another is being made", "request_id": "1"}}
-    page.route("**/api/v1/explain*", lambda route: route.fulfill(status=429, json=busy), times=1)
+    busy = {"error": {"code": "overloaded", "message": "another is being made", "request_id": "1"}}
+    page.route("**/api/v1/explain*", lambda route: route.fulfill(status=503, json=busy), times=1)
     button.click()
     expect(page.locator(".why .doing")).to_contain_text("this one is next")
     expect(page.locator(".why[aria-busy=false] .summary")).to_be_visible(timeout=300_000)

@@ -44,7 +44,7 @@ async function filled(panel, photo, signal) {
       for await (const line of explain(photo, panel.name, panel.answer, signal)) panel.take(line);
       return;
     } catch (error) {
-      if (error.code !== "heat_maps_busy") throw error;
+      if (error.code !== "overloaded") throw error;
     }
     panel.waiting();
     await new Promise((done) => { setTimeout(done, BUSY_PAUSE_MS); });

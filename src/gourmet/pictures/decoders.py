@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -18,24 +17,26 @@ from typing import Final
 
 from gourmet.pictures.errors import DecodersBusy, PictureError
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.sandbox import LOOK_S, Ended, Facts, Limits, Refused, Sandbox
+from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
+from gourmet.runtime.turns import Turns
 
 # The most expensive honest picture, fifty million pixels in ten scans, takes a second of a processor of 2024.
 CPU_S: Final = 3.0
 WALL_S: Final = 8.0
 # What a picture may take: 300 MB and some reserve of malloc's. None is written to a disk.
 LIMITS: Final = Limits(CPU_S, WALL_S, memory_bytes=400_000_000)
-# Ordinary pictures take less.
+# Ordinary pictures take less, and another waits so long for a place.
 _SOON_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Client:
-    """Until when somebody waits for pixels, unless cancelled, and how many may be waited for at a time."""
+    """Until when somebody waits for pixels, unless cancelled; `places` are those of the server that asks."""
 
     deadline: float = float("inf")
     is_cancelled: Callable[[], bool] = lambda: False
-    at_once: int | None = None
+    name: str = ""
+    places: Turns | None = None
 
     def has_left(self) -> bool:
         return time.monotonic() > self.deadline or self.is_cancelled()
@@ -46,63 +47,57 @@ _client: Final[ContextVar[Client | None]] = ContextVar("client", default=None)
 
 @contextlib.contextmanager
 def decoding_for(
-    seconds: float, is_cancelled: Callable[[], bool], at_once: int | None = None
+    seconds: float, is_cancelled: Callable[[], bool], name: str = "", places: Turns | None = None
 ) -> Iterator[None]:
     """Around what decodes pictures for a client that waits so long, unless it is cancelled."""
-    token = _client.set(Client(time.monotonic() + seconds, is_cancelled, at_once))
+    token = _client.set(Client(time.monotonic() + seconds, is_cancelled, name, places))
     try:
         yield
     finally:
         _client.reset(token)
 
 
+def turns(places: int) -> Turns:
+    """Places of which a client alone has half: the most expensive pictures hold theirs for seconds."""
+    return Turns(places, times=1)
+
+
+@contextlib.contextmanager
+def place(places: Turns, client: str) -> Iterator[None]:
+    """Around whatever waits for such a picture, here or in another server; raises DecodersBusy."""
+    end = time.monotonic() + _SOON_S
+    with _turn(places, client, lambda: time.monotonic() > end):
+        yield
+
+
+@contextlib.contextmanager
+def _turn(turns: Turns, client: str, gave_up: Callable[[], bool]) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(turns.turn(client, gave_up))
+        except TimeoutError:
+            raise DecodersBusy("no decoder was free in time") from None
+        yield
+
+
 class Decoders:
     """At most so many processes, for any number of threads."""
 
     def __init__(self, processes: int) -> None:
-        self._changed = threading.Condition()
-        self._free = threading.Semaphore(processes)
+        self._turns = turns(processes)
         # The one that was used last is used next.
         self._idle: list[Sandbox] = []
-        # Who waits for a picture, since when.
-        self._since: dict[object, float] = {}
 
     def ask(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
         """What a process makes of it; raises PictureError or DecodersBusy."""
         client = _client.get() or Client()
-        with self.place(client.at_once):
-            while not self._free.acquire(timeout=LOOK_S):
-                if client.has_left():
-                    raise DecodersBusy("no decoder was free in time")
-            try:
-                if client.has_left():
-                    raise DecodersBusy("nobody waits for it any more")
-                return self._ask(facts, data, client)
-            finally:
-                self._free.release()
-
-    @contextlib.contextmanager
-    def place(self, at_once: int | None) -> Iterator[None]:
-        """Around whatever waits for such a picture, here or in another server; raises DecodersBusy.
-
-        Ordinary ones are soon done, and another waits a moment for their places; not for those of slow ones.
-        """
-        me = object()
-        with self._changed:
-            end = time.monotonic() + _SOON_S
-            while at_once is not None and len(self._since) >= at_once:
-                now = time.monotonic()
-                slow = sum(since < now - _SOON_S for since in self._since.values())
-                if slow >= at_once or now > end:
-                    raise DecodersBusy(f"{len(self._since)} pictures are being decoded in sandboxes")
-                self._changed.wait(LOOK_S)
-            self._since[me] = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._since[me]
-                self._changed.notify()
+        with contextlib.ExitStack() as held:
+            if client.places:
+                held.enter_context(place(client.places, client.name))
+            held.enter_context(_turn(self._turns, client.name, client.has_left))
+            if client.has_left():
+                raise DecodersBusy("nobody waits for it any more")
+            return self._ask(facts, data, client)
 
     def _ask(self, facts: Facts, data: bytes, client: Client) -> tuple[Facts, bytes]:
         process = self._take()

@@ -25,6 +25,7 @@ from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
+from gourmet.runtime.turns import client_of_request
 from gourmet.systems.food11 import contract
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class TritonPythonModel:
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
         # Requests that other processes decode, and those that wait for them.
-        self._later = ThreadPoolExecutor(available_cpus(), thread_name_prefix="later")
+        # They wait for a decoder, whose turns are shared among clients.
+        self._later = ThreadPoolExecutor(_MOST_LATER, thread_name_prefix="later")
         self._places = threading.Semaphore(_MOST_LATER)
         self._stopped = threading.Event()
 
@@ -108,14 +110,19 @@ class TritonPythonModel:
         if not self._places.acquire(blocking=False):
             return _busy(f"{_MOST_LATER} requests wait for decoders")
         deadline = time.monotonic() + min(_LATER_S, request.timeout() / 1e6 or _LATER_S)
-        self._later.submit(self._answer_alone, request.get_response_sender(), rows, deadline)
+        client = client_of_request(request.parameters())
+        self._later.submit(self._answer_alone, request.get_response_sender(), rows, deadline, client)
         return None
 
     def _answer_alone(
-        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], deadline: float
+        self,
+        sender: pb_utils.InferenceResponseSender,
+        rows: Sequence[Pixels | Header],
+        deadline: float,
+        client: str,
     ) -> None:
         try:
-            job = self._decode_in_sandbox(sender, rows, deadline)
+            job = self._decode_in_sandbox(sender, rows, deadline, client)
             pixels = job if isinstance(job, list) else []
             (response,) = self._answer([job], self._network.logits(pixels))
         except Exception as exc:  # somebody waits for an answer, and nobody for this thread
@@ -125,11 +132,15 @@ class TritonPythonModel:
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _decode_in_sandbox(
-        self, sender: pb_utils.InferenceResponseSender, rows: Sequence[Pixels | Header], deadline: float
+        self,
+        sender: pb_utils.InferenceResponseSender,
+        rows: Sequence[Pixels | Header],
+        deadline: float,
+        client: str,
     ) -> Decoded:
         decoded = []
         left_s = deadline - time.monotonic()
-        with decoding_for(left_s, lambda: self._stopped.is_set() or sender.is_cancelled()):
+        with decoding_for(left_s, lambda: self._stopped.is_set() or sender.is_cancelled(), client):
             for number, row in enumerate(rows):
                 try:
                     decoded.append(contract.SYSTEM.pixels(row) if isinstance(row, Header) else row)
