@@ -92,12 +92,13 @@ class Admission:
         self._most_bytes = settings.max_call_bytes
         stages = ("upload", "waiting", "work")
         self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
-        each = settings.max_at_work, settings.max_waiting, settings.max_wait_s
+        at_work = settings.at_work
         self.queues = {
-            "photos": AdmissionQueue(*each),
-            "texts": AdmissionQueue(*each),
-            # One asks Triton for one batch after another, so that photos get their share of it.
-            "heat maps": AdmissionQueue(1, settings.max_heat_maps_waiting, settings.explain_deadline_s),
+            "photos": AdmissionQueue(at_work["photos"], settings.max_waiting, settings.max_wait_s),
+            "texts": AdmissionQueue(at_work["texts"], settings.max_waiting, settings.max_wait_s),
+            "heat maps": AdmissionQueue(
+                at_work["heat maps"], settings.max_heat_maps_waiting, settings.explain_deadline_s
+            ),
         }
         self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 

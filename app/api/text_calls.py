@@ -41,6 +41,8 @@ from gourmet.contracts import (
 
 LINES: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
+# Examples of one request: while a model reads it, the requests of others wait.
+_AT_ONCE: Final = 8
 ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
 
 # A part, or None where there was none for a while.
@@ -111,18 +113,22 @@ class Generator:
         deadline: Deadline,
         request_id: str,
     ) -> list[GeneratedText]:
-        """As rows of one request, where the model answers whole; else one after another."""
+        """As rows of requests, where the model answers whole; else one after another."""
         if model.info.decoupled:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
             ]
         rows = [_inputs(model, example, options) for example in examples]
-        together = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
-        return [
-            _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
-            for row in range(len(examples))
-        ]
+        found: list[GeneratedText] = []
+        for first in range(0, len(rows), _AT_ONCE):
+            part = rows[first : first + _AT_ONCE]
+            together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
+            outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
+            found += [
+                _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
+                for row in range(len(part))
+            ]
+        return found
 
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """The model configured for `system`, if it answers; raise ServingError."""

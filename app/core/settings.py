@@ -131,6 +131,12 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         return max(1, self.max_at_work // 2)
 
     @property
+    def at_work(self) -> Mapping[str, int]:
+        """By kind. A text is many rows and a heat map many photos: fewer of them are as much work."""
+        half = max(1, self.max_at_work // 2)
+        return {"photos": self.max_at_work, "texts": half, "heat maps": half}
+
+    @property
     def max_heat_maps_waiting(self) -> int:
         """Fewer than of what is answered sooner."""
         return self.max_waiting // 4
@@ -138,9 +144,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     @property
     def threads(self) -> int:
         """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
-        of_heat_maps = 1 + self.max_heat_maps_waiting
-        of_others = 2 * (self.max_at_work + self.max_waiting)  # photos and texts
-        return self.max_uploads + of_others + of_heat_maps + _SPARE_THREADS
+        waiting = 2 * self.max_waiting + self.max_heat_maps_waiting
+        return self.max_uploads + sum(self.at_work.values()) + waiting + _SPARE_THREADS
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:

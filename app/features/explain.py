@@ -26,11 +26,13 @@ from app.api.request_parsing import photos_and_model
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import LINES, streamed
 from app.classifier import AskRows
-from app.core.errors import BadRequest
+from app.core.errors import BadRequest, TritonTooSlow
 from app.core.http import marked, request_id
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
+from gourmet.runtime.turns import Turns
 
 # What a client's rate is charged, or all of it where it is less: about as many batches as there are.
 COST_PHOTOS: Final = 16
@@ -49,6 +51,7 @@ GRIDS: Final = tuple(step.grid for step in STEPS)
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     settings, classifier = services.settings, services.classifier
+    turns = Turns(1)
 
     @services.api.post("/explain")
     @marked(admitted="heat maps")
@@ -71,8 +74,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
         colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it
         is there: `Progress`, a coarse `HeatMap`, more `Progress`, a finer `HeatMap`. The last line is a map
-        with `final` true, or the `Error` that ended it. One is made at a time; the others wait, a line for
-        each client.
+        with `final` true, or the `Error` that ended it. Clients take turns, and none has all places.
         """
         photos, model = photos_and_model(settings)
         grid = int(one_of("grid", [str(grid) for grid in GRIDS]) or GRIDS[-1])
@@ -93,7 +95,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             class_id = served.labels.index(label) if label else int(before.argmax())
             found = heat_maps(
                 image,
-                carried(ask),
+                in_turn(carried(ask), turns, deadline),
                 max(1, served.info.max_batch_size),
                 [step for step in STEPS if step.grid <= grid],
                 deadline,
@@ -107,6 +109,19 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return streamed(found, ends, LINES)
 
     return ()
+
+
+def in_turn(ask: AskRows, turns: Turns, deadline: Deadline) -> AskRows:
+    """One batch of all heat maps at a time, of each client in turn, so that photos get their share too."""
+
+    def asked(images: Pixels) -> Floats:
+        try:
+            with turns.turn(deadline.client, lambda: deadline.passed or deadline.is_cancelled()):
+                return ask(images)
+        except TimeoutError:
+            raise TritonTooSlow("the heat map could not be made in time") from None
+
+    return asked
 
 
 def heat_maps(

@@ -320,22 +320,20 @@ def test_clients_join_by_the_steps_that_they_had_and_not_by_their_number_of_rows
     assert order[:10].count("short") >= 7
 
 
-def test_searches_are_limited_and_counted_down_again(engine: Pictures) -> None:
+def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:
     (picture,) = pictures(1)
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(engine) as room:
-        waiting = [Row(picture, 2, beams=2) for _ in range(33)]
-        room.submit(waiting[:1])
-        eventually(lambda: room._searching)
-        room.submit(waiting[1:])
-        with pytest.raises(TooManyRows, match="32 sentences wait already: ask again later"):
-            room.submit([Row(picture, 2, beams=2)])
+        waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(300)]
+        room.check("me")
+        room.submit(waiting)
+        with pytest.raises(TooManyRows, match=r"2\d\d sentences wait already: ask again later"):
+            room.check("me")
+        room.check("you")
         go_on.set()
         finished(waiting)
-        again = Row(picture, 2, beams=2)
-        room.submit([again])
-        finished([again])
+        room.check("me")
 
 
 def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> None:

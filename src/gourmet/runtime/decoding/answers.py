@@ -156,7 +156,6 @@ class AnswerJob:
 
 
 def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:
-    """All of them, or none: raises TooManyRows."""
     room.submit([row for answer in answers for row in answer.rows])
     for answer in answers:
         if not answer.rows:

@@ -28,8 +28,8 @@ from gourmet.runtime.turns import Lines, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
-# Rows of a client that may wait, for each that can be at work.
-_WAITING: Final = 8
+# While so many rows of a client wait, for each that can be at work, no more of it come.
+_WAITING: Final = 64
 # Each has memory of its own, and takes its part of the steps.
 _SEARCHES: Final = 4
 # Memories that are ready while the loop is full: the next to join need not wait, and few take space.
@@ -58,16 +58,19 @@ class GenerationRoom:
             thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """All of them, or none: raises TooManyRows. Where none of the client's wait, any number may come."""
         with self._changed:
-            waiting = sum(line.of(rows[0].client) for line in self._lines) if rows else 0
-            if waiting and waiting + len(rows) > _WAITING * self._max_rows:
-                raise TooManyRows(f"{waiting} sentences wait already: ask again later")
             for row in rows:
                 greedy = self._brief if self._engine.is_brief(row.source) else self._waiting
                 line = self._searched if row.beams > 1 else greedy
                 line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
             self._changed.notify_all()
+
+    def check(self, client: str) -> None:
+        """Raise TooManyRows where too many of its rows wait for more of them to come."""
+        with self._changed:
+            waiting = sum(line.of(client) for line in self._lines)
+        if waiting >= _WAITING * self._max_rows:
+            raise TooManyRows(f"{waiting:,} sentences wait already: ask again later")
 
     @property
     def _lines(self) -> Sequence[Lines[Row]]:

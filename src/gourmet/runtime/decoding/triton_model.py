@@ -84,6 +84,7 @@ class _Reply:
         self._lock = threading.Lock()
         self._jobs: Sequence[AnswerJob] = ()
         try:
+            model.room.check(client_of_request(request.parameters()))  # before anything is made of its texts
             self._jobs = jobs(
                 request,
                 model.network,

@@ -27,7 +27,7 @@ from gourmet.contracts import (
     Tensors,
     TooMuch,
 )
-from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.sentences import at_most
 
 TEXT: Final = "TEXT"
 MAX_TOKENS: Final = "MAX_TOKENS"
@@ -82,7 +82,7 @@ def text_of(value: object) -> str:
 
 def check_sentences(text: str) -> None:
     """Raise TooMuch where there are more than may be."""
-    if (found := sum(part.is_sentence for part in split(text, lambda _: 1, 1))) > MOST_SENTENCES:
+    if (found := at_most(text)) > MOST_SENTENCES:
         raise TooMuch(
             f"the text has {found:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
         )

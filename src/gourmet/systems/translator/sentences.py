@@ -26,6 +26,11 @@ class TextPart(NamedTuple):
     is_sentence: bool
 
 
+def at_most(text: str) -> int:
+    """As many sentences as a text may have by its signs and lines; some of them may be abbreviations."""
+    return 1 + sum(1 for _ in _END.finditer(text.strip()))
+
+
 def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart]:
     """Sentences of at most `max_size` by their `size`: a longer one is cut at a pause, or else at a space."""
     found: list[TextPart] = []
