@@ -71,8 +71,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 class Marks:
     """What a view says about itself, by `marked`, to those who would otherwise keep lists of routes."""
 
-    # Reads a body, and works on it once the admission queue of this kind lets it.
-    admitted: Literal["", "photos", "texts", "heat maps"] = ""
+    admitted: Literal["", "photos", "texts", "heat maps"] = ""  # works on a body in the turns of this kind
     charged: bool = False  # counts against the rate limit, as every route of the API does
     open: bool = False  # of the API, and neither counted nor guarded by a key
     probe: bool = False  # asked again and again: logged only where something is wrong
