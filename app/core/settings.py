@@ -132,9 +132,9 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     @property
     def at_work(self) -> Mapping[str, int]:
-        """By kind. A text is many rows and a heat map many photos: fewer of them are as much work."""
-        half = max(1, self.max_at_work // 2)
-        return {"photos": self.max_at_work, "texts": half, "heat maps": half}
+        """By kind; a heat map is many photos."""
+        heat_maps = max(1, self.max_at_work // 2)
+        return {"photos": self.max_at_work, "texts": self.max_at_work, "heat maps": heat_maps}
 
     @property
     def max_heat_maps_waiting(self) -> int:

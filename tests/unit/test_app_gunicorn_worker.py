@@ -157,9 +157,12 @@ def test_no_client_has_all_threads_and_who_waits_for_one_gets_it(pool: Pool) -> 
     mine = [pool.open(ME)[0] for _ in range(6)]
     for each in mine:
         each.sendall(REQUEST)
-    eventually(lambda: pool.connections._shares.free == 0)  # of two threads one may have both
+    eventually(lambda: pool.connections._shares.free == 1)
+    other, _ = pool.open(YOU)
+    other.sendall(REQUEST)
+    eventually(lambda: pool.connections._shares.free == 0)
     pool.may_answer.set()
-    eventually(lambda: len(pool.answered) == 6)
+    eventually(lambda: len(pool.answered) == 7)
 
 
 def test_a_worker_that_stops_waits_for_requests_on_their_way_and_no_longer(pool: Pool) -> None:

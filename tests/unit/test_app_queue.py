@@ -191,8 +191,8 @@ def fill(shares: Shares, client: str) -> int:
     return taken
 
 
-@pytest.mark.parametrize(("places", "mine"), [(0, 0), (1, 1), (2, 2), (4, 3), (8, 6), (32, 24)])
-def test_one_client_alone_has_three_quarters(places: int, mine: int) -> None:
+@pytest.mark.parametrize(("places", "mine"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (8, 6), (32, 24)])
+def test_one_client_alone_has_three_quarters_and_not_the_last(places: int, mine: int) -> None:
     assert fill(Shares(places), ME) == mine
 
 
@@ -239,3 +239,15 @@ def test_lines_are_served_in_turn_and_who_may_not_is_passed_over() -> None:
         served.append(found[1])
     assert served == [0, 4, 2]
     assert not lines
+
+
+def test_who_was_served_the_least_is_next_by_what_each_costs() -> None:
+    lines = Lines[str]()
+    for cost, client in ((90, ME), (10, YOU)):
+        for _ in range(10):
+            lines.add(client, client, cost)
+    first = [(lines.next() or ("", ""))[0] for _ in range(10)]
+    assert first == [ME, *[YOU] * 9]
+    lines.add(SHE, SHE, 1000)  # who comes anew has no advance, and none is behind
+    after = [(lines.next() or ("", ""))[0] for _ in range(3)]
+    assert sorted(after) == sorted([ME, YOU, SHE])

@@ -298,28 +298,6 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
-def test_clients_join_by_the_steps_that_they_had_and_not_by_their_number_of_rows(engine: Pictures) -> None:
-    order, (picture,) = list[str](), pictures(1)
-    go_on = threading.Event()
-    engine.before_step = lambda: go_on.wait(WITHIN_S)
-    first = Row(picture, 2, client="first")
-    rows = [
-        Row(picture, tokens, client=name) for name, tokens in (("long", 90), ("short", 10)) for _ in range(10)
-    ]
-    with opened(engine, max_rows=1) as room:
-        room.submit([first])
-        eventually(lambda: room._loop.rows)
-        for row in rows:
-            row.is_cancelled = lambda: False
-            row.on_tokens = lambda row: order.append(row.client) if row.finished else None
-        room.submit(rows[:10])
-        room.submit(rows[10:])
-        go_on.set()
-        finished([first, *rows])
-    assert order.index("long") < 3
-    assert order[:10].count("short") >= 7
-
-
 def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:
     (picture,) = pictures(1)
     go_on = threading.Event()

@@ -23,8 +23,11 @@ T = TypeVar("T")
 
 
 def is_fair(held: int, free: int, more: int = 1, times: int = _TIMES_THE_FREE) -> bool:
-    """Whether who has `held` may have `more` of those that are free, with at most `times` what is left."""
-    return held + more <= times * (free - more + 1)
+    """Whether who has `held` may have `more` of those that are free, with at most `times` what is left.
+
+    The last one is for those who have none.
+    """
+    return held + more <= times * (free - more + 1) and (free > more or not held)
 
 
 def client_of_request(parameters: str) -> str:
