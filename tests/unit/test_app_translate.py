@@ -13,8 +13,9 @@ from support.listener import Listen, http, listen
 from werkzeug.test import TestResponse
 
 from app import asking, create_app
-from app.api.text_calls import Generator
-from app.core.errors import InferenceFailed
+from app.api.text_calls import Generator, _inputs
+from app.asking import Served
+from app.core.errors import InferenceFailed, RefusedRequest
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
 from gourmet.client.deadline import Deadline
@@ -179,3 +180,13 @@ def test_a_stream_whose_process_died_ends_with_an_error_and_not_at_its_deadline(
     assert [next(pieces) for _ in range(3)] == [None] * 3
     with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
         next(pieces)
+
+
+@pytest.mark.parametrize("text", ["Да.\n" * 101, "Да. " * 101, "Да! " * 500])
+def test_a_text_of_too_many_sentences_is_refused_with_how_many_may_be(text: str) -> None:
+    """Each is a row of the loop: a thousand lines of a letter kept every other text waiting for a minute."""
+    served = Served(TRANSLATOR, ModelInfo("translator", (TensorSpec("TEXT", "BYTES", (-1, 1)),), ()))
+    with pytest.raises(RefusedRequest, match="sentences or lines; at most 100") as refused:
+        _inputs(served, text.encode(), {})
+    assert (refused.value.status, refused.value.code) == (413, "too_many_sentences")
+    assert _inputs(served, text[:300].encode(), {})
