@@ -28,7 +28,7 @@ class TextPart(NamedTuple):
 
 def at_most(text: str) -> int:
     """As many sentences as a text may have by its signs and lines; some of them may be abbreviations."""
-    return 1 + sum(1 for _ in _END.finditer(text.strip()))
+    return sum(1 for piece in _END.split(text) if piece and not piece.isspace())
 
 
 def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart]:
