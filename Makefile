@@ -44,11 +44,11 @@ test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k 
 endif
 
 test-slow: setup-dev ## Run the slow ones: the notebook, training, tuning, and thousands of real photos and broken rows
-	@$(call run_tests,$(SERVED) $(WORKERS) 2 $(RERUN) -m slow)
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 2 $(RERUN) -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
-	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2)
+	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow")
 
 test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
 	$(PYTEST) tests/hard --timeout 3600 --hard-page docs/reliability.md $(ARGS)

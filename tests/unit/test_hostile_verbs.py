@@ -46,6 +46,8 @@ def feeding(base: Path) -> Iterator[Callable[[Case, int], dict[str, Any]]]:
         (base / name).mkdir(exist_ok=True)
     own = {"HOME": "home", "TMPDIR": "tmp", "XDG_RUNTIME_DIR": "tmp", "XDG_CACHE_HOME": "home"}
     environment = {**os.environ, **{name: str(base / folder) for name, folder in own.items()}}
+    # torch sets it in the process that imports it, such as this one.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(base / "tmp" / "torchinductor")
     environment |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", "-m", "support.fed_verb", str(base)]
     with subprocess.Popen(
