@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as triton_http
+from support.hostile_rows import stubs
 from support.triton import MODELS, RunningTriton
 
 from gourmet.runtime.decoding import package
@@ -220,10 +221,11 @@ def said(triton: RunningTriton, words: str) -> Callable[[], bool]:
 
 def test_who_goes_away_ends_the_work_at_the_next_step(triton: RunningTriton) -> None:
     stopped = said(triton, "its client left")
-    several = [streamed(triton, LONG) for _ in range(8)]
+    # Of clients of their own, which are served in turn: all begin, and none is near its end.
+    several = [streamed(triton, LONG, parameters={"client": f"client {number}"}) for number in range(8)]
     for pieces in several:
         next(pieces)
-    for pieces in reversed(several):  # those that came last have most to say yet
+    for pieces in several:
         pieces.close()  # and the connection with it
     wait_until(stopped, 30, "the model went on for nobody")
     assert list(streamed(triton, "Да."))
@@ -233,10 +235,11 @@ def test_the_processes_that_serve_texts_have_neither_torch_nor_transformers(trit
     folders = [
         f"{triton.repository / model}/" for model in ("translator", "translator_stream", "translator_bls")
     ]
+    # Other tests' servers may start the same models at this moment.
     serving = [
         process
-        for process in psutil.process_iter(["cmdline"])
-        if any(folder in " ".join(process.info["cmdline"] or []) for folder in folders)
+        for process in map(psutil.Process, stubs(triton.http_url))
+        if any(folder in " ".join(process.cmdline()) for folder in folders)
     ]
     assert len(serving) >= 4  # one each for the whole and the pieces, two for business logic scripting
     for process in serving:
