@@ -222,7 +222,11 @@ def said(triton: RunningTriton, words: str) -> Callable[[], bool]:
 def test_who_goes_away_ends_the_work_at_the_next_step(triton: RunningTriton) -> None:
     stopped = said(triton, "its client left")
     # Of clients of their own, which are served in turn: all begin, and none is near its end.
-    several = [streamed(triton, LONG, parameters={"client": f"client {number}"}) for number in range(8)]
+    text = (LONG + " ") * 8
+    several = [
+        streamed(triton, text[:MOST_CHARACTERS], parameters={"client": f"client {number}"})
+        for number in range(8)
+    ]
     for pieces in several:
         next(pieces)
     for pieces in several:
