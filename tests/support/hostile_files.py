@@ -210,6 +210,27 @@ def without_end() -> bytes:
     return bytes(model.SerializeToString())
 
 
+def functions_of_functions(levels: int = 40) -> bytes:
+    """Each calls the next twice, so that the last would be looked at a trillion times."""
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("some.where", 1)]
+
+    def function(number: int) -> Any:
+        calls = [("a", "b")] if number == levels else [("a", "c"), ("c", "b")]
+        kind, domain = ("Relu", "") if number == levels else (f"f{number + 1}", "some.where")
+        nodes = [helper.make_node(kind, [given], [found], domain=domain) for given, found in calls]
+        return helper.make_function("some.where", f"f{number}", ["a"], ["b"], nodes, domains)
+
+    model = network(helper.make_node("f0", ["x"], ["z"], domain="some.where"))
+    model.graph.node[-1].input[0] = "z"
+    model.functions.extend(function(number) for number in range(levels + 1))
+    return bytes(model.SerializeToString())
+
+
+def of_an_unknown_type() -> bytes:
+    model = network(initializer=[onnx.TensorProto(name="w", data_type=9999, dims=[3])])
+    return bytes(model.SerializeToString())
+
+
 def _external(location: str, offset: str = "0") -> bytes:
     tensor = onnx.TensorProto(name="w", data_type=FLOAT, dims=[3], data_location=onnx.TensorProto.EXTERNAL)
     for key, text in (("location", location), ("offset", offset), ("length", "12")):

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from click.testing import CliRunner
@@ -20,8 +22,12 @@ from support.hostile_files import torchscript_that_writes
 
 from gourmet import repository
 from gourmet.cli import main
+from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.errors import GourmetError
+from gourmet.measure import onnx_process, task
+from gourmet.measure.inputs import InputRows
 from gourmet.pictures.classifier import PictureClassifier
+from gourmet.roofline import counting_process
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import new_system
 from gourmet.training.files import load_tensors
@@ -132,6 +138,18 @@ def asked(path: Path) -> None:
     new_system.as_given(PictureClassifier("flowers", "", "", "flowers_onnx", labels, path), path)
 
 
+def compared(path: Path) -> object:
+    """Ask an ONNX file what it answers a row, as `gourmet bench run --reference` does."""
+    pixels = TensorSpec("x", "FP32", (3, 8, 8))
+    values = {"x": [np.zeros((3, 8, 8), np.float32)]}
+    return task.of_onnx(path, InputRows(ModelInfo("m", (), (), max_batch_size=1), (pixels,), values, ""))
+
+
+def counted(path: Path) -> object:
+    """Count an ONNX file's layers, as `gourmet roofline` does."""
+    return counting_process.counted(path, {})
+
+
 @pytest.fixture(scope="module")
 def pickles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
     """The file that some of them would write, and all of them."""
@@ -200,3 +218,79 @@ def test_a_network_that_cannot_be_served_is_refused_with_the_reason(
     assert "cannot be read as ONNX" in said
     assert reason in said
     assert watched == []
+
+
+# Names and sizes of a reference are those of the model that it is compared with.
+ANSWERED = {"a name with code", "a long name", "too many scores"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", [compared, counted])
+def test_a_reference_and_a_counted_network_do_nothing_either(
+    read: Callable[[Path], object], tmp_path: Path, watched: list[str]
+) -> None:
+    """What counts layers runs none of them: it may count those that no runtime has."""
+    found = refusals(read, hostile_files.networks(), ".onnx", tmp_path)
+    assert read is counted or {name for name, said in found.items() if said == "READ"} == ANSWERED
+    assert not [said for said in found.values() if said.startswith("NO SENTENCE")]
+    assert all(said.isprintable() for said in found.values())
+    assert watched == []
+
+
+@pytest.mark.parametrize(
+    ("read", "content"),
+    [
+        (compared, hostile_files.without_end()),
+        (compared, hostile_files.functions_of_functions()),
+        (counted, hostile_files.functions_of_functions()),
+    ],
+)
+def test_a_reference_or_a_counted_network_without_end_is_ended(
+    read: Callable[[Path], object], content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_process, "OPENING_S", 5.0)
+    monkeypatch.setattr(counting_process, "COUNTING_S", 5.0)
+    (path := tmp_path / "n.onnx").write_bytes(content)
+    began = time.monotonic()
+    with pytest.raises(GourmetError, match=f"{path}.*: it took too long"):
+        read(path)
+    assert time.monotonic() - began < 25
+
+
+def test_a_reference_reads_nothing_beside_its_file(tmp_path: Path, watched: list[str]) -> None:
+    for name in ("weights in /etc", "weights above", "weights in memory"):
+        said = refusals(compared, {name: hostile_files.networks()[name]}, ".onnx", tmp_path)[name]
+        assert "its weights lie in other files" in said
+    assert watched == []
+
+
+def test_a_network_of_an_unknown_type_is_not_counted_and_says_so(tmp_path: Path) -> None:
+    said = refusals(counted, {"unknown": hostile_files.of_an_unknown_type()}, ".onnx", tmp_path)["unknown"]
+    assert said.startswith(str(tmp_path))
+    assert "cannot be read as ONNX" in said
+
+
+def test_a_reference_answers_numbers_of_any_type_and_says_that_texts_are_not_compared(tmp_path: Path) -> None:
+    def answered(**values: np.ndarray[Any, Any]) -> dict[str, Any]:
+        kinds = {name: getattr(onnx.TensorProto, name) for name in values}
+        given = [onnx.helper.make_tensor_value_info(name, kind, ["n", 2]) for name, kind in kinds.items()]
+        out = [
+            onnx.helper.make_tensor_value_info(f"{name}/y", kind, ["n", 2]) for name, kind in kinds.items()
+        ]
+        nodes = [onnx.helper.make_node("Identity", [name], [f"{name}/y"]) for name in kinds]
+        graph = onnx.helper.make_graph(nodes, "g", given, out)
+        domains = [onnx.helper.make_opsetid("", 17)]
+        onnx.save(onnx.helper.make_model(graph, opset_imports=domains, ir_version=8), tmp_path / "n.onnx")
+        inputs = tuple(TensorSpec(name, name, (2,)) for name in values)
+        info = ModelInfo("m", (), (), max_batch_size=1)
+        rows = InputRows(info, inputs, {name: [each] for name, each in values.items()}, "")
+        return dict(task.of_onnx(tmp_path / "n.onnx", rows)[0])
+
+    found = answered(FLOAT16=np.ones(2, np.float16), INT64=np.arange(2), BOOL=np.array([True, False]))
+    assert {name: each.tolist() for name, each in found.items()} == {
+        "FLOAT16/y": [1.0, 1.0],
+        "INT64/y": [0, 1],
+        "BOOL/y": [True, False],
+    }
+    with pytest.raises(GourmetError, match="numbers alone are compared"):
+        answered(STRING=np.array([b"soup", b"tea"], np.object_))

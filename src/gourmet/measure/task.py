@@ -12,6 +12,7 @@ import numpy as np
 
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
+from gourmet.measure import onnx_process
 from gourmet.measure.inputs import InputRows
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.transports import (
@@ -27,6 +28,7 @@ from gourmet.measure.transports import (
     Wire,
 )
 from gourmet.measure.validity import Untrusted, WrongAnswers
+from gourmet.runtime.sandbox import Ended, Refused
 
 # A batch's products round differently than a single row's; more than this is another answer.
 _TOLERANCE: Final = 1e-3
@@ -193,15 +195,9 @@ def ask_alone(wire: Wire, rows: InputRows) -> list[Answer]:
 
 def of_onnx(model: Path, rows: InputRows) -> list[Answer]:
     """What ONNX Runtime answers each row by itself, without any server."""
-    import onnxruntime as ort
-
+    feeds = ({given.name: rows.tensor(given, (row,)) for given in rows.inputs} for row in range(len(rows)))
     try:
-        session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        feeds = [
-            {given.name: rows.tensor(given, (row,)) for given in rows.inputs} for row in range(len(rows))
-        ]
-        found = [dict(zip(names, session.run(None, each), strict=True)) for each in feeds]
-    except Exception as exc:
+        found = list(onnx_process.answers(model, feeds))
+    except (Refused, Ended) as exc:
         raise UsageError(f"--reference {model} cannot answer the rows: {exc}") from exc
     return [_by_row(answer, 1, rows.batched)[0] for answer in found]

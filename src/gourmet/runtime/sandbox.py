@@ -29,7 +29,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.runtime.bounded_reading import in_short
+
 Facts = Mapping[str, Any]
+Answer = Callable[[Facts, bytes], tuple[Facts, bytes]]
 
 # How often the one that waits looks whether it still should.
 LOOK_S: Final = 0.1
@@ -132,7 +135,23 @@ class Sandbox:
 # ---- in the process
 
 
-def serve(answer: Callable[[Facts, bytes], tuple[Facts, bytes]]) -> None:
+def in_a_sentence(answer: Answer) -> Answer:
+    """`answer`, where a library may raise anything about what somebody wrote: each is a refusal."""
+
+    def answered(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
+        try:
+            return answer(facts, data)
+        except Refused:
+            raise
+        except MemoryError as exc:
+            raise Refused("", "it asks for more memory than a file of its size may") from exc
+        except Exception as exc:
+            raise Refused("", in_short(exc)) from exc
+
+    return answered
+
+
+def serve(answer: Answer) -> None:
     """Answer the questions that come through standard input, within the limits of the command line."""
     limits = Limits(**json.loads(sys.argv[1]))
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -32,20 +32,9 @@ class _Opened:
         self._session: onnxruntime.InferenceSession | None = None
 
     def answer(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
-        try:
-            return self._answer(facts, data)
-        except Refused:
-            raise
-        except MemoryError as exc:
-            raise Refused("", "it asks for more memory than a file of its size may") from exc
-        except Exception as exc:  # ONNX Runtime's own errors, and protobuf's
-            said = next(iter(str(exc).splitlines()), type(exc).__name__)
-            raise Refused("", shorten(said, 300)) from exc
-
-    def _answer(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
         if self._session is None:
             content = Path(facts["path"]).read_bytes()
-            found = _signature(onnx.load_model_from_string(content))
+            found = _signature(in_one_file(content))
             # From its bytes, so that nothing beside the file can be meant.
             self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
             return found, b""
@@ -56,12 +45,18 @@ class _Opened:
         return {"shape": scores.shape}, scores.tobytes()
 
 
-def _signature(model: onnx.ModelProto) -> dict[str, Any]:
-    """What it takes and gives; Refused unless it is pixels in and a score a label out, in one file."""
+def in_one_file(content: bytes) -> onnx.ModelProto:
+    """The network of a file; Refused where its weights lie in others."""
+    model = onnx.load_model_from_string(content)
     if any(each.external_data or each.data_location for each in _tensors(model)):
         raise Refused(
             "", "its weights lie in other files: save it as one, with onnx.save(onnx.load(path), …)"
         )
+    return model
+
+
+def _signature(model: onnx.ModelProto) -> dict[str, Any]:
+    """What it takes and gives; Refused unless it is pixels in and a score a label out."""
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
@@ -103,4 +98,4 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 if __name__ == "__main__":
-    sandbox.serve(_Opened().answer)
+    sandbox.serve(sandbox.in_a_sentence(_Opened().answer))
