@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # with nor those of the worker beside this one are meant.
     folder = tempfile.mkdtemp(prefix="gourmet-tests-")
     os.environ["XDG_RUNTIME_DIR"] = folder
+    os.environ["GOURMET_HOME"] = f"{folder}/home"  # nor are somebody's own systems and models looked at
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 

@@ -28,15 +28,19 @@ def check() -> None:
     with Triton.at(ADDRESS, TIMEOUT_S) as triton:
         # Those that are ready have statistics; Triton's list of all models takes a key.
         ready = triton.ready_models()
-        for system in registry.names():
-            known = registry.load(system)
+        for known in registry.load_all().values():
             chosen = os.environ.get(known.model_variable)
             model = chosen or known.default_model
-            if model in ready:
-                check_sample(triton, known, model)
-            # A user's own repository need not hold the default model of every system.
-            elif chosen or knows(triton, model):
-                raise Unhealthy(f"{model} is not ready")
+            try:
+                if model in ready:
+                    check_sample(triton, known, model)
+                # A user's own repository need not hold the default model of every system.
+                elif chosen or knows(triton, model):
+                    raise Unhealthy(f"{model} is not ready")
+            except Unhealthy as exc:
+                if not registry.is_data(known.name):
+                    raise
+                sys.stderr.write(f"{exc}\n")  # what a user made keeps none of the others from serving
 
 
 def knows(triton: Triton, model: str) -> bool:

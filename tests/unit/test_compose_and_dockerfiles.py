@@ -54,6 +54,10 @@ PROXY = BASE["services"]["proxy"]
 OBSERVERS = {name: service for name, service in BASE["services"].items() if "profiles" in service}
 CPU = compose("docker-compose.cpu.yaml")["services"]
 TLS = compose("docker-compose.tls.yaml")["services"]
+OWN = {
+    each: f"${{GOURMET_HOME:-~/.local/share/gourmet}}/{each}:/gourmet/{each}:ro"
+    for each in ("systems", "models")
+}
 NGINX = (ROOT / "proxy" / "nginx.conf").read_text()
 
 
@@ -290,13 +294,29 @@ def test_the_web_image_listens_where_it_is_asked(monkeypatch: pytest.MonkeyPatch
 def test_mounted_folders_exist_and_the_models_are_mounted_read_only() -> None:
     for service in SERVICES.values():
         for mount in service.get("volumes", []):
-            if mount.split(":")[0] in BASE["volumes"]:
+            if mount.split(":")[0] in BASE["volumes"] or mount in OWN.values():
                 continue
             assert (ROOT / mount.split(":")[0]).is_dir(), mount
     assert "./triton/models:/models:ro" in SERVICES["triton"]["volumes"]
     assert "./triton/models:/opt/gourmet/triton/models:ro" in SERVICES["jupyter"]["volumes"]
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert "/models" in instructions(path, "CMD")[0]
+
+
+def test_what_a_user_made_is_mounted_read_only_where_the_images_look_for_it() -> None:
+    """A system that is data needs no rebuild: the web has its description, the others its models too."""
+    for name, wanted in {
+        "triton": {"systems", "models"},
+        "jupyter": {"systems", "models"},
+        "flask": {"systems"},
+    }.items():
+        mounts = set(SERVICES[name]["volumes"])
+        assert {OWN[each] for each in wanted} == mounts & set(OWN.values()), name
+    for path in DOCKERFILES:
+        assert "GOURMET_HOME=/gourmet" in instructions(path, "ENV")[-1].split(), path.name
+    for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
+        assert "/gourmet/models" in instructions(path, "CMD")[0]
+        assert "mkdir -p /gourmet/models" in path.read_text(), "without the mounts it starts all the same"
 
 
 def test_the_observers_are_started_when_asked_for_and_can_do_little() -> None:
@@ -356,7 +376,7 @@ def test_every_system_can_be_given_its_model_in_both_containers_that_ask_it() ->
 
 
 def test_nvidias_triton_is_started_like_the_launchers() -> None:
-    with_wheel = TritonServer(TritonOptions((Path("/models"),)), lambda line: None)
+    with_wheel = TritonServer(TritonOptions((Path("/models"), Path("/gourmet/models"))), lambda line: None)
     try:
         launched = set(with_wheel.command()[1:])
     finally:
@@ -401,7 +421,7 @@ def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
 def test_tritons_keys_reach_the_lab_and_not_the_web_app() -> None:
     assert f"keys:{SERVICES['triton']['environment']['GOURMET_KEYS']}" in SERVICES["triton"]["volumes"]
     assert f"keys:{SERVICES['jupyter']['environment']['GOURMET_KEYS']}:ro" in SERVICES["jupyter"]["volumes"]
-    assert "volumes" not in SERVICES["flask"]
+    assert SERVICES["flask"]["volumes"] == [OWN["systems"]]
     assert not {"TRITON_ADMIN_KEY", "GOURMET_KEYS"} & set(SERVICES["flask"]["environment"])
     for path in DOCKERFILES:
         if path.name != "Dockerfile.flask":

@@ -98,7 +98,10 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
         assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
 
 
-def test_the_repositories_looked_at_are_those_that_the_stack_serves() -> None:
+def test_the_repositories_looked_at_are_those_that_the_stack_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
     with runs(stack(repositories=["/models", "/more"])):
         assert found_repositories() == (Path("/models"), Path("/more"))
     assert found_repositories() == (repository.DEFAULT,)

@@ -23,6 +23,7 @@ CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "memory": machine.shared_memory,
     "ports": machine.ports,
     "gpu": machine.gpus,
+    "systems": stack.systems,
     "models": stack.configs,
     "manifests": stack.manifests,
     "server": stack.server,

@@ -13,7 +13,6 @@ from typing import Any, Final
 import click
 import psutil
 
-from gourmet import repository
 from gourmet.commands.labels import labels_of
 from gourmet.commands.options import serving_url, to_option
 from gourmet.commands.progress import bar
@@ -22,6 +21,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
+from gourmet.runtime.home import HOME_ENV, own_models
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import stops_held_back, undone_by_sigterm
 from gourmet.serving.connect import ask_sample
@@ -57,8 +57,8 @@ def new(
 ) -> None:
     """Make a picture classification system called NAME, and serve WEIGHTS as its model.
 
-    It gets a folder of its own, with its description (system.toml), a sample and a model card, and no code.
-    The weights go through the gate into the model repository, and into the stack that runs here.
+    It gets a folder in GOURMET_HOME, with its description (system.toml), a sample and a model card, and no
+    code. The weights go through the gate into your model repository, and into the stack that runs here.
 
     \b
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
@@ -73,7 +73,7 @@ def new(
     for path in (*(each / file for each in folders() for file in (name, f"{name}.py")), model):
         if path.exists():
             raise UsageError(f"{path} is there already: choose another name than {name!r}")
-    folder = folders()[:2][-1] / name  # the first of GOURMET_SYSTEMS, if there is one
+    folder = folders()[1] / name
     aside = folder.with_name(f".{name}.part")
     system = PictureClassifier(
         name=name,
@@ -126,7 +126,12 @@ def new(
 def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> None:
     from gourmet.tasks.classification.export import filled_in
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"{folder.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
+        ) from exc
     (folder / described.SAMPLE).write_bytes(made_up())
     provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     described.write(folder, system, provenance)
@@ -184,7 +189,7 @@ def _next(
     system: PictureClassifier, weights: Path | None, stack: RunningStack | None, models: Path
 ) -> list[str]:
     name, model = system.name, system.default_model
-    usual = models == repository.DEFAULT
+    usual = models == own_models()
     to, repositories = ("", "") if usual else (f" --to {models}", f" --model-repository {models}")
     if not weights:
         return [

@@ -11,7 +11,17 @@ import click
 
 from gourmet import repository
 from gourmet.commands.values import PATH
+from gourmet.runtime.home import own_models
 from gourmet.serving.run_file import DEFAULT_URL, found_url, running_stack
+from gourmet.systems import folders
+
+
+def _usual_repository(ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
+    """Where the model or the system of a verb lies: the user's own, but for what came with the checkout."""
+    named = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
+    came_with_it = repository.DEFAULT / named, folders()[0] / named
+    return given or (repository.DEFAULT if named and any(map(Path.exists, came_with_it)) else own_models())
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,8 +37,8 @@ to_option = click.option(
     "--to",
     "models",
     type=PATH,
-    default=repository.DEFAULT,
-    show_default="triton/models",
+    callback=_usual_repository,
+    show_default="$GOURMET_HOME/models, and triton/models for what came with the checkout",
     help="Use this model repository.",
 )
 
@@ -109,9 +119,19 @@ def _without_scheme(_ctx: click.Context, _param: click.Parameter, url: str | Non
 
 
 def found_repositories() -> tuple[Path, ...]:
-    """The folders that the running stack serves, or else the checkout's."""
-    stack = running_stack()
-    return tuple(map(Path, stack.repositories)) if stack else (repository.DEFAULT,)
+    """The folders that the running stack serves, or else the checkout's and the user's own."""
+    if stack := running_stack():
+        return tuple(map(Path, stack.repositories))
+    return (repository.DEFAULT, *filter(Path.is_dir, [own_models()]))
+
+
+def _served_repositories() -> tuple[Path, ...]:
+    """The checkout's, and the user's own, which is made, so that what comes to lie there can be loaded."""
+    try:
+        own_models().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return (repository.DEFAULT,)
+    return repository.DEFAULT, own_models()
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
@@ -121,7 +141,7 @@ def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
         "repositories",
         multiple=True,
         type=PATH,
-        default=found_repositories if found else (repository.DEFAULT,),
-        show_default="the running stack's, or triton/models" if found else "triton/models",
+        default=found_repositories if found else _served_repositories,
+        show_default=f"{'the running stack’s, or ' if found else ''}triton/models and $GOURMET_HOME/models",
         help="Folder of models; may be given several times.",
     )

@@ -20,6 +20,7 @@ from gourmet.serving import preflight
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.triton_server import reachable
 from gourmet.serving.waiting import http_ok
+from gourmet.systems import registry
 
 # The app itself waits for its model before it answers.
 _READY_WITHIN_S: Final = 30.0
@@ -40,6 +41,14 @@ def configs(subject: Examined) -> Iterator[Finding]:
                 f"{model.name} has a queue policy and one instance, so some requests wait half a second",
                 "take the policy out of its config, or give it two instances (docs/tuning.md)",
             )
+
+
+def systems(_: Examined) -> Iterator[Finding]:
+    """Those that cannot be used, of which the pages show nothing."""
+    unusable = registry.broken()
+    for name, reason in unusable.items():
+        yield fail(f"the system {name} is broken ({reason})", f"correct it, or `gourmet remove {name}`")
+    yield ok(f"{len(registry.load_all())} systems: {', '.join(registry.load_all())}")
 
 
 def manifests(subject: Examined) -> Iterator[Finding]:

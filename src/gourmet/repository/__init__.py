@@ -9,6 +9,7 @@ from gourmet.client.model_config import parse
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
 from gourmet.runtime.bounded_reading import in_short, read_text
+from gourmet.runtime.home import own_models
 
 # triton/models/ lies beside src/ in a checkout.
 DEFAULT: Final = CHECKOUT / "triton" / "models"
@@ -20,11 +21,11 @@ class RepositoryError(GourmetError):
 
 
 def model_names(repository: Path) -> tuple[str, ...]:
-    """The models of `repository`: every folder that holds a config or a version."""
+    """The models of `repository`: each folder with a config or a version; the user's own may hold none."""
     if not repository.is_dir():
         raise RepositoryError(f"no model repository found at {repository}: name one with --model-repository")
     names = sorted(folder.name for folder in repository.iterdir() if folder.is_dir() and _is_model(folder))
-    if not names:
+    if not names and repository.resolve() != own_models().resolve():
         raise RepositoryError(
             f"{repository} holds no models: each is a folder with a config.pbtxt and a version folder like 1/"
         )

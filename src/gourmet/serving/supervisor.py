@@ -23,13 +23,14 @@ from typing import Final
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.client.sample import BadSample
 from gourmet.errors import GourmetError
+from gourmet.runtime.home import HOME_ENV, home
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
 from gourmet.serving.stub_watchdog import StubWatchdog
 from gourmet.serving.triton_server import TritonServer, reachable
-from gourmet.systems import FOLDERS_ENV, folders
+from gourmet.systems import FOLDERS_ENV, folders, registry
 
 # With Triton's own time to drain this stays under the ten seconds that Ctrl-C may take.
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
@@ -198,7 +199,9 @@ class Supervisor:
         for system, name in self._models.items():
             try:
                 self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
-            except BadSample as exc:  # no reason to keep the others from answering
+            except GourmetError as exc:  # no reason to keep the others from answering
+                if not isinstance(exc, BadSample) and not registry.is_data(system):
+                    raise
                 self._say(f"whether {name} answers is not known: {exc}", "red")
 
     def _start_web(self, options: WebOptions) -> Child:
@@ -216,6 +219,7 @@ class Supervisor:
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
+        env[HOME_ENV] = str(home())
         env.pop(ADMIN_ENV, None)  # what faces the world needs no more than this:
         if options.memory_key:
             env[MEMORY_ENV] = options.memory_key

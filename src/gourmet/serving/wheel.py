@@ -15,6 +15,7 @@ from typing import Final
 
 from gourmet.errors import GourmetError
 from gourmet.import_guard import CHECKOUT
+from gourmet.runtime.home import HOME_ENV, home
 from gourmet.systems import FOLDERS_ENV, folders
 
 # triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.
@@ -45,6 +46,7 @@ class TritonWheel:
             "ORT_DISABLE_TELEMETRY": "1",
             # Absolute, since a server works in a folder of its own.
             FOLDERS_ENV: os.pathsep.join(map(str, folders()[1:])),
+            HOME_ENV: str(home()),
         }
 
     def assemble_backends(self, into: Path) -> Path:

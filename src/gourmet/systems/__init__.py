@@ -1,18 +1,22 @@
-"""The systems: a folder of this package each, or of one of those that GOURMET_SYSTEMS names."""
+"""The systems: a folder each in this package, in those that GOURMET_SYSTEMS names, or in the user's own."""
 
 import os
 from pathlib import Path
 from typing import Final
 
+from gourmet.runtime.home import own_systems
+
 FOLDERS_ENV: Final = "GOURMET_SYSTEMS"
 
 
 def folders() -> tuple[Path, ...]:
-    """Where systems are looked for: this package's folder, and those of the environment."""
-    for folder in filter(None, os.environ.get(FOLDERS_ENV, "").split(os.pathsep)):
-        # The import system then finds what lies there as gourmet.systems.<name>.
-        if (absolute := str(Path(folder).absolute())) not in __path__:
-            __path__.append(absolute)
+    """Where systems are looked for: this package's folder, those of the environment, and the user's own.
+
+    New ones are made in the second, which is the user's own unless the environment names others.
+    """
+    named = filter(None, os.environ.get(FOLDERS_ENV, "").split(os.pathsep))
+    # The import system then finds what lies there as gourmet.systems.<name>.
+    __path__[1:] = dict.fromkeys(str(Path(folder).absolute()) for folder in (*named, str(own_systems())))
     return tuple(map(Path, __path__))
 
 

@@ -70,7 +70,30 @@ def load(system: str) -> System:
 
 
 def load_all() -> dict[str, System]:
-    return {name: load(name) for name in names()}
+    """Those that can be used."""
+    unusable = broken()
+    return {name: load(name) for name in names() if name not in unusable}
+
+
+def is_data(system: str) -> bool:
+    return not (folder_of(system) / "contract.py").exists()
+
+
+def broken() -> dict[str, str]:
+    """Those that are only data, or begun or half removed, and cannot be used, with the reason."""
+    known, found = names(), dict[str, str]()
+    for path in (path.parent for folder in folders() for path in folder.glob(f"*/{described.SAMPLE}")):
+        if path.name not in known:
+            found[path.name] = f"{path} has no {described.FILE}"
+    for name in filter(is_data, known):
+        try:
+            load(name)
+        except GourmetError as exc:
+            found[name] = str(exc)
+        else:
+            if not (sample := folder_of(name) / described.SAMPLE).is_file():
+                found[name] = f"{sample} is missing"
+    return found
 
 
 def classification(system: str) -> PictureClassifier:

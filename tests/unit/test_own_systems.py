@@ -1,0 +1,137 @@
+"""What a user makes lies in a folder of the user's; what is broken there keeps nothing else from working."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from support.fake_classifier import FakeClassifier
+
+from app import create_app
+from app.core.settings import Settings
+from gourmet.cli import main
+from gourmet.commands.options import found_repositories, repositories_option, to_option
+from gourmet.doctor import stack
+from gourmet.doctor.findings import Examined
+from gourmet.import_guard import CHECKOUT
+from gourmet.repository import DEFAULT
+from gourmet.runtime.home import home
+from gourmet.serving import preflight
+from gourmet.systems import registry
+
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture(autouse=True)
+def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, as in a process that was started without GOURMET_SYSTEMS."""
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))  # whose systems/ the fixture forgets afterwards
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    monkeypatch.delenv("GOURMET_SYSTEMS")
+    return tmp_path
+
+
+def new(name: str = "flowers") -> Result:
+    done = CliRunner().invoke(main, ["new", name, "--labels", "rose,tulip"])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_the_folder_is_the_platforms_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, own: Path) -> None:
+    assert home() == own
+    monkeypatch.setenv("GOURMET_HOME", "")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert home() == Path("/data/gourmet")
+    monkeypatch.setenv("XDG_DATA_HOME", "relative, which the convention says to pass over")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert home() == Path("/home/somebody/.local/share/gourmet")
+    monkeypatch.delenv("HOME")
+    assert home().is_absolute(), "relative to a folder of anybody's it would be somebody else's code"
+
+
+def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
+    def status() -> str:
+        command = ["git", "-C", str(CHECKOUT), "status", "--porcelain"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    before = status()
+    done = new()
+    assert status() == before
+    assert registry.folder_of("flowers") == own / "systems" / "flowers"
+    assert "gourmet deploy flowers --format onnx\n" in done.output, "it needs no --to"
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_chooses_another(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "file").touch()
+    monkeypatch.setenv("GOURMET_HOME", str(own / "file"))
+    done = CliRunner().invoke(main, ["new", "flowers", "--labels", "rose,tulip"])
+    assert (done.exit_code, "GOURMET_HOME names another" in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "mine"),
+    [("flowers", True), ("food11", False), ("food_classifier", False), ("flowers_onnx", True)],
+)
+def test_verbs_use_the_repository_of_what_they_are_about(name: str, mine: bool, own: Path) -> None:
+    @click.command()
+    @click.argument("model")
+    @to_option
+    def verb(model: str, models: Path) -> None:
+        click.echo(models)
+
+    said = CliRunner().invoke(verb, [name]).output.strip()
+    assert Path(said) == (own / "models" if mine else DEFAULT)
+    assert CliRunner().invoke(verb, [name, "--to", "here"]).output.strip() == "here"
+
+
+def test_a_stack_serves_the_users_repository_beside_the_checkouts_though_it_is_empty(own: Path) -> None:
+    @click.command()
+    @repositories_option()
+    def verb(repositories: tuple[Path, ...]) -> None:
+        click.echo(" ".join(map(str, repositories)))
+
+    assert found_repositories() == (DEFAULT,)
+    assert CliRunner().invoke(verb).output.split() == [str(DEFAULT), str(own / "models")]
+    assert found_repositories() == (DEFAULT, own / "models")
+    assert "digits" in preflight.check_repositories(found_repositories())
+
+
+def of_no_title(folder: Path) -> None:
+    path = folder / "system.toml"
+    path.write_text(path.read_text().replace("title =", "titel ="))
+
+
+BREAKS: dict[str, Callable[[Path], None]] = {
+    "sample.jpg is missing": lambda folder: (folder / "sample.jpg").unlink(),
+    "has no system.toml": lambda folder: (folder / "system.toml").unlink(),
+    "lacks 'title'": of_no_title,
+}
+
+
+@pytest.mark.parametrize("reason", BREAKS)
+def test_half_a_system_is_named_by_the_doctor_and_keeps_nothing_else_from_working(
+    reason: str, own: Path, subject: Examined
+) -> None:
+    new()
+    new("stones")
+    registry.load.cache_clear()
+    BREAKS[reason](own / "systems" / "flowers")
+    assert reason in registry.broken()["flowers"]
+    assert set(registry.load_all()) == {"digits", "food11", "stones", "translator"}
+
+    (said,) = [str(each) for each in stack.systems(subject) if each.level == "fail"]
+    assert "the system flowers is broken" in said
+    assert reason in said
+
+    assert "flowers" not in Settings.from_env({"FLOWERS_MODEL_NAME": "flowers_onnx"}).models
+    browser = create_app(Settings(), FakeClassifier()).test_client()
+    for path in ("/", "/compare", "/digits", "/translate", "/classify/stones"):
+        page = browser.get(path, headers=HTML)
+        assert (page.status_code, "flowers" in page.text.lower()) == (200, False), path
+    assert browser.get("/classify/flowers", headers=HTML).status_code == 404
