@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.options import serving_url, to_option, trained_options, url_option
+from gourmet.commands.options import alone_in, serving_url, to_option, trained_options, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
-from gourmet.runtime.signals import undone_by_sigterm
 from gourmet.systems import registry
 
 
@@ -51,7 +50,6 @@ def deploy(
     Weights that others trained (--architecture) are a plain .pth or safetensors, and compared on made-up
     pictures where no --data are given.
     """
-    click.get_current_context().with_resource(undone_by_sigterm())
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.deploy import load
     from gourmet.deploying.target import table
@@ -77,7 +75,8 @@ def deploy(
         if triton:
             load(triton, version.parent.name)
 
-    for name in export.formats if form == "all" else (form,):
-        with bar(f"exporting {name}"):
-            folder, checks = put(deployment, name, models, number, served)
-        click.echo(f"{folder}\n{table(checks)}")
+    with alone_in(models):
+        for name in export.formats if form == "all" else (form,):
+            with bar(f"exporting {name}"):
+                folder, checks = put(deployment, name, models, number, served)
+            click.echo(f"{folder}\n{table(checks)}")

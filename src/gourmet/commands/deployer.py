@@ -10,11 +10,10 @@ from typing import Any, Final
 import click
 
 from gourmet.commands.labels import labels_of
-from gourmet.commands.options import serving_url
+from gourmet.commands.options import alone_in, serving_url
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, POSITIVE
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime.signals import undone_by_sigterm
 
 _FORMATS: Final = ("ts-script", "ts-trace", "onnx", "trt")
 _WORKSPACE: Final = 512 << 20
@@ -141,15 +140,10 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
 
 @contextmanager
 def _whole_or_not_at_all(repository: Path) -> Iterator[None]:
-    """Undo what was done when the command is ended early, and explain a disk that cannot be written."""
+    """Change the repository alone, and say so where nothing came of it."""
     try:
-        with undone_by_sigterm():
+        with alone_in(repository):
             yield
-    except OSError as exc:
-        raise GourmetError(
-            f"{repository} cannot be written ({exc.strerror or exc}), and nothing was: make room there, or "
-            "name another --save-dir"
-        ) from exc
     except GourmetError:
         click.echo("nothing was written", err=True)
         raise

@@ -14,7 +14,7 @@ import click
 import psutil
 
 from gourmet.commands.labels import labels_of
-from gourmet.commands.options import serving_url, to_option
+from gourmet.commands.options import alone_in, serving_url, to_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
@@ -23,7 +23,7 @@ from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.home import HOME_ENV, own_models
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.signals import stops_held_back, undone_by_sigterm
+from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.connect import ask_sample
 from gourmet.serving.run_file import RunningStack, running_stack
 from gourmet.serving.waiting import http_ok, wait_until
@@ -69,6 +69,7 @@ def new(
             f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
             "a letter first"
         )
+    click.get_current_context().with_resource(alone_in(models))
     model = models / f"{name}_onnx"
     for path in (*(each / file for each in folders() for file in (name, f"{name}.py")), model):
         if path.exists():
@@ -103,7 +104,7 @@ def new(
     elif not architecture:
         system = replace(system, architecture="torchvision:mobilenet_v2")
     stack = None
-    with undone_by_sigterm(), ExitStack() as undo:
+    with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
         _write(aside, system, weights)
         if weights:

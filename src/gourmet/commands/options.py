@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -11,6 +12,7 @@ import click
 
 from gourmet import repository
 from gourmet.commands.values import PATH
+from gourmet.repository.lock import changing
 from gourmet.runtime.home import own_models
 from gourmet.serving.run_file import DEFAULT_URL, found_url, running_stack
 from gourmet.systems import folders
@@ -106,6 +108,11 @@ def url_option(
         default=found_url if required else None,
         show_default=f"the running stack's, or {DEFAULT_URL}" if required else None,
     )
+
+
+def alone_in(repository: Path) -> AbstractContextManager[None]:
+    """Hold the lock of a repository, which a verb takes once and before it looks what is there."""
+    return changing(repository, functools.partial(click.echo, err=True))
 
 
 def serving_url(repository: Path) -> str | None:

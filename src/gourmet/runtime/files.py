@@ -9,19 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from gourmet.runtime.signals import undone_by_sigterm
+
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a path to write to; what was written there replaces `path` only if nothing failed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield aside
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with undone_by_sigterm():
+        try:
+            yield aside
+            with aside.open("rb") as written:
+                os.fsync(written.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

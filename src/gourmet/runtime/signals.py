@@ -41,9 +41,12 @@ def stops_set(asked: threading.Event) -> Iterator[None]:
 def undone_by_sigterm() -> Iterator[None]:
     """SIGTERM and a terminal that closes raise SystemExit, by which what was begun is undone.
 
-    Those that come after the first do not disturb that. Only the main thread may ask for it.
+    Those that come after the first do not disturb that. Where they are handled already, that stays, and
+    beside the main thread, which is the one that a stop interrupts, nothing changes.
     """
-    numbers = [number for number in _stops() if number != signal.SIGINT]
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
 
     def end(number: int, _frame: object) -> None:
         for each in numbers:

@@ -21,6 +21,7 @@ from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change
+from gourmet.repository.lock import changing
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO
 
@@ -182,11 +183,12 @@ def _deploy(plan: Plan, form: str, target: Addresses | None) -> None:
         half=plan.half,
         max_batch_size=max(plan.batches),
     )
-    if not is_there(options, plan.repository):
-        ready = made(options, plan.repository, lambda _share, _words="": None)
-        deploy(ready.deployment, form, plan.repository, 1)
-    if target:
-        load(target.url, options.model)
+    with changing(plan.repository, lambda _words: None):
+        if not is_there(options, plan.repository):
+            ready = made(options, plan.repository, lambda _share, _words="": None)
+            deploy(ready.deployment, form, plan.repository, 1)
+        if target:
+            load(target.url, options.model)
 
 
 def _bare(
