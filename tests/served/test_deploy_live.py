@@ -16,7 +16,8 @@ import pytest
 import tritonclient.http as triton_http
 
 from gourmet.client.errors import TritonRefused
-from gourmet.deploying.deploy import load, rollback, staged
+from gourmet.deploying.deploy import load, staged
+from gourmet.deploying.rollback import rollback
 from gourmet.doctor.findings import Examined
 from gourmet.doctor.stack import answers, served
 from gourmet.repository import versions
@@ -90,7 +91,7 @@ def test_a_new_version_and_a_rollback_switch_without_a_failed_request(lab_triton
         asking.wait_for("1")
         next_version(model, changed.SerializeToString(), lab_triton.http_url)
         asking.wait_for("2")
-        rollback(model)
+        rollback([model])
         load(lab_triton.http_url, MODEL)
         asking.wait_for("1")
     assert asking.failures == []
@@ -101,7 +102,7 @@ def test_after_a_rollback_every_verb_finds_the_model_served(lab_triton: Any, mod
     """Triton's list keeps a row for the version that is gone, beside that of the one that serves."""
     url = lab_triton.http_url
     next_version(model, (model / "1" / "model.onnx").read_bytes(), url)
-    rollback(model)
+    rollback([model])
     load(url, MODEL)
     with connect(url) as client:
 

@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from gourmet.client.errors import ModelUnavailable
-from gourmet.deploying.deploy import load, rollback
+from gourmet.deploying.deploy import load
+from gourmet.deploying.rollback import rollback
 from gourmet.repository import DEFAULT, model_names
 from gourmet.serving.connect import ask_sample, connect
 
@@ -38,7 +39,7 @@ def test_after_a_second_version_and_its_rollback_the_model_is_ready_as_before(la
         shutil.copytree(folder / "1", folder / "2")
         load(lab_triton.http_url, "digits")
         assert client.describe("digits").version == "2"
-        rollback(folder)
+        rollback([folder])
         load(lab_triton.http_url, "digits")
         assert client.index()["digits"]["state"] == "READY"
         assert client.describe("digits").version == "1"

@@ -19,7 +19,8 @@ from PIL import Image
 from support.stopping import everything, sigterm_after
 from torch import nn
 
-from gourmet.deploying.deploy import deploy, rollback, staged
+from gourmet.deploying.deploy import deploy, staged
+from gourmet.deploying.rollback import rollback
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import relevance, softmax
@@ -350,7 +351,7 @@ def test_what_a_person_wrote_and_a_version_would_replace_is_refused(
         deploy(deployment, "onnx", repository)
     if change is changed_below_the_line:
         with pytest.raises(RepositoryError, match=says):
-            rollback(repository / "food_classifier_onnx")
+            rollback([repository / "food_classifier_onnx"])
     assert tree(repository) == before
 
 
@@ -417,12 +418,15 @@ def test_a_rollback_brings_the_version_before_and_its_calibration_back(repositor
     model = repository / "food_classifier_onnx"
     for number, temperature in ((1, 1.1), (2, 2.2)):
         (model / str(number)).mkdir(exist_ok=True)
-        manifest = {"calibration": {"temperature": temperature, "threshold": 0.3}}
+        weights = model / str(number) / "model.onnx"
+        weights.write_text(f"weights {number}")
+        manifest = {"file": weights.name, "sha256": sha256(weights)}
+        manifest["calibration"] = {"temperature": temperature, "threshold": 0.3}
         (model / str(number) / "manifest.json").write_text(json.dumps(manifest))
-    assert rollback(model) == (2, 1)
+    assert rollback([model]) == {model: (2, 1)}
     assert versions(model) == (1,)
     assert read_config(model).parameters["temperature"].string_value == "1.1000"
     assert read_config(model).parameters["threshold"].string_value == "0.3000"
     with pytest.raises(RepositoryError, match="has no version before 1"):
-        rollback(model)
+        rollback([model])
     assert versions(model) == (1,)

@@ -47,11 +47,11 @@ def deploy(
 ) -> None:
     """Export SYSTEM's weights into the model repository, unless the result answers differently.
 
-    Weights that others trained (--architecture) are a plain .pth or safetensors, and compared on made-up
-    pictures where no --data are given.
+    Weights that others trained are a plain .pth or safetensors (--architecture), or the .onnx of a system
+    that `gourmet new` made, and compared on made-up pictures where no --data are given.
     """
+    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
-    from gourmet.deploying.deploy import load
     from gourmet.deploying.target import table
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
@@ -66,17 +66,18 @@ def deploy(
     if checkpoint:
         chosen = export.find(checkpoint)
     # Weights that others trained lie beside no data of theirs.
-    data = data or (None if architecture or checkpoint else data_of(chosen))
+    data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
     with bar("reading") as tick:
         deployment = export.open(chosen, data, tick, architecture=architecture)
-    triton = url or serving_url(models)
+    triton, said = url or serving_url(models), list[str]()
 
     def served(version: Path) -> None:
         if triton:
-            load(triton, version.parent.name)
+            said.append(load_and_ask(triton, version.parent))
 
     with alone_in(models):
         for name in export.formats if form == "all" else (form,):
-            with bar(f"exporting {name}"):
+            model = models / deployment.targets[name].model
+            with bar(f"exporting {name}"), served_as_before(triton, [model]):
                 folder, checks = put(deployment, name, models, number, served)
-            click.echo(f"{folder}\n{table(checks)}")
+            click.echo("\n".join([str(folder), table(checks), *said[-1:]]))

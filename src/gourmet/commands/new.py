@@ -69,7 +69,8 @@ def new(
             f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
             "a letter first"
         )
-    click.get_current_context().with_resource(alone_in(models))
+    if weights:
+        click.get_current_context().with_resource(alone_in(models))
     model = models / f"{name}_onnx"
     for path in (*(each / file for each in folders() for file in (name, f"{name}.py")), model):
         if path.exists():

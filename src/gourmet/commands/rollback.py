@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from gourmet.commands.options import alone_in, serving_url, to_option, url_option
-from gourmet.deploying.deploy import load
-from gourmet.deploying.deploy import rollback as withdraw
-from gourmet.repository import read_config
 
 
 @click.command()
-@click.argument("model")
+@click.argument("name", metavar="SYSTEM-OR-MODEL")
 @to_option
 @url_option(
     "Switch this Triton over, too.  [default: the running stack, if it serves --to]",
     required=False,
 )
-def rollback(model: str, models: Path, url: str | None) -> None:
-    """Withdraw the latest version of MODEL, and put the config of the version before back."""
-    read_config(models / model)
+def rollback(name: str, models: Path, url: str | None) -> None:
+    """Go back to the version before: of a model, or of all that the last deployment of a system made.
+
+    The version's config and labels come back with it, and it is asked before anything is said of it. If it
+    does not answer, all is as it was. The version that was withdrawn is removed.
+    """
+    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.deploying.rollback import deployed_together
+    from gourmet.deploying.rollback import rollback as go_back
+
     with alone_in(models):
-        latest, before = withdraw(models / model)
-        if url := url or serving_url(models):
-            load(url, model)
-    click.echo(f"{model}: version {latest} is withdrawn, version {before} serves")
+        chosen = deployed_together(models, name)
+        triton = url or serving_url(models)
+
+        def served(before: Mapping[Path, int]) -> None:
+            for model in before if triton else ():
+                click.echo(load_and_ask(triton or "", model))
+
+        with served_as_before(triton, chosen):
+            steps = go_back(chosen, served)
+    serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
+    for model, (latest, before) in steps.items():
+        click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")

@@ -1,4 +1,4 @@
-"""Versions of a served model: built aside, through the gate, into place, and back to the one before."""
+"""Versions of a served model: built aside, through the gate, and into place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -15,17 +16,19 @@ from typing import Final
 from gourmet.client.model_config import as_pbtxt
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
-from gourmet.repository import CONFIG, RepositoryError, repository_text, versions
+from gourmet.repository import CONFIG, repository_text, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
-from gourmet.runtime import manifest
-from gourmet.runtime.bounded_reading import in_short, what_it_says
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.manifest import MANIFEST, sha256
 from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 _BUILT_BY: Final = ("torch", "torchvision", "onnx", "onnxruntime", "numpy")
+# Versions that are built, replaced or withdrawn, and texts that are written aside.
+_LEFT: Final = (".next.*", ".old[.-]*", ".withdrawn-*", ".*.part")
+# What a config says of a network, which may be another with each version.
+_OF_VERSION: Final = ("max_batch_size", "input", "output")
 _YOURS: Final = "# Written once, with the first version; from then on it is yours to change.\n"
 
 
@@ -75,33 +78,43 @@ def deploy(
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY},
                 },
+                "deployed": {"at": deployment.at},
                 **deployment.facts,
                 "calibration": dict(deployment.calibration),
                 "dims": {name: list(dims) for name, dims in target.dims.items()},
-                **({"config": config.generated} if target.replaces else {}),
+                "config": config.generated,
+                "labels": list(target.labels),
                 "gate": [vars(check) for check in checks],
             }
             (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             file.chmod(0o644)
             for name, text in files.items():
-                path = model / name
-                if path.exists():
-                    undo.callback(write_whole, path, repository_text(path))
-                else:
-                    undo.callback(path.unlink, missing_ok=True)
-                write_whole(path, text)
+                replace_text(model / name, text, undo)
     return final, checks
+
+
+def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:
+    """Write a text in the place of another or of none, which `undo` brings back."""
+    if path.exists():
+        undo.callback(write_whole, path, repository_text(path))
+    else:
+        undo.callback(path.unlink, missing_ok=True)
+    write_whole(path, text)
 
 
 def _config(deployment: Deployment, target: Target, model: Path) -> ConfigFile:
     """What the model's config.pbtxt is with the version that is to come."""
     there = (model / CONFIG).exists()
+    made = {name: value for name, value in (target.config or {}).items() if name in _OF_VERSION}
     if target.config and target.replaces:
         config = ConfigFile(model, ConfigFile.read(model).by_hand if there else "", target.config)
     elif target.config and not there:
-        config = ConfigFile(model, _YOURS + as_pbtxt(target.config), {})
+        yours = {name: value for name, value in target.config.items() if name not in _OF_VERSION}
+        config = ConfigFile(model, _YOURS + as_pbtxt(yours), made)
     else:
         config = ConfigFile.read(model)
+        if made.keys() & config.generated.keys():
+            config = replace(config, generated={**config.generated, **made})
     return config.with_version(deployment.calibration, target.dims)
 
 
@@ -128,9 +141,9 @@ def staged(
     stand `alone`, all files of the latest version but the `exported` one are taken over: a Python model's
     code belongs to no export. Where `served` raises, the version that it took the place of is back.
     """
-    before = versions(model)
+    before = tidied(model)
     final = model / str(number or (before[-1] + 1 if before else 1))
-    aside, replaced = model / f".next.{os.getpid()}", model / f".old.{os.getpid()}"
+    aside, replaced = model / f".next.{os.getpid()}", model / f".old-{final.name}"
     try:
         aside.mkdir()
         if before and not alone:
@@ -153,37 +166,24 @@ def staged(
         with stops_held_back():
             shutil.rmtree(replaced, ignore_errors=True)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        with stops_held_back():
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def rollback(model: Path) -> tuple[int, int]:
-    """Withdraw the latest version of `model`; return its number and that of the one before.
+def tidied(model: Path) -> tuple[int, ...]:
+    """The versions of `model`, whose folder no other verb changes, without what killed verbs left in it."""
+    for replaced in model.glob(".old-*"):
+        if not (final := model / replaced.name.removeprefix(".old-")).exists():
+            replaced.rename(final)
+    for left in (path for name in _LEFT for path in model.glob(name)):
+        shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+    return versions(model)
 
-    The withdrawn folder stays beside the others under a name that Triton does not look at.
+
+def load(url: str, model: str) -> bool:
+    """Have Triton serve what is on disk; it answers from the old version until the new one is ready.
+
+    False where it polls its repository, and loads the model by itself.
     """
-    numbers = versions(model)
-    if len(numbers) < 2:
-        raise RepositoryError(f"{model} has no version before {numbers[-1] if numbers else 'the first'}")
-    before, latest = numbers[-2:]
-    config, version = ConfigFile.read(model), model / str(before)
-    text = config.text()
-    if (version / MANIFEST).exists():
-        try:
-            with what_it_says():
-                text = config.of_manifest(manifest.read(version)).text()
-        except ValueError as exc:
-            raise RepositoryError(
-                f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
-                "the model again with `gourmet deploy`"
-            ) from exc
-    withdrawn = model / f".withdrawn-{latest}"
-    shutil.rmtree(withdrawn, ignore_errors=True)
-    (model / str(latest)).rename(withdrawn)
-    write_whole(model / CONFIG, text)
-    return latest, before
-
-
-def load(url: str, model: str) -> None:
-    """Have Triton serve what is on disk; it answers from the old version until the new one is ready."""
     with connect(url, LOADS_WITHIN_S) as triton:
-        triton.load(model)
+        return triton.load(model)

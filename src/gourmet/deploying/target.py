@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,6 +55,8 @@ class Deployment:
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the manifest says of the weights
     # Numbers that go into the model's config with a version, and change back with a rollback.
     calibration: Mapping[str, float] = field(default_factory=dict)
+    # Tells what was deployed together, and is gone back from together.
+    at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
 
 @runtime_checkable

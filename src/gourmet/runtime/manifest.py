@@ -49,6 +49,16 @@ def read(version: Path) -> dict[str, Any]:
         ) from exc
 
 
+def facts(version: Path) -> dict[str, Any]:
+    """The same, and nothing where there is none that can be used."""
+    try:
+        found = read_table(version / MANIFEST)
+    except (OSError, ValueError):
+        return {}
+    tables = all(isinstance(found.get(name, {}), dict) for name in ("network", "config", "deployed"))
+    return found if tables else {}
+
+
 def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) -> Path:
     """The file of a version, checked against its manifest before anything opens it.
 

@@ -5,7 +5,11 @@ The registry asks for them by the names that a system's modules have.
 
 from __future__ import annotations
 
-from gourmet.deploying.target import Export
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gourmet.deploying.target import Deployment, Export
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.tasks.classification.evaluation import ClassifierEvaluation
@@ -14,7 +18,7 @@ from gourmet.tasks.classification.labelled_pictures import LabelledPictures
 from gourmet.tasks.classification.picture_training import PictureTraining
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork
 from gourmet.tasks.system_parts import Evaluation
-from gourmet.training.task import Training
+from gourmet.training.task import Tick, Training
 
 
 def data(system: PictureClassifier) -> LabelledPictures:
@@ -30,14 +34,37 @@ def evaluate(system: PictureClassifier) -> Evaluation:
 
 
 def export(system: PictureClassifier) -> Export:
-    models = {"onnx": Exported(system.default_model)}
-    return ClassifierExport(system, data(system), _network(system), models)
+    return _DescribedExport(system)
+
+
+@dataclass(frozen=True)
+class _DescribedExport:
+    """An ONNX file as it is, other weights as the network that the system names."""
+
+    system: PictureClassifier
+    formats: Sequence[str] = ("onnx",)
+
+    def open(self, weights: Path, labelled: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+        if weights.suffix == ".onnx":
+            from gourmet.tasks.classification.new_system import next_version  # which asks for these parts
+
+            return next_version(self.system, weights, labelled, tick)
+        return self._trained.open(weights, labelled, tick, architecture=architecture)
+
+    def find(self, checkpoint: str) -> Path:
+        return self._trained.find(checkpoint)
+
+    @property
+    def _trained(self) -> ClassifierExport:
+        models = {"onnx": Exported(self.system.default_model)}
+        return ClassifierExport(self.system, data(self.system), _network(self.system), models)
 
 
 def _network(system: PictureClassifier) -> TorchvisionNetwork:
     if not system.architecture:
         raise UsageError(
             f"the system {system.name!r} names no architecture, as its model was given as an ONNX file: "
-            "there is no network to train, evaluate or export"
+            f"there is no network to train or evaluate; the next version is an ONNX file, for "
+            f"`gourmet deploy {system.name} --weights FILE`"
         )
     return TorchvisionNetwork(system, system.architecture)

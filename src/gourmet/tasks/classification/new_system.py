@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from gourmet.deploying.target import Check, Deployment, Target
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.drawn import made_up
+from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
 from gourmet.tasks.classification import described_parts, gate
@@ -27,11 +28,12 @@ from gourmet.training.task import Tick
 # For opening a file, and for each batch that it is asked about.
 OPENING_S: Final = 60.0
 _OPENING_BYTES: Final = 2 << 30
+_OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 
 
 def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
     """Its weights, ready to be deployed as `onnx`."""
-    if system.architecture:
+    if weights.suffix != ".onnx":
         return described_parts.export(system).open(weights, data, tick)
     tick(1.0)
     facts = {
@@ -40,6 +42,24 @@ def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, t
         "verified_on": "made-up pictures",
     }
     return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration()))
+
+
+def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
+    """The same of a system that is there, whose description an ONNX file has to fit."""
+    check_weights(weights)
+    given = as_given(system, weights)
+    differ = []
+    for name in (field.name for field in fields(system)):
+        found, said = getattr(given, name), getattr(system, name)
+        # Beside the outputs of this model it may name those of others.
+        if found != said and not (name in _OUTPUTS and set(found) <= set(said)):
+            differ.append(f"{name} {found!r}, not {said!r}")
+    if differ:
+        raise UsageError(
+            f"{weights} cannot be the next version of {system.name}, whose description says otherwise: "
+            f"{'; '.join(differ)}. Make a system of its own of it with `gourmet new`"
+        )
+    return deployment_of(system, weights, data, tick)
 
 
 class GivenOnnx:

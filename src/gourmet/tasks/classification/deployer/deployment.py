@@ -21,8 +21,7 @@ from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import versions
 from gourmet.repository.model_config import model_config, tensor
-from gourmet.runtime.bounded_reading import read_table
-from gourmet.runtime.manifest import MANIFEST
+from gourmet.runtime.manifest import facts as facts_of
 from gourmet.tasks.classification import gate
 from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.deployer import networks, tensorrt_engine
@@ -191,7 +190,7 @@ def _compared(right: Scores, model: Answers, rows: Rows, allowed: float, tick: T
 
 def is_there(options: DeployerOptions, repository: Path) -> bool:
     """Whether the version is one of these weights in this format already, and takes as many rows."""
-    about = _manifest(repository / options.model / str(options.version))
+    about = facts_of(repository / options.model / str(options.version))
     return (about.get(_MADE_BY), about.get("network", {}).get("config"), about.get("training")) == (
         options.form,
         options.config,
@@ -202,7 +201,7 @@ def is_there(options: DeployerOptions, repository: Path) -> bool:
 def _check_place(model: Path, options: DeployerOptions, form: Format) -> None:
     """Refuse a folder that holds somebody else's model, or other versions in another format."""
     for number in versions(model) if model.exists() else ():
-        about = _manifest(model / str(number))
+        about = facts_of(model / str(number))
         if _MADE_BY not in about:
             raise UsageError(
                 f"{model} holds a model that the deployer did not make: choose another --triton-model-name, "
@@ -214,13 +213,3 @@ def _check_place(model: Path, options: DeployerOptions, form: Format) -> None:
                 f"format: replace it with --triton-model-version {number}, or choose another "
                 "--triton-model-name"
             )
-
-
-def _manifest(version: Path) -> dict[str, Any]:
-    """What it says of the model; nothing where the deployer did not write it."""
-    try:
-        found = read_table(version / MANIFEST)
-    except (OSError, ValueError):
-        return {}
-    tables = all(isinstance(found.get(name, {}), dict) for name in ("network", "config"))
-    return found if tables else {}

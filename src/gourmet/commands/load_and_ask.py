@@ -1,0 +1,56 @@
+"""A model is loaded and asked before a verb says that it serves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gourmet.client.sample import BadSample, ask_sample
+from gourmet.deploying.deploy import load
+from gourmet.errors import GourmetError, UsageError
+from gourmet.measure.inputs import DataSource, rows_for
+from gourmet.repository import versions
+from gourmet.serving.connect import LOADS_WITHIN_S, connect
+from gourmet.systems import registry
+
+
+def load_and_ask(url: str, model: Path) -> str:
+    """What the latest version of `model` says, in a sentence; raise unless that is what answers."""
+    name, number = model.name, versions(model)[-1]
+    if not load(url, name):
+        return f"{url} polls its repository: it loads {name} by itself, and was not asked"
+    with connect(url, LOADS_WITHIN_S) as triton:
+        info = triton.describe(name)
+        if info.version != str(number):
+            raise GourmetError(
+                f"Triton at {url} serves version {info.version} of {name}, not {number}: does it serve "
+                f"{model.parent}, and does the version_policy of its config.pbtxt allow for {number}?"
+            )
+        with contextlib.suppress(BadSample):  # which says nothing of the model
+            if info.system in registry.names():
+                return f"{name} answers: {ask_sample(triton, registry.load(info.system), name)}"
+        try:
+            rows = rows_for(info, DataSource(count=1))
+        except UsageError:
+            return f"{name} is loaded; its inputs may have any size, so it was not asked"
+        asked = {given.name: rows.tensor(given, [0]) for given in rows.inputs}
+        answers = triton.generate(info, asked).values()
+    if not all(np.isfinite(each).all() for each in answers if each.dtype.kind == "f"):
+        raise GourmetError(f"{name} answers with numbers that are not finite")
+    return f"{name} answers"
+
+
+@contextlib.contextmanager
+def served_as_before(url: str | None, models: Sequence[Path]) -> Iterator[None]:
+    """Where what is within fails, Triton serves again what lies on disk then."""
+    there = [model.is_dir() for model in models]
+    try:
+        yield
+    except BaseException:
+        for model, was_there in zip(models, there, strict=True) if url else ():
+            with contextlib.suppress(GourmetError), connect(url or "", LOADS_WITHIN_S) as triton:
+                triton.load(model.name) if was_there else triton.unload(model.name)
+        raise

@@ -1,0 +1,83 @@
+"""Back to the version before: of a model, or of all models of a system that were deployed together."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gourmet.client.model_config import as_json, parse
+from gourmet.deploying.deploy import replace_text, tidied
+from gourmet.repository import CONFIG, RepositoryError, model_names, versions
+from gourmet.repository.config_file import ConfigFile
+from gourmet.repository.model_config import LABELS_FILE
+from gourmet.runtime import manifest
+from gourmet.runtime.bounded_reading import in_short, what_it_says
+from gourmet.runtime.manifest import MANIFEST
+from gourmet.runtime.signals import stops_held_back
+
+
+def deployed_together(repository: Path, name: str) -> list[Path]:
+    """What the last deployment of the system `name` made versions of; else the model of that name."""
+    when = {}
+    for model in (repository / each for each in model_names(repository)):
+        about = manifest.facts(model / str(max(versions(model), default=0)))
+        if about.get("network", {}).get("system") == name:
+            when[model] = str(about.get("deployed", {}).get("at", ""))
+    last = [model for model, at in when.items() if at == max(when.values())] or [repository / name]
+    if not last[0].is_dir():
+        raise RepositoryError(
+            f"{repository} has no model and no models of a system {name!r}: it has "
+            f"{', '.join(model_names(repository))}"
+        )
+    # One that came with this deployment has nothing to go back to.
+    return [model for model in last if len(versions(model)) > 1] or last
+
+
+def rollback(
+    models: Sequence[Path], served: Callable[[Mapping[Path, int]], None] = lambda _versions: None
+) -> dict[Path, tuple[int, int]]:
+    """Remove the latest version of each of `models`, with its config; its number and that of the one before.
+
+    `served` is called with those before in place, and may still refuse them: then all is as it was.
+    """
+    steps = {model: tidied(model)[-2:] for model in models}
+    texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
+    with contextlib.ExitStack() as undo:
+        withdrawn = []
+        for model, (_, latest) in steps.items():
+            folder, aside = model / str(latest), model / f".withdrawn-{latest}"
+            with stops_held_back():
+                folder.rename(aside)
+                undo.callback(aside.rename, folder)
+            withdrawn.append(aside)
+            for name, text in texts[model].items():
+                replace_text(model / name, text, undo)
+        served({model: before for model, (before, _) in steps.items()})
+        with stops_held_back():
+            undo.pop_all()
+            for aside in withdrawn:
+                shutil.rmtree(aside, ignore_errors=True)
+    return {model: (latest, before) for model, (before, latest) in steps.items()}
+
+
+def _texts_of_before(model: Path, numbers: Sequence[int]) -> dict[str, str]:
+    """The config and the labels of the first of two versions, whose file is the one that was deployed."""
+    if len(numbers) < 2:
+        raise RepositoryError(f"{model} has no version before {numbers[0] if numbers else 'the first'}")
+    config, version = ConfigFile.read(model), model / str(numbers[0])
+    text, labels = config.text(), ""
+    if (version / MANIFEST).exists():
+        try:
+            with what_it_says():
+                about = manifest.read(version)
+                text = config.of_manifest(about).text()
+                labels = "".join(f"{label}\n" for label in map(str, about.get("labels", ())))
+        except ValueError as exc:
+            raise RepositoryError(
+                f"{version / MANIFEST} has no config or numbers that can be used ({in_short(exc)}): deploy "
+                "the model again with `gourmet deploy`"
+            ) from exc
+    manifest.check(None, as_json(parse(text)), version)
+    return {CONFIG: text, **({LABELS_FILE: labels} if labels else {})}
