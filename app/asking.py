@@ -14,6 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from app.core import tracing
 from app.core.errors import (
+    ClientLeft,
     InferenceFailed,
     ModelNotReady,
     RefusedByModel,
@@ -29,14 +30,15 @@ from gourmet.client.errors import (
     ModelBusy,
     ModelUnavailable,
     NoAnswerInTime,
+    NobodyWaits,
     TritonError,
     TritonUnreachable,
 )
 from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
-from gourmet.client.transport import Call, Reply, Transport
-from gourmet.client.triton import KeyedTransport, Triton, transports
+from gourmet.client.transport import Call, KeyedTransport, Reply, Transport, WholeAnswersOver
+from gourmet.client.triton import Triton, transports
 from gourmet.contracts import ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
@@ -63,6 +65,8 @@ def _for_person(exc: TritonError) -> ServingError:
             return TritonUnavailable(f"no Triton answers at {exc.address}")
         case NoAnswerInTime():
             return TritonTooSlow(str(exc))
+        case NobodyWaits():
+            return ClientLeft(str(exc))
         case ModelUnavailable():
             return ModelNotReady(exc.model, exc.ready, loading=exc.state == "LOADING")
         case ModelBusy():
@@ -90,14 +94,20 @@ class TracedTransport:
 
 
 class AppTriton(Triton):
-    """The servers at `addresses`, with which memory is shared where they prove to share it."""
+    """The servers at `addresses`, with which memory is shared where they prove to share it.
 
-    def __init__(self, addresses: str, connect_timeout_s: float = 2.0) -> None:
+    Whole answers come from `grpc_addresses` if they are given, the same servers' in the same order.
+    """
+
+    def __init__(self, addresses: str, connect_timeout_s: float = 2.0, grpc_addresses: str = "") -> None:
         keys = memory_key(os.environ)
-        super().__init__(
-            TracedTransport(SharedMemory(KeyedTransport(each, keys)))
-            for each in transports(addresses, connect_timeout_s)
-        )
+        below: list[Transport] = [
+            SharedMemory(KeyedTransport(each, keys)) for each in transports(addresses, connect_timeout_s)
+        ]
+        if grpc_addresses:
+            over_grpc = transports(f"grpc://{grpc_addresses.replace(',', ',grpc://')}", connect_timeout_s)
+            below = [WholeAnswersOver(*both) for both in zip(over_grpc, below, strict=True)]
+        super().__init__(map(TracedTransport, below))
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)

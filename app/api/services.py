@@ -175,7 +175,13 @@ class Services:
         self.classifier = classifier or Classifier(
             self.triton, self.pictures, settings.models, settings.max_sandboxed, settings.served_models
         )
-        self.generator = Generator(self.triton, texts, settings.models, settings.served_models)
+        # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
+        for_texts = (
+            AppTriton(settings.triton_url, settings.connect_timeout_s, settings.triton_grpc_url)
+            if settings.triton_grpc_url
+            else self.triton
+        )
+        self.generator = Generator(for_texts, texts, settings.models, settings.served_models)
         # For all calls of several photos together.
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.

@@ -142,6 +142,10 @@ class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
     """No answer before the deadline."""
 
 
+class ClientLeft(ServingError, status=499, code="client_left"):
+    """Nobody reads it; the number is the one that nginx made known."""
+
+
 def as_dict(error: ServingError) -> dict[str, dict[str, str]]:
     return {"error": {"code": error.code, "message": str(error), "request_id": request_id()}}
 

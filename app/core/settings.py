@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -74,6 +75,11 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         "localhost:8000",
         description="Triton's HTTP address as host:port, such as localhost:8000, without http://",
     )
+    triton_grpc_url: Annotated[str, AfterValidator(_addresses)] = Field(
+        "",
+        description="Triton's gRPC address as host:port, such as localhost:8001; of several as many as "
+        "TRITON_SERVER_URL has",
+    )
     # By the system's name, the model that answers where no other is asked for; every system has one.
     models: Mapping[str, str] = Field(default_factory=dict, validate_default=True)
     served_models: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
@@ -111,6 +117,13 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     lab_page: Literal["on", "off"] = "on"
     lab_reports: Path | None = None
     keep_corrections: Path | None = None
+
+    @field_validator("triton_grpc_url")
+    @classmethod
+    def _one_for_each(cls, addresses: str, info: ValidationInfo) -> str:
+        if addresses.count(",") != info.data.get("triton_url", addresses).count(","):
+            raise ValueError("their numbers differ")
+        return addresses
 
     @field_validator("models")
     @classmethod

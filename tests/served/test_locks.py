@@ -18,7 +18,8 @@ from support.triton import some_models, triton_server
 from app.asking import AppTriton
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ApiRestricted
-from gourmet.client.triton import KeyedTransport, Triton, transports
+from gourmet.client.transport import KeyedTransport
+from gourmet.client.triton import Triton, transports
 from gourmet.commands.config import config
 from gourmet.measure.perf_analyzer import profile
 from gourmet.measure.results import LoadSpec

@@ -76,3 +76,10 @@ def test_of_several_addresses_the_bad_one_is_named(addresses: str, bad: str) -> 
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({"TRITON_SERVER_URL": addresses})
     assert str(caught.value).startswith(f"TRITON_SERVER_URL is {bad!r}: give Triton's HTTP address")
+
+
+def test_every_server_has_its_address_of_grpc() -> None:
+    two = {"TRITON_SERVER_URL": "a:8000,b:8000"}
+    assert Settings.from_env(two | {"TRITON_GRPC_URL": "a:8001,b:8001"}).triton_grpc_url == "a:8001,b:8001"
+    with pytest.raises(SettingsError, match=r"TRITON_GRPC_URL is 'a:8001': give .* as many as"):
+        Settings.from_env(two | {"TRITON_GRPC_URL": "a:8001"})

@@ -15,8 +15,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused
 from gourmet.client.shared_memory import FOLDER, LEAST_BYTES, SharedInput, SharedMemory
 from gourmet.client.tensors import SharedTensor
-from gourmet.client.transport import Call, Reply
-from gourmet.client.triton import KeyedTransport
+from gourmet.client.transport import Call, KeyedTransport, Reply
 from gourmet.runtime.run_folder import RunFolder
 
 LARGE = np.zeros(LEAST_BYTES, np.uint8)

@@ -143,6 +143,20 @@ def test_who_goes_away_has_the_model_stop_and_gives_the_turn_back(web: WebApp, t
     )
 
 
+def test_who_goes_away_has_whole_answers_stop_over_grpc(start: StartWeb, triton: Any) -> None:
+    web = start(triton.http_url, WEB_CONCURRENCY="1", TRITON_GRPC_URL=triton.grpc_url)
+    before = len(triton.log)
+    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=60)
+    with closing(connection):
+        connection.request("POST", TRANSLATE, json.dumps({"texts": [ENDLESS] * 8}), JSON_TYPE)
+        wait_until(lambda: web.measured("web_photos_in_flight")["work"] == 1, 30, "it has not begun")
+    wait_until(
+        lambda: any("its client left" in line for line in triton.log[before:]), 10, "the model went on"
+    )
+    wait_until(lambda: web.measured("web_photos_in_flight")["work"] == 0, 10, "the turn was not given back")
+    assert ask(web, text=TEXTS[0]).json["translations"]
+
+
 def test_the_deadline_ends_it(start: StartWeb, triton: Any) -> None:
     hasty = start(triton.http_url, WEB_CONCURRENCY="1", GENERATE_DEADLINE_S="0.1")
     reply = ask(hasty, texts=[LONG] * 8)

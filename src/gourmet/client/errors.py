@@ -3,6 +3,7 @@
     TritonError
     ├── TritonUnreachable       nobody answers at the address
     ├── NoAnswerInTime          the deadline passed first
+    ├── NobodyWaits             who asked left before the answer was there
     ├── NotTriton               what came back is not what a Triton answers
     └── TritonRefused           Triton answered with an error, which is its `reason`
         ├── ApiRestricted       it does this only for those with its key
@@ -45,6 +46,10 @@ class TritonUnreachable(TritonError):
 class NoAnswerInTime(TritonError):
     def __init__(self, seconds: float, who: str = "Triton") -> None:
         super().__init__(f"{who} did not answer within {seconds:g} s")
+
+
+class NobodyWaits(TritonError):
+    pass
 
 
 class NotTriton(TritonError):

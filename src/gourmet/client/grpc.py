@@ -20,7 +20,7 @@ from gourmet.client.errors import (
     refusal,
 )
 from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
-from gourmet.client.transport import Call, Operation, Reply
+from gourmet.client.transport import SILENCE_S, Call, Operation, Reply
 from gourmet.contracts import Array
 from gourmet.runtime.turns import CLIENT_PARAMETER
 
@@ -53,11 +53,14 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
     ("grpc.primary_user_agent", "gourmet"),
+    # A server that was away is tried again within a second, and not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
 
 class GrpcTransport:
-    """A server at `address` (host:port); it tells no silences of a streamed answer."""
+    """A server at `address` (host:port); it tells silences of a whole answer, and none of a streamed one."""
 
     protocol: Literal["http", "grpc"] = "grpc"
 
@@ -76,7 +79,7 @@ class GrpcTransport:
         named: dict[str, Any] = {"timeout": deadline.left_s(), "metadata": metadata}
         try:
             if call.operation == "infer":
-                yield answer_of(self._stub.ModelInfer(infer_request(call, deadline), **named))
+                yield from self._whole(self._stub.ModelInfer.future(infer_request(call, deadline), **named))
             elif call.operation == "stream":
                 yield from self._stream(
                     self._stub.ModelStreamInfer(iter([infer_request(call, deadline)]), **named), call
@@ -113,6 +116,17 @@ class GrpcTransport:
         if name := _ANSWERS.get(call.operation):
             return Reply(answer.get(name, {} if name == "config" else []))
         return Reply(answer)
+
+    def _whole(self, answer: Any) -> Iterator[Reply | None]:
+        try:
+            while True:
+                try:
+                    yield answer_of(answer.result(SILENCE_S))
+                    return
+                except grpc.FutureTimeoutError:
+                    yield None
+        finally:
+            answer.cancel()
 
     def _stream(self, responses: Any, call: Call) -> Iterator[Reply]:
         try:

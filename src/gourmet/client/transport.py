@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 from gourmet.client.deadline import Deadline
@@ -27,7 +27,11 @@ Operation = Literal[
     "unregister",
     "regions",
 ]
-# After so long without a piece of a streamed answer its reader is asked whether it still wants one.
+# What changes a server may be locked, and then needs a key.
+_LOCKED: Final[frozenset[Operation]] = frozenset(
+    {"index", "load", "unload", "register", "unregister", "regions"}
+)
+# After so long without an answer, or a piece of one, its reader is asked whether it still wants one.
 SILENCE_S: Final = 1.0
 
 
@@ -66,7 +70,43 @@ class Transport(Protocol):
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         """One reply, or those of a streamed answer as they come; None after each `SILENCE_S` without one.
 
-        Closing the iterator cancels what the server still does for it. Raise TritonError.
+        Closing the iterator cancels what the server still does for it: over HTTP, whose whole answers tell no
+        silences either, that is streamed answers alone. Raise TritonError.
         """
 
     def close(self) -> None: ...
+
+
+class WholeAnswersOver:
+    """Asks for whole answers at `whole`, and for everything else `below`.
+
+    That is a way for those who may leave: only gRPC tells Triton that nobody waits for a whole answer.
+    """
+
+    def __init__(self, whole: Transport, below: Transport) -> None:
+        self.protocol: Literal["http", "grpc"] = below.protocol
+        self.address = below.address
+        self._whole, self._below = whole, below
+
+    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        return (self._whole if call.operation == "infer" else self._below).send(call, deadline)
+
+    def close(self) -> None:
+        self._whole.close()
+        self._below.close()
+
+
+class KeyedTransport:
+    """Sends the keys of one server with what is locked there, and with nothing else."""
+
+    def __init__(self, below: Transport, keys: Mapping[str, str]) -> None:
+        self.protocol: Literal["http", "grpc"] = below.protocol
+        self.address = below.address
+        self._below = below
+        self._keys = keys
+        self.close = below.close
+
+    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        if call.operation in _LOCKED:
+            call = replace(call, keys=self._keys)
+        yield from self._below.send(call, deadline)

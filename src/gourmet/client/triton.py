@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     ModelFailed,
     ModelUnavailable,
+    NobodyWaits,
     NotTriton,
     TritonError,
     TritonRefused,
@@ -29,10 +30,6 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
 # Triton counts a request shortly after it answered.
 _COUNTED_WITHIN_S: Final = 3.0
-# What changes a server may be locked, and then needs a key.
-_LOCKED: Final[frozenset[Operation]] = frozenset(
-    {"index", "load", "unload", "register", "unregister", "regions"}
-)
 _POLLS: Final = "polling is enabled"
 
 
@@ -213,9 +210,14 @@ class Triton:
         return not polls
 
     def _ask(self, call: Call, deadline: Deadline | None = None) -> Reply:
-        (reply,) = self._send(call, deadline or Deadline(self._timeout_s))
-        assert reply is not None
-        return reply
+        deadline = deadline or Deadline(self._timeout_s)
+        with contextlib.closing(self._send(call, deadline)) as replies:
+            for reply in replies:
+                if reply is not None:
+                    return reply
+                if deadline.is_cancelled():
+                    raise NobodyWaits(f"nobody waits any more for the answer of {call.target}")
+        raise AssertionError("a transport ended without a reply")
 
     def _ask_model(self, call: Call, deadline: Deadline) -> Reply:
         try:
@@ -223,7 +225,7 @@ class Triton:
         except TritonRefused as exc:
             raise self._explained(call.target, exc, deadline) from exc
 
-    def _send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+    def _send(self, call: Call, deadline: Deadline) -> Generator[Reply | None, None, None]:
         for each in self._transports:
             has_begun = False
             try:
@@ -269,19 +271,3 @@ def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> 
         else:
             found.append(HttpTransport(place, connect_timeout_s))
     return found
-
-
-class KeyedTransport:
-    """Sends the keys of one server with what is locked there, and with nothing else."""
-
-    def __init__(self, below: Transport, keys: Mapping[str, str]) -> None:
-        self.protocol: Literal["http", "grpc"] = below.protocol
-        self.address = below.address
-        self._below = below
-        self._keys = keys
-        self.close = below.close
-
-    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        if call.operation in _LOCKED:
-            call = replace(call, keys=self._keys)
-        yield from self._below.send(call, deadline)

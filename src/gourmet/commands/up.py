@@ -113,7 +113,10 @@ def up(
     if not triton_only:
         url = (os.environ.get("TRITON_SERVER_URL") or run_file.found_url()) if web_only else options.http_url
         memory_key = options.keys.memory if options.keys and not web_only else ""
-        web = WebOptions(host, port, workers, threads, url, memory_key, preflight.models_of_web(served))
+        web = WebOptions(
+            *(host, port, workers, threads, url, "" if web_only else options.grpc_url, memory_key),
+            preflight.models_of_web(served),
+        )
         preflight.check_ports(host, {"--port": port})
 
     def announce() -> None:

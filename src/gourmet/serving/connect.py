@@ -6,7 +6,8 @@ from typing import Final
 
 from gourmet.client import sample
 from gourmet.client.errors import NotTriton
-from gourmet.client.triton import KeyedTransport, Triton, transports
+from gourmet.client.transport import KeyedTransport
+from gourmet.client.triton import Triton, transports
 from gourmet.serving import api_keys
 from gourmet.systems import registry
 

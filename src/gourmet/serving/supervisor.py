@@ -47,6 +47,7 @@ class WebOptions:
     workers: int
     threads: int
     triton_url: str
+    triton_grpc_url: str = ""
     memory_key: str = field(default="", repr=False)
     models: Sequence[str] = ()  # those that it may be asked for once they are loaded
 
@@ -215,6 +216,8 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
+        if options.triton_grpc_url:
+            env["TRITON_GRPC_URL"] = options.triton_grpc_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
