@@ -25,7 +25,7 @@ VERBS: Final[dict[str, str]] = {
     "deploy": "Export trained weights into the model repository, through a gate.",
     "deployer": "Write a network and a checkpoint of anybody's for Triton, with NVIDIA's flags.",
     "client": "Ask a deployed network, and compare it with its checkpoint, with NVIDIA's flags.",
-    "rollback": "Serve the version before the latest again.",
+    "rollback": "Go back to the version before, of a model or of a whole system.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
     "tune": "Find the best config of a served model here, with the reason.",

@@ -33,3 +33,14 @@ def test_backends_that_are_nowhere_are_said(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv(wheel.BACKENDS_ENV, str(tmp_path / "gone"))
     with pytest.raises(GourmetError, match=f"no backends at {tmp_path / 'gone'}"):
         wheel.own_backends()
+
+
+def test_the_python_backend_makes_its_folders_where_its_server_works(tmp_path: Path) -> None:
+    """Those of killed servers stayed in /tmp: there were 112."""
+    found = wheel.find_wheel()
+    given = (found.server / "backends" / "python" / "libtriton_python.so").read_bytes()
+    made = (found.assemble_backends(tmp_path / "backends") / "python" / "libtriton_python.so").read_bytes()
+    assert given.count(b"/tmp/python_env_") == 1
+    assert b"/tmp/python_env_" not in made
+    assert len(made) == len(given)
+    assert sum(a != b for a, b in zip(given, made, strict=True)) == 4

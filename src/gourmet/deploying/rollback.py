@@ -22,17 +22,18 @@ def deployed_together(repository: Path, name: str) -> list[Path]:
     """What the last deployment of the system `name` made versions of; else the model of that name."""
     when = {}
     for model in (repository / each for each in model_names(repository)):
-        about = manifest.facts(model / str(max(versions(model), default=0)))
+        numbers = versions(model)
+        about = manifest.facts(model / str(max(numbers, default=0)))
         if about.get("network", {}).get("system") == name:
-            when[model] = str(about.get("deployed", {}).get("at", ""))
+            # One with a single version has nothing to go back to.
+            when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
     last = [model for model, at in when.items() if at == max(when.values())] or [repository / name]
     if not last[0].is_dir():
         raise RepositoryError(
             f"{repository} has no model and no models of a system {name!r}: it has "
             f"{', '.join(model_names(repository))}"
         )
-    # One that came with this deployment has nothing to go back to.
-    return [model for model in last if len(versions(model)) > 1] or last
+    return last
 
 
 def rollback(

@@ -20,6 +20,10 @@ from gourmet.systems import FOLDERS_ENV, folders
 
 # triton/backends/ lies beside src/ in a checkout; in an installed image the environment says where.
 BACKENDS_ENV: Final = "GOURMET_BACKENDS"
+# Where the Python backend makes a folder at each start, which a killed server leaves; and of the same length,
+# the folder that the server works in, which goes with it.
+_ENVIRONMENTS: Final = b"/tmp/python_env_"
+_IN_OWN_FOLDER: Final = b"././/python_env_"
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -56,6 +60,8 @@ class TritonWheel:
             shutil.copytree(backend, into / backend.name, ignore=shutil.ignore_patterns("__pycache__"))
         stub = self.server / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
         shutil.copy2(stub, into / "python")
+        library = into / "python" / "libtriton_python.so"
+        library.write_bytes(library.read_bytes().replace(_ENVIRONMENTS, _IN_OWN_FOLDER))
         return into
 
 

@@ -1,0 +1,230 @@
+"""A model's versions: the next one of every kind of system, and the way back, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from support.stopping import everything, sigterm_after
+from torch import nn
+
+from gourmet.cli import main
+from gourmet.deploying.deploy import staged
+from gourmet.deploying.rollback import deployed_together, rollback
+from gourmet.errors import GourmetError
+from gourmet.repository import RepositoryError, read_config, versions
+from gourmet.runtime.manifest import ManifestError, sha256
+from gourmet.runtime.signals import undone_by_sigterm
+
+Gourmet = Callable[..., Result]
+
+
+@pytest.fixture
+def gourmet(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gourmet:
+    """Runs a verb with folders of its own, where no stack runs."""
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    return lambda *words: CliRunner().invoke(main, [str(word) for word in words])
+
+
+def put(model: Path, number: int, at: str, **about: object) -> None:
+    """A version as `gourmet deploy` leaves it."""
+    (model / str(number)).mkdir(parents=True)
+    if number == 1:
+        (model / "config.pbtxt").write_text(f'name: "{model.name}"\nbackend: "onnxruntime"\n')
+    file = model / str(number) / "model.onnx"
+    file.write_text(f"weights {number}")
+    says = {"file": file.name, "sha256": sha256(file), "network": {"system": "soups"}, "deployed": {"at": at}}
+    (file.parent / "manifest.json").write_text(json.dumps({**says, **about}))
+
+
+def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourmet, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for name in ("broth", "stew", "chili"):
+        put(models / name, 1, "2026-01-01T00:00:00.000+00:00")
+        put(models / name, 2, "2026-01-02T00:00:00.000+00:00")
+    put(models / "stew", 3, "2026-01-03T00:00:00.000+00:00")
+    put(models / "salad", 1, "2026-01-03T00:00:00.000+00:00")  # it came with that deployment
+    put(models / "others", 1, "2026-01-09T00:00:00.000+00:00", network={"system": "bread"})
+    for left in ({"stew": 2, "broth": 2, "chili": 2}, {"stew": 1, "broth": 1, "chili": 1}):
+        done = gourmet("rollback", "soups", "--to", models)
+        assert done.exit_code == 0, done.output
+        assert {name: versions(models / name)[-1] for name in left} == left
+    assert "is the latest; no Triton here serves it, so none was asked" in done.output
+    before = everything(models)
+    done = gourmet("rollback", "soups", "--to", models)
+    assert done.exit_code == 1
+    assert "has no version before 1" in done.output
+    assert everything(models) == before
+    assert versions(models / "others") == (1,)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "broth", 1, "")
+    with pytest.raises(RepositoryError, match="no model and no models of a system 'bread': it has broth"):
+        deployed_together(tmp_path, "bread")
+
+
+def test_what_a_version_brought_goes_with_it_and_nothing_is_left_of_it(
+    gourmet: Gourmet, tmp_path: Path
+) -> None:
+    """A model in half precision over one in single precision, with other labels."""
+    models = tmp_path / "models"
+    command = ["deployer", "--ts-trace", "--save-dir", models, "--config", "torchvision:squeezenet1_1"]
+    command += ["--batch_size", "2", "--labels"]
+    found = []
+    for more in (["a,b"], ["c,d", "--fp16", "--triton-model-version", "2"]):
+        done = gourmet(*command, *more)
+        assert done.exit_code == 0, done.output
+        found.append(everything(models))
+    assert b"TYPE_FP16" in (found[1]["model/config.pbtxt"] or b"")
+    done = gourmet("rollback", "model", "--to", models)
+    assert done.exit_code == 0, done.output
+    assert everything(models) == found[0]
+
+
+@pytest.fixture
+def two_of_two(tmp_path: Path) -> list[Path]:
+    """Two models with two versions each."""
+    models = [tmp_path / "models" / name for name in ("broth", "stew")]
+    for model in models:
+        for number in (1, 2):
+            put(model, number, str(number), config={"max_batch_size": number}, labels=[f"soup {number}"])
+    return models
+
+
+def test_where_the_version_before_does_not_answer_all_is_as_it_was(two_of_two: list[Path]) -> None:
+    before = everything(two_of_two[0].parent)
+
+    def refuse(served: Mapping[Path, int]) -> None:
+        assert served == dict.fromkeys(two_of_two, 1)
+        assert [read_config(model).max_batch_size for model in two_of_two] == [1, 1]
+        assert (two_of_two[1] / "labels.txt").read_text() == "soup 1\n"
+        raise GourmetError("does not answer")
+
+    with pytest.raises(GourmetError, match="does not answer"):
+        rollback(two_of_two, refuse)
+    assert everything(two_of_two[0].parent) == before
+
+
+def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two: list[Path]) -> None:
+    (two_of_two[1] / "1" / "model.onnx").write_text("cut sho")
+    before = everything(two_of_two[0].parent)
+    with pytest.raises(ManifestError, match="not the file that was deployed"):
+        rollback(two_of_two)
+    assert everything(two_of_two[0].parent) == before
+
+
+def test_sigterm_at_any_moment_of_a_rollback_leaves_both_models_as_they_were_or_back(
+    two_of_two: list[Path], tmp_path: Path
+) -> None:
+    repository = two_of_two[0].parent
+    saved = shutil.copytree(repository, tmp_path / "saved")
+    before, ends = everything(repository), list[list[tuple[int, ...]]]()
+    for count in range(1, 300):
+        with suppress(SystemExit), undone_by_sigterm(), sigterm_after(count) as came:
+            rollback(two_of_two)
+        ends.append([versions(model) for model in two_of_two])
+        if everything(repository) != before:
+            assert ends[-1] == [(1,), (1,)]
+            assert [read_config(model).max_batch_size for model in two_of_two] == [1, 1]
+            assert not list(repository.rglob(".*"))
+            shutil.rmtree(repository)
+            shutil.copytree(saved, repository)
+        if not came():
+            break
+    assert not came(), "it came at each moment"
+    assert [(1, 2), (1, 2)] in ends
+
+
+def test_what_killed_verbs_left_goes_with_the_next_and_a_replaced_version_is_back(
+    two_of_two: list[Path],
+) -> None:
+    model = two_of_two[0]
+    (model / "2").rename(model / ".old-2")
+    for name in (".withdrawn-4", ".next.77", ".old.77"):
+        (model / name).mkdir()
+        (model / name / "model.onnx").write_text("90 MB")
+    (model / ".config.pbtxt.77.part").write_text("half")
+    with staged(model, "model.onnx") as (aside, final):
+        (aside / "model.onnx").write_text("weights 3")
+        assert final.name == "3"
+    assert sorted(path.name for path in model.iterdir()) == ["1", "2", "3", "config.pbtxt"]
+    assert (model / "2" / "model.onnx").read_text() == "weights 2"
+
+
+class Mean(nn.Module):
+    """Three scores of a picture: the mean of each colour, `times` as large."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3)) * self.times
+
+
+def onnx_file(path: Path, *, side: int = 32, given: str = "pixels", output: str = "scores") -> Path:
+    torch.onnx.export(
+        Mean(10.0),
+        (torch.rand(2, 3, side, side),),
+        str(path),
+        dynamo=False,
+        input_names=[given],
+        output_names=[output],
+        dynamic_axes={given: {0: "n"}, output: {0: "n"}},
+    )
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
+    gourmet: Gourmet, tmp_path: Path
+) -> None:
+    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
+    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
+    assert done.exit_code == 0, done.output
+    model = models / "colours_onnx"
+    mine = (model / "config.pbtxt").read_text().replace("count: 2", "count: 3")
+    (model / "config.pbtxt").write_text(mine)
+    before = everything(models)
+
+    second = onnx_file(tmp_path / "second.onnx", given="another_name")
+    done = gourmet("deploy", "colours", "--weights", second, "--to", models)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (model / "2").iterdir()) == ["manifest.json", "model.onnx"]
+    config = read_config(model)
+    assert (config.input[0].name, config.instance_group[0].count) == ("another_name", 3)
+
+    done = gourmet("rollback", "colours", "--to", models)
+    assert done.exit_code == 0, done.output
+    assert everything(models) == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"side": 64}, "input_size 64, not 32"),
+        ({"output": "others"}, "logit_outputs ('others',), not ('scores',)"),
+    ],
+)
+def test_a_file_that_the_description_does_not_fit_is_no_next_version(
+    gourmet: Gourmet, tmp_path: Path, other: dict[str, Any], says: str
+) -> None:
+    models, first = tmp_path / "models", onnx_file(tmp_path / "first.onnx")
+    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", first, "--to", models)
+    assert done.exit_code == 0, done.output
+    before = everything(models)
+    done = gourmet("deploy", "colours", "--weights", onnx_file(tmp_path / "o.onnx", **other), "--to", models)
+    assert done.exit_code == 2
+    assert says in done.output
+    done = gourmet("deploy", "colours", "--weights", "best.pth", "--data", tmp_path, "--to", models)
+    assert "gourmet deploy colours --weights FILE" in done.output
+    assert everything(models) == before
