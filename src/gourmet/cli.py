@@ -58,7 +58,12 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except GourmetError as exc:
-            click.echo(f"Error: {printable(str(exc))}", err=True)
+            line = f"Error: {printable(str(exc))}"
+            if ctx.invoked_subcommand == "up":
+                from gourmet.serving.readable_logs import json_line, wants_json
+
+                line = json_line("gourmet", line, "error") if wants_json(os.environ) else line
+            click.echo(line, err=True)
             ctx.exit(exc.exit_code)
 
 

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from gourmet.cli import main
 from gourmet.serving.readable_logs import LogPrinter
 
 
@@ -61,3 +64,36 @@ TABLE, TRACE = ("+------+---+", "| Model | Version |"), ("At:", "  /a/b/model.py
 def test_what_tells_nothing_is_left_out_unless_asked_for(origin: str, line: str) -> None:
     assert printed(line, origin=origin) == ""
     assert printed(line, origin=origin, verbose=True)
+
+
+def test_with_json_every_line_of_up_is_json_whoever_wrote_it() -> None:
+    """The web app's own pass as they are; Triton's, a model's and the launcher's have the same fields."""
+    own = json.dumps({"time": "now", "level": "info", "logger": "app.requests", "message": "request"})
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        log = LogPrinter(as_json=True)
+        for line in (LOADED, FAILED, "RuntimeError: from a model's own print", "[1, 2]", "{not json", POOL):
+            log.sink("triton")(line)
+        log.sink("web")(own)
+        log.sink("web")("Traceback (most recent call last):")
+        log.say("gourmet", "ready after 7.7 s", "green")
+        log.say("gourmet", "gone", "red")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(line["logger"], line["level"]) for line in lines] == [
+        ("triton", "info"),
+        ("triton", "error"),
+        *[("triton", "info")] * 3,
+        ("app.requests", "info"),
+        ("web", "info"),
+        ("gourmet", "info"),
+        ("gourmet", "error"),
+    ]
+    assert all(line.keys() == {"time", "level", "logger", "message"} for line in lines)
+    assert out.getvalue().splitlines()[5] == own
+
+
+def test_why_up_did_not_start_is_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_FORMAT", "json")
+    ran = CliRunner().invoke(main, ["up", "--triton-only", "--web-only"])
+    said = json.loads(ran.stderr)
+    assert (ran.exit_code, said["level"]) == (2, "error")
+    assert said["message"].startswith("Error: --triton-only and --web-only together leave nothing to start")

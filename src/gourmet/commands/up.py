@@ -16,7 +16,7 @@ from gourmet.commands.options import as_options, port_options, repositories_opti
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.serving import api_keys, preflight, run_file
-from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.readable_logs import LogPrinter, wants_json
 from gourmet.serving.supervisor import Supervisor, WebOptions
 from gourmet.serving.triton_server import ModelControl, TritonOptions, TritonServer
 from gourmet.systems import registry
@@ -99,7 +99,7 @@ def up(
         keys=None if unlocked else api_keys.Keys.made(os.environ),
         **ports,  # type: ignore[arg-type]
     )
-    log = LogPrinter(verbose=verbose)
+    log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
     served: Mapping[str, Config] = {}
     models: dict[str, str] = {}
     early: list[str] = []

@@ -1,10 +1,13 @@
-"""Triton's and gunicorn's lines as one log that a person can read."""
+"""Triton's and gunicorn's lines as one log that a person can read, or that is JSON on every line."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -18,6 +21,8 @@ _GUNICORN_LINE: Final = re.compile(
     r"\[\S+ (?P<clock>\d\d:\d\d:\d\d) \S+\] \[(?P<where>\d+)\] \[(?P<level>[A-Z])\w+\] (?P<words>.*)$"
 )
 _COLOURS: Final[dict[str, str | None]] = {"I": None, "W": "yellow"}  # and red for all others
+# By the colour that a person sees.
+_LEVELS: Final = {"yellow": "warning", "red": "error"}
 
 # What is worth a line without --verbose; warnings and errors always are.
 _TELLING: Final = re.compile(r"successfully (un)?loaded|^Started \w+ ?Service|^Waiting for in-flight")
@@ -39,12 +44,16 @@ _NOTHING: Final = re.compile(
 class LogPrinter:
     """Prints lines of several processes, one whole line at a time, each with its origin."""
 
-    def __init__(self, *, verbose: bool = False) -> None:
-        self._verbose = verbose
+    def __init__(self, *, verbose: bool = False, as_json: bool = False) -> None:
+        """With `as_json` the lines have the fields of the web app's own, which pass as they are."""
+        self._verbose, self._as_json = verbose, as_json
         self._lock = threading.Lock()
 
     def say(self, origin: str, text: str, colour: str | None = None) -> None:
         with self._lock:
+            if self._as_json:
+                click.echo(json_line(origin, text, _LEVELS.get(colour or "", "info")))
+                return
             prefix = click.style(f"{origin:>7} │ ", fg="cyan" if origin == "gourmet" else "bright_black")
             click.echo(prefix + click.style(text, fg=colour))
 
@@ -53,7 +62,10 @@ class LogPrinter:
         pattern = _TRITON_LINE if origin == "triton" else _GUNICORN_LINE
 
         def take(line: str) -> None:
-            if found := pattern.match(line):
+            if self._as_json and _is_json(line):
+                with self._lock:
+                    click.echo(line)
+            elif found := pattern.match(line):
                 level, words = found["level"], found["words"]
                 telling = level != "I" or _TELLING.search(words)
                 where = f"  ({found['where']})" if self._verbose else ""
@@ -64,3 +76,18 @@ class LogPrinter:
                 self.say(origin, line)
 
         return take
+
+
+def wants_json(env: Mapping[str, str]) -> bool:
+    return env.get("LOG_FORMAT", "").strip() == "json"
+
+
+def json_line(origin: str, text: str, level: str) -> str:
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": time, "level": level, "logger": origin, "message": text})
+
+
+def _is_json(line: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), dict)
+    return False
