@@ -144,7 +144,6 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
 
 def _add_probes(app: FlaskApp, services: Services) -> None:
     routes = Blueprint("health", __name__)
-    readiness = services.readiness[services.first_system]
     measured: Metrics = app.extensions["metrics"]
     is_own_host: Callable[[str | None, str], bool] = app.extensions["is_own_host"]
 
@@ -156,12 +155,12 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     @routes.get("/readyz")
     @marked(probe=True)
     def readyz() -> Response:
-        state = readiness.check()
-        if not isinstance(state, ServingError):
-            return jsonify(ready=True, model=state.as_dict())
-        response = jsonify(ready=False, **as_dict(state))
-        response.status_code = 503  # whatever the reason: send no requests here for now
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        states = {name: _state(each) for name, each in services.states().items()}
+        first = states[services.first_system]  # which alone decides
+        response = jsonify(**first, systems=states)
+        if not first["ready"]:
+            response.status_code = 503  # whatever the reason: send no requests here for now
+            response.headers["Retry-After"] = str(RETRY_AFTER_S)
         return response
 
     @routes.get("/metrics")
@@ -186,6 +185,15 @@ def _add_probes(app: FlaskApp, services: Services) -> None:
     app.register_blueprint(routes)
     if "tracing" not in app.extensions:  # which concerns it too
         app.before_flask["GET"] = alive
+
+
+def _state(found: schemas.HealthModel | ServingError | None) -> dict[str, Any]:
+    """What /readyz says of a system; `ready` is null where its sample was not answered yet."""
+    if found is None:
+        return {"ready": None}
+    if isinstance(found, ServingError):
+        return {"ready": False, **as_dict(found)}
+    return {"ready": True, "model": found.as_dict()}
 
 
 def _examples(document: dict[str, Any], base: str) -> list[tuple[str, dict[str, str], str]]:

@@ -33,6 +33,10 @@ _DEADLINE_S: Final = 5.0
 # Longer than a model may take for its sample.
 _STALE_S: Final = _DEADLINE_S + 2.0
 _UNUSABLE: Final = "sample_unusable"
+# How long what else is served may keep a probe waiting, which it does not decide.
+_OTHERS_S: Final = 1.0
+# How long pages go by a problem that nobody has looked at since.
+_TOLD_S: Final = 60.0
 # A page is shown without what it would list rather than late.
 LINK_DEADLINE_S: Final = 1.0
 # How long a Triton that was never seen counts as starting; a large model on a slow disk takes minutes.
@@ -84,9 +88,15 @@ class Readiness:
 
     @property
     def known_problem(self) -> str:
-        """Why nobody would have an answer, empty where that is not known: for pages, which never wait."""
+        """Why nobody would have an answer, empty where that is not known: for pages, which ask no model."""
+        recent = isinstance(self._known, ServingError) and self._age_s() <= _TOLD_S
+        return str(self._known) if recent else ""
+
+    def last_known(self, by: float) -> HealthModel | ServingError | None:
+        """The state for those whom it does not decide: while it is being asked they wait until `by`."""
         self._ask_beside()
-        return str(self._known) if isinstance(self._known, ServingError) else ""
+        self._asking.join(max(0.0, by - time.monotonic()))
+        return self._known
 
     def check(self) -> HealthModel | ServingError:
         """The state for those who ask for nothing else, such as a probe.
@@ -189,6 +199,15 @@ class Services:
         self.readiness = {
             name: Readiness(partial(self._ask_sample, name), settings.models[name]) for name in systems
         }
+
+    def states(self) -> dict[str, HealthModel | ServingError | None]:
+        """Of each system: the first, which decides, is waited for, and then the others are asked together."""
+        (first, decides), *others = self.readiness.items()
+        found = {first: decides.check()}
+        by = time.monotonic() + _OTHERS_S
+        for _, each in others:
+            each.last_known(0.0)
+        return found | {name: each.last_known(by) for name, each in others}
 
     def _ask_sample(self, system: str) -> HealthModel:
         deadline = Deadline(min(_DEADLINE_S, self.settings.request_deadline_s))

@@ -133,7 +133,9 @@ class Generator:
     def ask_sample(self, system: str, deadline: Deadline) -> ModelInfo:
         """The model configured for `system`, if it answers; raise ServingError."""
         model = self.find("", deadline, system)
-        joined(self.pieces(model, model.system.sample(), {}, deadline, "readyz"))
+        answer = joined(self.pieces(model, model.system.sample(), {}, deadline, "readyz"))
+        if not answer.text.strip():
+            raise InferenceFailed(f"{model.info.name} answers its sample with nothing")
         return model.info
 
 

@@ -18,14 +18,17 @@ from app.api import services
 from app.api.schemas import HealthModel
 from app.api.services import Readiness
 from app.classifier import Prediction
+from app.core.errors import TritonTooSlow
 from app.core.settings import Settings
 from gourmet.client.sample import BadSample, ask_sample
 from gourmet.client.triton import Triton
 from gourmet.systems import registry
+from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 __all__ = ["listen"]  # the fixture
 
+DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), "digits", "1")
 PAGES = ("/", "/compare", "/digits", "/translate", "/lab", "/api/docs", "/nothing")
 HTML = {"Accept": "text/html"}
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -52,16 +55,14 @@ def hanging() -> Iterator[Hanging]:
     fake.goes_on.set()
 
 
-def test_no_page_waits_for_a_model_that_never_answers_also_not_the_first_after_the_start(
-    hanging: Hanging,
-) -> None:
-    """Each model is asked once meanwhile, however many pages are made."""
+def test_no_page_asks_a_model_also_not_the_first_after_the_start(hanging: Hanging) -> None:
+    """So none waits for one that never answers either."""
     browser, began = client(hanging), time.monotonic()
     for path in PAGES * 5:
         reply = browser.get(path, headers=HTML)
         assert reply.status_code == (404 if path == "/nothing" else 200)
     assert time.monotonic() - began < 20
-    assert hanging.asked_by == ["digits"]
+    assert hanging.asked_by == []
 
 
 def test_until_a_model_was_asked_its_page_is_linked_and_says_nothing_wrong(hanging: Hanging) -> None:
@@ -86,7 +87,7 @@ def test_ready_never_repeats_an_old_state_of_a_model_that_hangs(monkeypatch: pyt
     assert readiness.health().state == "ready"
     try:
         time.sleep(0.4)
-        assert not readiness.known_problem  # of a page, which has it asked again
+        assert not readiness.known_problem  # of a page, which asks nothing
         began = time.monotonic()
         found = readiness.health()
         assert (found.ready, found.code) == (False, "triton_too_slow")
@@ -176,10 +177,11 @@ def test_a_sample_that_cannot_be_used_changes_nothing_for_the_others(
     assert (health["state"], health["code"]) == ("not_ready", "sample_unusable")
     assert str(tmp_path) not in health["message"]
     assert caplog.text.count("the sample for 'flowers' cannot be used") == 1
-    assert browser.get("/readyz").get_json() == {
-        "ready": True,
-        "model": {"name": "food_classifier", "version": "1"},
-    }
+    ready = browser.get("/readyz").get_json()
+    systems = ready.pop("systems")
+    answers = {"ready": True, "model": {"name": "food_classifier", "version": "1"}}
+    assert (ready, systems["food11"]) == (answers, answers)
+    assert (systems["flowers"]["ready"], systems["flowers"]["error"]["code"]) == (False, "sample_unusable")
     for path in (*PAGES[:-1], "/classify/flowers"):
         page = browser.get(path, headers=HTML)
         assert (page.status_code, '<a href="/classify/flowers"' in page.text) == (200, False), path
@@ -201,3 +203,55 @@ def test_the_workbench_says_of_such_a_sample_what_to_do(flowers: str, url: str) 
 def test_a_system_with_a_good_sample_is_linked() -> None:
     fake = FakeClassifier()
     assert 'href="/digits"' in knowing(client(fake), "digits").get("/", headers=HTML).text
+
+
+def test_readyz_has_the_state_of_each_system_and_the_first_alone_makes_it_503(hanging: Hanging) -> None:
+    """A sample that hangs keeps a probe for a second at most where it is not the first system's."""
+    digits = FakeClassifier(others={"digits": TritonTooSlow("no answer")})
+    reply = client(digits).get("/readyz")
+    systems = reply.get_json()["systems"]
+    assert (reply.status_code, systems["food11"]["ready"]) == (200, True)
+    assert (systems["digits"]["ready"], systems["digits"]["error"]["code"]) == (False, "triton_too_slow")
+    assert systems["translator"]["error"]["code"] == "triton_unavailable"
+    reply = client(FakeClassifier(TritonTooSlow("no answer"), others={"digits": DIGIT})).get("/readyz")
+    assert (reply.status_code, reply.get_json()["systems"]["digits"]["ready"]) == (503, True)
+
+    class OthersHang(Hanging):
+        def classify(self, *given: object, system: str = "", **named: object) -> Prediction:
+            return EGG if system == "food11" else super().classify(*given, system=system, **named)
+
+    other = OthersHang()
+    began = time.monotonic()
+    try:
+        ready = client(other).get("/readyz")
+    finally:
+        other.goes_on.set()
+    assert (ready.status_code, ready.get_json()["systems"]["digits"]) == (200, {"ready": None})
+    assert time.monotonic() - began < 5
+
+
+def test_a_problem_that_nobody_looked_at_since_hides_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = knowing(client(FakeClassifier(others={"digits": TritonTooSlow("no answer")})), "digits")
+    assert 'href="/digits"' not in browser.get("/", headers=HTML).text
+    monkeypatch.setattr(services, "_TOLD_S", 0.0)
+    assert 'href="/digits"' in browser.get("/", headers=HTML).text
+
+
+def test_a_translator_that_answers_its_sample_with_nothing_is_not_ready(listen: Listen) -> None:
+    """As one did once while all said ready."""
+
+    def tensor(name: str, kind: str, *data: object) -> dict[str, object]:
+        return {"name": name, "datatype": kind, "shape": [1, 1]} | ({"data": data} if data else {})
+
+    output = [tensor("TRANSLATION", "BYTES", ""), tensor("TOKENS", "INT32", 0), tensor("SCORE", "FP32", 0.0)]
+    about = {"name": "translator", "versions": ["1"], "inputs": [tensor("TEXT", "BYTES")], "outputs": output}
+    script = {
+        "/translator/infer": http({"model_version": "1", "outputs": output}),
+        "/translator/config": http({"max_batch_size": 8}),
+        "/models/translator": http(about),
+    }
+    browser = create_app(Settings(triton_url=listen(script).url), FakeClassifier()).test_client()
+    reply = browser.get("/readyz")
+    translator = reply.get_json()["systems"]["translator"]
+    assert (reply.status_code, translator["ready"]) == (200, False)
+    assert translator["error"]["message"] == "translator answers its sample with nothing"

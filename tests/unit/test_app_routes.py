@@ -17,8 +17,10 @@ from werkzeug.test import TestResponse
 from app.api import schemas
 from app.classifier import Prediction
 from app.core import errors, messages
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.food11 import contract
+from gourmet.systems.registry import load_all
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 JSON = {"Accept": "application/json"}
@@ -207,13 +209,16 @@ def test_alive_does_not_need_a_model() -> None:
     assert not fake.asked
 
 
-def test_ready_asks_the_model_the_sample_at_most_once_a_second() -> None:
+def test_ready_asks_each_model_its_sample_at_most_once_a_second() -> None:
     fake = FakeClassifier()
     browser = client(fake)
     replies = [browser.get("/readyz") for _ in range(5)]
     assert {reply.status_code for reply in replies} == {200}
-    assert replies[0].get_json() == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}
-    assert [photo for photo, _ in fake.asked] == [contract.SYSTEM.sample()]
+    ready = replies[0].get_json()
+    assert ready.pop("systems")["food11"] == ready
+    assert ready == {"ready": True, "model": {"name": "food_classifier", "version": "3"}}
+    samples = [system.sample() for system in load_all().values() if isinstance(system, PictureClassifier)]
+    assert sorted(photo for photo, _ in fake.asked) == sorted(samples)
 
 
 @pytest.mark.parametrize(("fault", "status", "code", "retry"), FAULTS[:5], ids=lambda value: str(value)[:20])
