@@ -100,12 +100,13 @@ class AppTriton(Triton):
     """
 
     def __init__(self, addresses: str, connect_timeout_s: float = 2.0, grpc_addresses: str = "") -> None:
-        keys = memory_key(os.environ)
         below: list[Transport] = [
-            SharedMemory(KeyedTransport(each, keys)) for each in transports(addresses, connect_timeout_s)
+            SharedMemory(KeyedTransport(each, memory_key(os.environ, each.address)))
+            for each in transports(addresses, connect_timeout_s)
         ]
         if grpc_addresses:
-            over_grpc = transports(f"grpc://{grpc_addresses.replace(',', ',grpc://')}", connect_timeout_s)
+            given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",")]
+            over_grpc = transports(",".join(given), connect_timeout_s)
             below = [WholeAnswersOver(*both) for both in zip(over_grpc, below, strict=True)]
         super().__init__(map(TracedTransport, below))
 

@@ -21,7 +21,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gourmet.errors import GourmetError
+from gourmet.client.address import FORMS, Address
+from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.registry import load_all
 
 # For refusals, pages, health and metrics, whatever else there is to do.
@@ -45,10 +46,13 @@ class Rate:
 
 def _addresses(value: str) -> str:
     for address in map(str.strip, value.split(",")):
-        host, _, port = address.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-        if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not is_port:
-            raise PydanticCustomError("address", "is not an address", {"refused": address})
+        try:
+            at = Address.of(address)
+        except UsageError:
+            said = {"refused": address.rpartition("@")[2]}  # before it may be a password
+            raise PydanticCustomError("address", "is not an address", said) from None
+        at.tls()  # these two raise what is not usable of the environment
+        at.authorization()
     return value
 
 
@@ -73,12 +77,12 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
 
     triton_url: Annotated[str, AfterValidator(_addresses)] = Field(
         "localhost:8000",
-        description="Triton's HTTP address as host:port, such as localhost:8000, without http://",
+        description=f"Triton's HTTP address as {FORMS}",
     )
     triton_grpc_url: Annotated[str, AfterValidator(_addresses)] = Field(
         "",
-        description="Triton's gRPC address as host:port, such as localhost:8001; of several as many as "
-        "TRITON_SERVER_URL has",
+        description="Triton's gRPC address as host:port, such as localhost:8001, or grpcs://host:port; of "
+        "several as many as TRITON_SERVER_URL has",
     )
     # By the system's name, the model that answers where no other is asked for; every system has one.
     models: Mapping[str, str] = Field(default_factory=dict, validate_default=True)
@@ -123,6 +127,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     def _one_for_each(cls, addresses: str, info: ValidationInfo) -> str:
         if addresses.count(",") != info.data.get("triton_url", addresses).count(","):
             raise ValueError("their numbers differ")
+        if re.search(r"https?://", addresses):
+            raise ValueError("this is HTTP's")
         return addresses
 
     @field_validator("models")

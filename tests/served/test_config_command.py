@@ -17,8 +17,10 @@ MODEL = "food_classifier_onnx"
 
 @pytest.fixture
 def gourmet_config(triton):
+    there = ["--repository", str(triton.repository)]
+
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *arguments])
+        return CliRunner().invoke(main, ["config", "--url", triton.http_url, *there, *arguments])
 
     before = run(MODEL).output
     yield run

@@ -70,7 +70,8 @@ def executed(triton: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         assert not list(temporary.glob("gourmet-*")), "inputs and reports go with the kernel"
     finally:
         for model in MODELS:
-            CliRunner().invoke(main, ["config", model, "--reset", "--url", triton.http_url])
+            there = ["--url", triton.http_url, "--repository", str(triton.repository)]
+            CliRunner().invoke(main, ["config", model, "--reset", *there])
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_addresses_of_host_and_port_are_taken(url: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("TRITON_SERVER_URL", "http://triton:8000"),
+        ("TRITON_SERVER_URL", "ftp://triton:8000"),
         ("TRITON_SERVER_URL", "triton"),
         ("TRITON_SERVER_URL", "triton:"),
         ("TRITON_SERVER_URL", ":8000"),
@@ -70,7 +70,7 @@ def test_a_bad_value_is_refused_by_variable_and_value(variable: str, value: str)
 
 
 @pytest.mark.parametrize(
-    ("addresses", "bad"), [("a:8000,b", "b"), ("grpc://a:8001,b:8000", "grpc://a:8001"), ("a:8000,", "")]
+    ("addresses", "bad"), [("a:8000,b", "b"), ("ftp://a:8001,b:8000", "ftp://a:8001"), ("a:8000,", "")]
 )
 def test_of_several_addresses_the_bad_one_is_named(addresses: str, bad: str) -> None:
     with pytest.raises(SettingsError) as caught:

@@ -93,7 +93,7 @@ def test_bench_and_doctor_find_every_port_of_it() -> None:
     with runs(stack()):
         assert asked(bench_verb) == "127.0.0.1:9100 127.0.0.1:9101 127.0.0.1:9103"
         assert asked(bench_verb, "--url", "localhost:9100").split()[1] == "127.0.0.1:9101"
-        assert asked(bench_verb, "--url", "there:9100").split()[1] == "localhost:8001"
+        assert asked(bench_verb, "--url", "there:9100") == "there:9100 there:8001 there:5000"
         assert asked(doctor_verb) == "9103 9100 9101 9102"
         assert asked(doctor_verb, "--port", "1") == "1 9100 9101 9102"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -207,26 +205,6 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
     done = gourmet("rollback", "colours", "--to", models)
     assert done.exit_code == 0, done.output
     assert everything(models) == before
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
-    """Both said that theirs was version 2, and one was lost."""
-    models, files = tmp_path / "models", [onnx_file(tmp_path / f"{number}.onnx") for number in range(3)]
-    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", files[0], "--to", models)
-    assert done.exit_code == 0, done.output
-    program = Path(sys.executable).with_name("gourmet")
-    both = [
-        subprocess.Popen(
-            [program, "deploy", "colours", "--weights", file, "--to", models],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for file in files[1:]
-    ]
-    said = sorted(process.communicate()[0].splitlines()[0] for process in both)
-    assert said == [str(models / "colours_onnx" / number) for number in "23"]
-    assert versions(models / "colours_onnx") == (1, 2, 3)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
+from gourmet.client.address import LOOPBACK, Address
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.errors import GourmetError
 
@@ -38,7 +39,9 @@ class TritonUnreachable(TritonError):
 
     @classmethod
     def at(cls, address: str, why: object) -> TritonUnreachable:
-        error = cls(f"no Triton answers at {address} ({why}): start one with `gourmet up`")
+        here = Address.each(address)[0].host in LOOPBACK
+        step = "start one with `gourmet up`" if here else "see that it runs, and that this is its address"
+        error = cls(f"no Triton answers at {address} ({why}): {step}")
         error.address = address
         return error
 

@@ -10,6 +10,7 @@ import grpc.aio  # type: ignore[import-untyped]
 from google.protobuf import json_format
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, service_pb2, service_pb2_grpc
 
+from gourmet.client.address import Address, tls_files
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     ModelFailed,
@@ -60,22 +61,26 @@ _OPTIONS: Final = (
 
 
 class GrpcTransport:
-    """A server at `address` (host:port); it tells silences of a whole answer, and none of a streamed one."""
+    """A server at `address` (host:port, or grpcs://host:port).
+
+    It tells silences of a whole answer, and none of a streamed one.
+    """
 
     protocol: Literal["http", "grpc"] = "grpc"
 
     def __init__(self, address: str, connect_timeout_s: float) -> None:
-        self.address = address
+        at = Address.of(address)
+        self.address = str(at).removeprefix("grpc://")
         self._connect_timeout_s = connect_timeout_s
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._headers = at.authorization()
+        self._channel = _channel(grpc, at)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._is_connected = False
 
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         self._connect(deadline)
-        metadata = tuple(
-            {**call.headers, **{_KEY_PREFIX + name: key for name, key in call.keys.items()}}.items()
-        )
+        keys = {_KEY_PREFIX + name: key for name, key in call.keys.items()}
+        metadata = tuple({**self._headers, **call.headers, **keys}.items())
         named: dict[str, Any] = {"timeout": deadline.left_s(), "metadata": metadata}
         try:
             if call.operation == "infer":
@@ -151,20 +156,23 @@ class AsyncGrpc:
     """The same for a load generator, within one event loop; `infer_request` makes its requests before."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        at = Address.of(address)
+        self._metadata = tuple(at.authorization().items())
+        self._channel = _channel(grpc.aio, at)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def infer(self, request: Any, timeout_s: float) -> Any:
         """The answer as it came, for `answer_of`; raise TritonError."""
         try:
-            return await self._stub.ModelInfer(request, timeout=timeout_s)
+            return await self._stub.ModelInfer(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as exc:
             raise TritonError(f"gRPC {exc.code().name}: {exc.details()}") from exc
 
     async def stream(self, request: Any, timeout_s: float) -> AsyncIterator[Any]:
         """Each piece of an answer that has outputs."""
         try:
-            async for response in self._stub.ModelStreamInfer(iter([request]), timeout=timeout_s):
+            named: dict[str, Any] = {"timeout": timeout_s, "metadata": self._metadata}
+            async for response in self._stub.ModelStreamInfer(iter([request]), **named):
                 if response.error_message:
                     raise TritonError(f"the answer broke off: {response.error_message}")
                 if response.infer_response.outputs:
@@ -174,6 +182,15 @@ class AsyncGrpc:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+def _channel(kind: Any, at: Address) -> Any:
+    """Of `grpc` or of `grpc.aio`."""
+    if not at.tls():  # which raises where its files cannot be used
+        return kind.insecure_channel(at.place, options=_OPTIONS)
+    ca, certificate, key = (each.read_bytes() if each else None for each in tls_files())
+    with_tls = grpc.ssl_channel_credentials(ca, certificate and (key or certificate), certificate)
+    return kind.secure_channel(at.place, with_tls, options=_OPTIONS)
 
 
 def infer_request(call: Call, deadline: Deadline | None = None) -> Any:
@@ -210,10 +227,9 @@ def answer_of(response: Any) -> Reply:
 
 
 def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
-    """Strings among a request's parameters say here that they are strings."""
-    given = fields.get("parameters", {})
-    return (
-        {**fields, "parameters": {name: {"string_param": value} for name, value in given.items()}}
-        if given
-        else fields
-    )
+    """Strings among a request's parameters say here that they are strings, and files that they are bytes."""
+    given = {
+        name: {"bytes_param" if name.startswith("file:") else "string_param": value}
+        for name, value in fields.get("parameters", {}).items()
+    }
+    return {**fields, "parameters": given} if given else fields

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import socket
+import ssl
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from http import HTTPStatus
 from typing import Final, Literal, TypeVar
 from urllib.parse import quote
 
+from gourmet.client.address import CA_ENV, Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
 from gourmet.client.tensors import events, generate_body, read_answer, request_body
@@ -68,12 +70,15 @@ def body_of(call: Call, deadline: Deadline | None = None) -> tuple[list[bytes], 
 
 
 class HttpTransport:
-    """A server at `address` (host:port)."""
+    """A server at `address` (host:port, or https://host:port)."""
 
     protocol: Literal["http", "grpc"] = "http"
 
     def __init__(self, address: str, connect_timeout_s: float) -> None:
-        self.address = address
+        self._at = Address.of(address)
+        self.address = str(self._at)
+        self._tls = self._at.tls()
+        self._headers = self._at.authorization()
         self._connect_timeout_s = connect_timeout_s
         # The one that was used last is used next, so that there are no more than are used at a time.
         self._idle: list[_Connection] = []
@@ -87,7 +92,10 @@ class HttpTransport:
         except OSError as exc:
             if isinstance(exc, TimeoutError) and deadline.passed:
                 raise NoAnswerInTime(deadline.seconds) from None
-            raise TritonUnreachable.at(self.address, exc) from exc
+            why = exc
+            if isinstance(exc, ssl.SSLCertVerificationError):
+                why = OSError(f"its certificate is refused, {exc.verify_message}; {CA_ENV} can name its CA")
+            raise TritonUnreachable.at(self.address, why) from exc
         except _NotHttp as exc:
             raise NotTriton.at(self.address, exc) from exc
 
@@ -102,7 +110,7 @@ class HttpTransport:
         """
         message = self._message(call, deadline)
         # With no kept one it is an IndexError.
-        with contextlib.suppress(IndexError, ConnectionResetError, BrokenPipeError):
+        with contextlib.suppress(IndexError, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError):
             return self._exchange(self._idle.pop(), call, message, deadline)
         return self._exchange(self._connect(deadline), call, message, deadline)
 
@@ -162,16 +170,18 @@ class HttpTransport:
         method, path = path_of(call)
         parts, headers = body_of(call, deadline)
         lines = "".join(
-            f"{name}: {value}\r\n" for name, value in (headers | {**call.headers, **call.keys}).items()
+            f"{name}: {value}\r\n"
+            for name, value in (headers | {**self._headers, **call.headers, **call.keys}).items()
         )
         length = sum(map(len, parts))
-        head = f"{method} {path} HTTP/1.1\r\nHost: {self.address}\r\n{lines}Content-Length: {length}\r\n\r\n"
-        return b"".join([head.encode(), *parts])
+        lines = f"Host: {self._at.place}\r\n{lines}Content-Length: {length}\r\n\r\n"
+        return b"".join([f"{method} {path} HTTP/1.1\r\n{lines}".encode(), *parts])
 
     def _connect(self, deadline: Deadline) -> _Connection:
-        host, _, port = self.address.rpartition(":")
+        host = self._at.host.strip("[]")
         within_s = min(self._connect_timeout_s, deadline.left_s())
-        return _Connection(socket.create_connection((host.strip("[]"), int(port)), within_s))
+        connected = socket.create_connection((host, self._at.port), within_s)
+        return _Connection(self._tls.wrap_socket(connected, server_hostname=host) if self._tls else connected)
 
 
 class _NotHttp(Exception):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
+from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     ModelFailed,
@@ -180,12 +182,15 @@ class Triton:
             raise NotTriton(f"{model.name!r} ended its answer without any piece of it")
         return joined(pieces)
 
-    def load(self, model: str, config: Mapping[str, Any] | None = None) -> bool:
-        """Have it serve what is on disk, with another `config` if one is given.
+    def load(
+        self, model: str, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
+    ) -> bool:
+        """Have it serve what is on disk, with another `config` if one is given, or these `files` instead.
 
         False where it polls its repository, as in NVIDIA's example, and will load the model by itself.
         """
-        fields = {"parameters": {"config": json.dumps(config)}} if config else {}
+        given = {f"file:{name}": b64encode(data).decode() for name, data in (files or {}).items()}
+        fields = {"parameters": {"config": json.dumps(config), **given}} if config else {}
         return self._control_all("load", model, fields)
 
     def unload(self, model: str) -> None:
@@ -260,14 +265,13 @@ class Triton:
 
 
 def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> list[Transport]:
-    """To host:port, or several with commas between them; each over HTTP unless grpc:// stands before it."""
+    """To host:port, or several with commas between them; each over HTTP unless a scheme says otherwise."""
     found: list[Transport] = []
-    for address in addresses.split(","):
-        protocol, _, place = address.strip().rstrip("/").rpartition("://")
-        if protocol == "grpc":
+    for address in Address.each(addresses):
+        if address.is_grpc:
             from gourmet.client.grpc import GrpcTransport
 
-            found.append(GrpcTransport(place, connect_timeout_s))
+            found.append(GrpcTransport(str(address), connect_timeout_s))
         else:
-            found.append(HttpTransport(place, connect_timeout_s))
+            found.append(HttpTransport(str(address), connect_timeout_s))
     return found

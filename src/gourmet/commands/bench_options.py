@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gourmet.client.address import Address
 from gourmet.commands.options import json_option, url_option
 from gourmet.commands.values import FOLDER, POSITIVE
-from gourmet.errors import printable
+from gourmet.errors import UsageError, printable
 from gourmet.measure import results, storage, tables, validity
 from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.run_file import stack_at
@@ -35,11 +36,13 @@ def measuring(command: F) -> F:
     The command gets a `target`, `options`, `save` and `as_json`.
     """
 
-    @url_option("Triton's HTTP address.")
+    @url_option()
     @click.option(
-        "--grpc-url", help="Triton's gRPC address.  [default: the running stack's, or localhost:8001]"
+        "--grpc-url", help="Triton's gRPC address.  [default: the running stack's, or port 8001 of --url's]"
     )
-    @click.option("--app-url", help="Web app's address.  [default: the running stack's, or localhost:5000]")
+    @click.option(
+        "--app-url", help="Web app's address.  [default: the running stack's, or port 5000 of --url's]"
+    )
     @click.option("--window", "window_s", default=1.0, help="Length of a window in seconds.")
     @click.option("--windows", default=5, type=click.IntRange(2), help="Number of windows of a measurement.")
     @click.option("--warm-up", "warm_up_s", default=1.0, help="Seconds of load before the first window.")
@@ -64,9 +67,16 @@ def measuring(command: F) -> F:
     @json_option
     @functools.wraps(command)
     def measured(*args: Any, url: str, grpc_url: str | None, app_url: str | None, **given: Any) -> Any:
-        stack = stack_at(url)
-        grpc_url = grpc_url or (stack.grpc_url if stack else Addresses.grpc_url)
-        app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or Addresses.app_url
+        stack, at = stack_at(url), Address.each(url)[0]
+        grpc_url = grpc_url or (stack.grpc_url if stack else str(at.grpc))
+        app_url = app_url or (stack.web_url.removeprefix("http://") if stack else "") or f"{at.host}:5000"
+        # perf_analyzer is given no certificates here, and no token, which others would see it being given.
+        if str(at) != at.place or Address.of(grpc_url).is_tls or at.authorization():
+            if given["client"] == "perf-analyzer":
+                raise UsageError(
+                    f"--client perf-analyzer asks over plain HTTP and without a token, not {url}"
+                )
+            given["client"] = "gourmet"
         options = MeasureOptions(**{field.name: given.pop(field.name) for field in fields(MeasureOptions)})
         return command(*args, target=Addresses(url, grpc_url, app_url), options=options, **given)
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped, give, page_path, report_options
 from gourmet.commands.values import FOUND, FOUND_FILE, POSITIVE
 
 
 @click.command()
-@click.option("--triton-server-url", "url", required=True, help="Triton's HTTP or gRPC address.")
+@url_option("Triton's HTTP or gRPC address.", "--triton-server-url")
 @click.option("--triton-model-name", "model", required=True, help="Name of the deployed model.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the classes of each batch.")
 @click.option(

@@ -88,7 +88,11 @@ def config(
         started = time.monotonic()
         if reset:
             # Asked to load without a config, Triton keeps the changed one: the files did not change.
-            holding = [folder for folder in repositories if (folder / model).is_dir()] or repositories
+            holding = [folder for folder in repositories if (folder / model).is_dir()]
+            if not holding:
+                raise UsageError(
+                    f"--reset takes the config of {model} from what {url} serves: name that with --repository"
+                )
             chosen = as_json(repository.read_config(holding[0] / model))
         else:
             chosen = changed(running, change)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.options import alone_in, serving_url, to_option, trained_options, url_option
+from gourmet.commands.options import (
+    alone_in,
+    send_option,
+    serving_url,
+    to_option,
+    trained_options,
+    url_option,
+)
 from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
@@ -34,6 +41,7 @@ from gourmet.systems import registry
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
     required=False,
 )
+@send_option
 def deploy(
     system: str,
     form: str,
@@ -44,6 +52,7 @@ def deploy(
     number: int | None,
     architecture: str,
     url: str | None,
+    send: bool,
 ) -> None:
     """Export SYSTEM's weights into the model repository, unless the result answers differently.
 
@@ -73,11 +82,11 @@ def deploy(
 
     def served(version: Path) -> None:
         if triton:
-            said.append(load_and_ask(triton, version.parent))
+            said.append(load_and_ask(triton, version.parent, send=send))
 
     with alone_in(models):
         for name in export.formats if form == "all" else (form,):
             model = models / deployment.targets[name].model
-            with bar(f"exporting {name}"), served_as_before(triton, [model]):
+            with bar(f"exporting {name}"), served_as_before(triton, [model], send=send):
                 folder, checks = put(deployment, name, models, number, served)
             click.echo("\n".join([str(folder), table(checks), *said[-1:]]))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from gourmet.commands.labels import labels_of
-from gourmet.commands.options import alone_in, serving_url
+from gourmet.commands.options import alone_in, serving_url, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FILE, FOLDER, POSITIVE
 from gourmet.errors import GourmetError, UsageError
@@ -42,11 +42,11 @@ class _BothSides(click.Command):
     default=1,
     help="Write or replace this version.",
 )
-@click.option(
-    "--triton-server-url",
-    "url",
-    help="Load the model into this Triton (HTTP or gRPC) and ask it once.  "
+@url_option(
+    "Load the model into this Triton (HTTP or gRPC) and ask it once.  "
     "[default: the running stack, if it serves --save-dir]",
+    "--triton-server-url",
+    required=False,
 )
 @click.option(
     "--triton-max-batch-size", "max_batch_size", type=click.IntRange(0), default=8, help="Largest batch."
@@ -129,7 +129,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
             click.echo(f"weights of {options.config}: {weights}", err=True)
             try:
                 folder, checks = deploy(ready.deployment, form, save_dir, options.version, serve)
-            except BaseException:
+            except GourmetError:
                 if server:
                     with suppress(GourmetError):  # have it serve what it did before
                         server.load(model) if was_there else server.unload(model)

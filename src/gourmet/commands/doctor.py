@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from gourmet.commands.options import as_options, json_option, port_options, repo
 from gourmet.doctor import machine, stack
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError, printable
+from gourmet.serving.run_file import stack_at
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 # In the order in which one stands on the other.
@@ -31,11 +32,14 @@ CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "answers": stack.answers,
     "web": stack.web,
 }
+_OF_THIS_MACHINE: Final = ("wheel", "packages", "memory", "ports", "gpu", "systems", "web")
 
 
-def examine(subject: Examined) -> Iterator[tuple[str, Finding]]:
+def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple[str, Finding]]:
     """Every finding with the name of its check, as they come; a check that raises has failed."""
     for name, check in CHECKS.items():
+        if name in left_out:
+            continue
         try:
             for finding in check(subject):
                 yield name, finding
@@ -46,7 +50,9 @@ def examine(subject: Examined) -> Iterator[tuple[str, Finding]]:
 @click.command()
 @repositories_option(found=True)
 @url_option(
-    "Triton's HTTP address; if given, it must answer.  [default: the running stack's]", required=False
+    "Triton's address; if given, it must answer. One that is not of a stack here is all that is looked at.  "
+    "[default: the running stack's]",
+    required=False,
 )
 @click.option("--host", default="127.0.0.1", help="Address whose ports to check.")
 @port_options(found=True)
@@ -56,6 +62,8 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started.
     """
+    elsewhere = url is not None and not stack_at(url)
+    left_out = (_OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
         host=host,
@@ -66,7 +74,7 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
     )
     width = max(len(name) for name in CHECKS)
     found = []
-    for name, finding in examine(subject):
+    for name, finding in examine(subject, left_out):
         found.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from gourmet.commands.options import as_options, port_options
+from gourmet.commands.options import as_options, port_options, url_option
 from gourmet.errors import GourmetError
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.connect import connect
@@ -34,12 +34,13 @@ _STACK_TIMEOUT_S: Final = 10.0
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--lab-port", default=8888, type=click.IntRange(1, 65535), help="Port of JupyterLab.")
 @port_options(found=True)
+@url_option("Triton's address.  [default: --http-port of this machine]", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
+def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int) -> None:
     """Open notebooks/triton.ipynb in JupyterLab, until Ctrl-C.
 
-    The notebook asks the Triton at TRITON_SERVER_URL, or at --http-port of this machine; where none runs
-    there, Triton and the web app are started too, and end with the lab. JupyterLab listens on loopback
+    The notebook asks the Triton at --url, or at --http-port of this machine; where none runs there,
+    Triton and the web app are started too, and end with the lab. JupyterLab listens on loopback
     and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
     """
     if find_spec("jupyterlab") is None:
@@ -47,8 +48,7 @@ def lab(lab_port: int, arguments: tuple[str, ...], **ports: int) -> None:
     if not _NOTEBOOK.is_file():
         raise GourmetError(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
     log, ending, running = LogPrinter(), threading.Event(), {}
-    chosen = os.environ.get("TRITON_SERVER_URL")
-    url = chosen or f"127.0.0.1:{ports['http_port']}"
+    chosen, url = url, url or f"127.0.0.1:{ports['http_port']}"
     # What was started last ends first: Jupyter, whose kernels use the other.
     with stops_set(ending), connect(url) as triton, contextlib.ExitStack() as started:
         if chosen:  # and not there, it is not replaced

@@ -17,10 +17,10 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 from gourmet.systems import registry
 
 
-def load_and_ask(url: str, model: Path) -> str:
+def load_and_ask(url: str, model: Path, *, send: bool = False) -> str:
     """What the latest version of `model` says, in a sentence; raise unless that is what answers."""
     name, number = model.name, versions(model)[-1]
-    if not load(url, name):
+    if not load(url, name, model if send else None):
         return f"{url} polls its repository: it loads {name} by itself, and was not asked"
     with connect(url, LOADS_WITHIN_S) as triton:
         info = triton.describe(name)
@@ -44,7 +44,7 @@ def load_and_ask(url: str, model: Path) -> str:
 
 
 @contextlib.contextmanager
-def served_as_before(url: str | None, models: Sequence[Path]) -> Iterator[None]:
+def served_as_before(url: str | None, models: Sequence[Path], *, send: bool = False) -> Iterator[None]:
     """Where what is within fails, Triton serves again what lies on disk then."""
     there = [model.is_dir() for model in models]
     try:
@@ -52,5 +52,7 @@ def served_as_before(url: str | None, models: Sequence[Path]) -> Iterator[None]:
     except BaseException:
         for model, was_there in zip(models, there, strict=True) if url else ():
             with contextlib.suppress(GourmetError), connect(url or "", LOADS_WITHIN_S) as triton:
-                triton.load(model.name) if was_there else triton.unload(model.name)
+                load(url or "", model.name, model if send else None) if was_there else triton.unload(
+                    model.name
+                )
         raise

@@ -14,7 +14,7 @@ import click
 import psutil
 
 from gourmet.commands.labels import labels_of
-from gourmet.commands.options import alone_in, serving_url, to_option
+from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import FOUND_FILE, PATH
 from gourmet.errors import UsageError
@@ -24,8 +24,7 @@ from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.home import HOME_ENV, own_models
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import stops_held_back
-from gourmet.serving.connect import ask_sample
-from gourmet.serving.run_file import RunningStack, running_stack
+from gourmet.serving.run_file import RunningStack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import described, folders, registry
 
@@ -45,6 +44,10 @@ _RELOADED_WITHIN_S: Final = 60.0
 @click.option("--architecture", help="Network of a .pth or .safetensors file, as in torchvision:resnet18.")
 @click.option("--data", type=PATH, help="Verify with these labelled pictures.  [default: made-up ones]")
 @to_option
+@url_option(
+    "Load the model into this Triton.  [default: the running stack, if it serves --to]", required=False
+)
+@send_option
 def new(
     name: str,
     labels: str,
@@ -54,6 +57,8 @@ def new(
     architecture: str | None,
     data: Path | None,
     models: Path,
+    url: str | None,
+    send: bool,
 ) -> None:
     """Make a picture classification system called NAME, and serve WEIGHTS as its model.
 
@@ -119,10 +124,10 @@ def new(
             aside.rename(folder)
             undo.callback(shutil.rmtree, folder)
         if weights:
-            stack = _load(system, models)
+            stack = _load(system, models, url, send)
         undo.pop_all()
     click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
-    click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models)))
+    click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models, url)))
 
 
 def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> None:
@@ -153,21 +158,20 @@ def _prepared_like(like: str | None) -> dict[str, Any]:
     return {"input_size": other.input_size, "mean": other.mean, "std": other.std}
 
 
-def _load(system: PictureClassifier, models: Path) -> RunningStack | None:
-    """Load the model into the stack that runs here, ask it its sample, and tell the web app.
+def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -> RunningStack | None:
+    """Load the model into the Triton `at`, or the one here, ask it its sample, and tell the web app.
 
-    None where no stack serves `models`.
+    None where no stack of this machine serves it.
     """
-    from gourmet.deploying.deploy import load
+    from gourmet.commands.load_and_ask import load_and_ask
 
-    url, stack = serving_url(models), running_stack()
-    if not url or not stack:
+    url, stack = at or serving_url(models), asked_stack()
+    if not url:
         return None
-    with bar("loading into the running stack"):
-        load(url, system.default_model)
-        answer = ask_sample(url, system.name, system.default_model)
-    click.echo(f"{system.default_model} answers: {answer}")
-    if stack.web_url:
+    with bar(f"loading into {url}"):
+        answers = load_and_ask(url, models / system.default_model, send=send)
+    click.echo(answers)
+    if stack and stack.web_url:
         with bar("telling the web app"):
             _restart_workers(stack, system)
     return stack
@@ -188,7 +192,11 @@ def _restart_workers(stack: RunningStack, system: PictureClassifier) -> None:
 
 
 def _next(
-    system: PictureClassifier, weights: Path | None, stack: RunningStack | None, models: Path
+    system: PictureClassifier,
+    weights: Path | None,
+    stack: RunningStack | None,
+    models: Path,
+    url: str | None = None,
 ) -> list[str]:
     name, model = system.name, system.default_model
     usual = models == own_models()
@@ -200,10 +208,11 @@ def _next(
             f"gourmet deploy {name} --format onnx{to}",
         ]
     web = (stack and stack.web_url) or "http://localhost:5000"
-    start = "gourmet up --web-only" if stack else f"gourmet up{repositories}"
+    there = f" --url {url}" if url else ""
+    start = f"gourmet up --web-only{there}" if stack or url else f"gourmet up{repositories}"
     return [
         *([] if stack and stack.web_url else [start]),
         f"{web}/classify/{name}     its page",
         f"curl -F file=@photo.jpg '{web}/api/v1/classify?model={model}'",
-        f"gourmet check {model} --data FOLDER     with a folder of pictures for each label",
+        f"gourmet check {model}{there} --data FOLDER     with a folder of pictures for each label",
     ]

@@ -9,20 +9,42 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gourmet import repository
-from gourmet.commands.values import PATH
+from gourmet.client.address import SERVER_ENV, Address
+from gourmet.commands.values import PATH, folder
+from gourmet.errors import UsageError
 from gourmet.repository.lock import changing
 from gourmet.runtime.home import own_models
-from gourmet.serving.run_file import DEFAULT_URL, found_url, running_stack
+from gourmet.serving.run_file import DEFAULT_URL, RunningStack, found_url, running_stack, stack_at
 from gourmet.systems import folders
 
 
 def _usual_repository(ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """Where the model or the system of a verb lies: the user's own, but for what came with the checkout."""
+    """Where the model or the system of a verb lies: the user's own, but for what came with the checkout.
+
+    What a Triton at a given address serves is known of stacks that run here, and has to be given of others.
+    """
     named = next(filter(None, map(ctx.params.get, ("system", "model", "name"))), "")
     came_with_it = repository.DEFAULT / named, folders()[0] / named
-    return given or (repository.DEFAULT if named and any(map(Path.exists, came_with_it)) else own_models())
+    usual = repository.DEFAULT if named and any(map(Path.exists, came_with_it)) else own_models()
+    url, send = given_url(), ctx.params.get("send")
+    if not url:
+        if send:
+            raise UsageError("--send is for a Triton elsewhere: name it with --url")
+        return given or usual
+    stack = stack_at(url)
+    served = stack.repositories if stack else []
+    known = [str(usual)] if str(usual.resolve()) in served else served
+    if not given and len(known) != 1:
+        raise UsageError(
+            f"this changes the repository of the Triton at {url}: name its folder by --repository"
+        )
+    chosen = given or Path(*known)
+    if served and not send and str(chosen.resolve()) not in served:
+        raise UsageError(f"{chosen} is not what the Triton at {url} serves: that is {', '.join(served)}")
+    return chosen
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,11 +59,18 @@ _PORTS: Final = {
 json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON, for scripts.")
 to_option = click.option(
     "--to",
+    "--repository",
     "models",
-    type=PATH,
+    type=folder,
     callback=_usual_repository,
     show_default="$GOURMET_HOME/models, and triton/models for what came with the checkout",
     help="Use this model repository.",
+)
+send_option = click.option(
+    "--send",
+    is_flag=True,
+    is_eager=True,
+    help="Send the model to a Triton that does not serve --repository, and has it until it ends.",
 )
 
 
@@ -86,25 +115,30 @@ def as_options(ports: dict[str, int]) -> dict[str, int]:
 
 
 def _found_port(usual: int, address: str) -> int:
-    stack = running_stack()
+    stack = asked_stack()
     port = str(getattr(stack, address, "")).removesuffix("/metrics").rpartition(":")[2]
     return int(port) if port.isdigit() else usual
 
 
 def url_option(
-    words: str = "Triton's HTTP address.", *, required: bool = True
+    words: str = "Triton's address, by HTTP unless https://, grpc:// or grpcs:// is before it.",
+    *names: str,
+    required: bool = True,
 ) -> Callable[[Command], Command]:
     """Add --url, which is TRITON_SERVER_URL if not given, and else the Triton that runs here.
 
-    Where it is not `required`, an address that was not given is None.
+    Where it is not `required`, an address that was not given is None. It is read before other options.
     """
     return click.option(
+        *names,
         "--url",
-        envvar="TRITON_SERVER_URL",
+        "url",
+        envvar=SERVER_ENV,
         show_envvar=True,
+        is_eager=True,
         metavar="HOST:PORT",
         help=words,
-        callback=_without_scheme,
+        callback=lambda _ctx, _param, url: ",".join(map(str, Address.each(url))) if url else None,
         default=found_url if required else None,
         show_default=f"the running stack's, or {DEFAULT_URL}" if required else None,
     )
@@ -121,15 +155,24 @@ def serving_url(repository: Path) -> str | None:
     return stack.http_url if stack and stack.serves(repository) else None
 
 
-def _without_scheme(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
-    return url.removeprefix("http://").rstrip("/") if url else None
+def given_url() -> str | None:
+    """What --url or its variable says, if one of them does."""
+    ctx = click.get_current_context(silent=True)
+    is_given = ctx and ctx.get_parameter_source("url") not in (None, ParameterSource.DEFAULT)
+    return str(ctx.params["url"]) if ctx and is_given else None
+
+
+def asked_stack() -> RunningStack | None:
+    """The stack that a verb means: at the address that it was given, or else the one that runs."""
+    url = given_url()
+    return stack_at(url) if url else running_stack()
 
 
 def found_repositories() -> tuple[Path, ...]:
-    """The folders that the running stack serves, or else the checkout's and the user's own."""
-    if stack := running_stack():
+    """The folders that this stack serves, or else the checkout's and the user's own; elsewhere, none."""
+    if stack := asked_stack():
         return tuple(map(Path, stack.repositories))
-    return (repository.DEFAULT, *filter(Path.is_dir, [own_models()]))
+    return () if given_url() else (repository.DEFAULT, *filter(Path.is_dir, [own_models()]))
 
 
 def _served_repositories() -> tuple[Path, ...]:
@@ -142,12 +185,13 @@ def _served_repositories() -> tuple[Path, ...]:
 
 
 def repositories_option(*, found: bool = False) -> Callable[[Command], Command]:
-    """Add --model-repository; `found`: unless given, it is those that the running stack serves."""
+    """Add --model-repository; `found`: unless given, it is those that the stack serves that is asked."""
     return click.option(
         "--model-repository",
+        "--repository",
         "repositories",
         multiple=True,
-        type=PATH,
+        type=folder,
         default=found_repositories if found else _served_repositories,
         show_default=f"{'the running stack’s, or ' if found else ''}triton/models and $GOURMET_HOME/models",
         help="Folder of models; may be given several times.",

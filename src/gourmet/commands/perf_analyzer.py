@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
+from gourmet.client.address import SERVER_ENV, Address
 from gourmet.serving.perf_analyzer import binary, environment, keys
-from gourmet.serving.run_file import running_stack
+from gourmet.serving.run_file import running_stack, stack_at
 
 
 @click.command(
@@ -39,14 +40,14 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
-    """The address of the running stack, where the arguments name none."""
+    """That of TRITON_SERVER_URL or the running stack, where the arguments name none."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
     grpc = _protocol(arguments) == "grpc"
-    named = "" if grpc else os.environ.get("TRITON_SERVER_URL", "")
-    stack = running_stack()
-    found = (stack.grpc_url if grpc else stack.http_url) if stack else ""
-    return ["-u", named or found] if named or found else []
+    named = os.environ.get(SERVER_ENV, "")
+    if stack := stack_at(named) if named else running_stack():
+        return ["-u", stack.grpc_url if grpc else stack.http_url]
+    return ["-u", Address.of(named).grpc.place if grpc else named] if named else []
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gourmet.commands.options import alone_in, serving_url, to_option, url_option
+from gourmet.commands.options import alone_in, send_option, serving_url, to_option, url_option
 
 
 @click.command()
@@ -17,7 +17,8 @@ from gourmet.commands.options import alone_in, serving_url, to_option, url_optio
     "Switch this Triton over, too.  [default: the running stack, if it serves --to]",
     required=False,
 )
-def rollback(name: str, models: Path, url: str | None) -> None:
+@send_option
+def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     """Go back to the version before: of a model, or of all that the last deployment of a system made.
 
     The version's config and labels come back with it, and it is asked before anything is said of it. If it
@@ -33,9 +34,9 @@ def rollback(name: str, models: Path, url: str | None) -> None:
 
         def served(before: Mapping[Path, int]) -> None:
             for model in before if triton else ():
-                click.echo(load_and_ask(triton or "", model))
+                click.echo(load_and_ask(triton or "", model, send=send))
 
-        with served_as_before(triton, chosen):
+        with served_as_before(triton, chosen, send=send):
             steps = go_back(chosen, served)
     serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
     for model, (latest, before) in steps.items():

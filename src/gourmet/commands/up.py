@@ -10,9 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
+from gourmet.client.address import LOOPBACK
 from gourmet.client.model_config import Config
-from gourmet.commands.options import as_options, port_options, repositories_option
+from gourmet.commands.options import as_options, port_options, repositories_option, url_option
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.serving import api_keys, preflight, run_file
@@ -34,9 +36,8 @@ def _help() -> str:
         "Run the product: Triton and the web app, until Ctrl-C.\n\n"
         "Variables of the environment choose the served model that answers for each system:\n\n"
         f"\b\n{variables}\n\n"
-        "With --web-only, TRITON_SERVER_URL says where Triton is, if not here. The other commands of the "
-        "same user find what runs here by themselves, and the keys that changes to Triton take: each start "
-        "makes new ones for loading models, shared memory, logging and traces."
+        "The other commands of the same user find what runs here by themselves, and the keys that changes to "
+        "Triton take: each start makes new ones for loading models, shared memory, logging and traces."
     )
 
 
@@ -67,6 +68,7 @@ def _help() -> str:
     help="Let anyone who reaches Triton's ports load models and use shared memory, without a key.",
 )
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
+@url_option("Triton's address, for --web-only.  [default: the running stack's]", required=False)
 @click.option("--web-only", is_flag=True, help="Start the web app for a Triton that runs already.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of Triton's log with its source.")
 def up(
@@ -80,12 +82,18 @@ def up(
     cache_mb: int,
     unlocked: bool,
     triton_only: bool,
+    url: str | None,
     web_only: bool,
     verbose: bool,
     **ports: int,
 ) -> None:
     if triton_only and web_only:
         raise UsageError("--triton-only and --web-only together leave nothing to start: give one or neither")
+    if (
+        click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+        and not web_only
+    ):
+        raise UsageError("--url is the Triton that --web-only asks: without that, one is started here")
     started = time.monotonic()
     preflight.check_open_files()
     claims = ({} if triton_only else {"--port": port}) | ({} if web_only else as_options(ports))
@@ -111,7 +119,7 @@ def up(
         preflight.check_ports(triton_host, as_options(ports))
     web = None
     if not triton_only:
-        url = (os.environ.get("TRITON_SERVER_URL") or run_file.found_url()) if web_only else options.http_url
+        url = (url or run_file.found_url()) if web_only else options.http_url
         memory_key = options.keys.memory if options.keys and not web_only else ""
         web = WebOptions(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url, memory_key),
@@ -125,7 +133,7 @@ def up(
             log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
         if web:
             log.say("gourmet", f"the page {web.url}", "green")
-            if host not in run_file.LOOPBACK:
+            if host not in LOOPBACK:
                 log.say("gourmet", _OPEN.format(host), "yellow")
 
     with contextlib.ExitStack() as kept:

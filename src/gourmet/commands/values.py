@@ -23,6 +23,13 @@ _MOST_STEPS: Final = 100
 _MICROSECONDS: Final = {None: 1, "us": 1, "µs": 1, "ms": 1000, "s": 1_000_000}
 
 
+def folder(text: str | Path) -> Path:
+    """One of this machine."""
+    if "://" in str(text):
+        raise click.BadParameter(f"{text} is not a folder of this machine: mount it, and name where")
+    return Path(text)
+
+
 def duration(text: str) -> int:
     """A time in microseconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)?", text.strip())

@@ -13,10 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.model_config import as_pbtxt
+from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.deploying.target import Check, Deployment, Target, table
 from gourmet.errors import GourmetError
-from gourmet.repository import CONFIG, repository_text, versions
+from gourmet.repository import CONFIG, read_config, repository_text, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
 from gourmet.runtime.files import write_whole
@@ -180,10 +180,16 @@ def tidied(model: Path) -> tuple[int, ...]:
     return versions(model)
 
 
-def load(url: str, model: str) -> bool:
+def load(url: str, model: str, sent: Path | None = None) -> bool:
     """Have Triton serve what is on disk; it answers from the old version until the new one is ready.
 
-    False where it polls its repository, and loads the model by itself.
+    The model's folder is `sent` where that Triton does not see it: the latest version. False where it polls
+    its repository, and loads the model by itself.
     """
+    config, files = None, {}
+    if sent:
+        config = as_json(read_config(sent))
+        found = [*(sent / str(versions(sent)[-1])).rglob("*"), sent / LABELS_FILE]
+        files = {str(each.relative_to(sent)): each.read_bytes() for each in found if each.is_file()}
     with connect(url, LOADS_WITHIN_S) as triton:
-        return triton.load(model)
+        return triton.load(model, config, files)

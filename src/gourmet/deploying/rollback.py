@@ -20,18 +20,20 @@ from gourmet.runtime.signals import stops_held_back
 
 def deployed_together(repository: Path, name: str) -> list[Path]:
     """What the last deployment of the system `name` made versions of; else the model of that name."""
-    names, when = model_names(repository), {}
-    for model in (repository / each for each in names):
+    when = {}
+    for model in (repository / each for each in model_names(repository)):
         numbers = versions(model)
         about = manifest.facts(model / str(max(numbers, default=0)))
         if about.get("network", {}).get("system") == name:
             # One with a single version has nothing to go back to.
             when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
-    if not when and name not in names:
+    last = [model for model, at in when.items() if at == max(when.values())] or [repository / name]
+    if not last[0].is_dir():
         raise RepositoryError(
-            f"{repository} has no model and no models of a system {name!r}: it has {', '.join(names)}"
+            f"{repository} has no model and no models of a system {name!r}: it has "
+            f"{', '.join(model_names(repository))}"
         )
-    return [model for model, at in when.items() if at == max(when.values())] or [repository / name]
+    return last
 
 
 def rollback(

@@ -102,14 +102,16 @@ def served(subject: Examined) -> Iterator[Finding]:
         name, state, reason = entry["name"], entry.get("state", ""), entry.get("reason", "")
         if state == "UNAVAILABLE" and reason != "unloaded":
             words = next(iter(reason.splitlines()), "no reason given")  # below it, a Python model's own lines
-            yield fail(f"{name} did not load ({words})", f"correct it, then {_load(name)}")
+            yield fail(f"{name} did not load ({words})", f"correct it, then {_load(subject, name)}")
         elif name not in ready:
-            yield warn(f"{name} is not loaded ({reason or state or 'never asked for'})", _load(name))
+            yield warn(f"{name} is not loaded ({reason or state or 'never asked for'})", _load(subject, name))
     for name, version in ready.items():
         folders = [folder / name for folder in subject.repositories if (folder / name).is_dir()]
         newest = max((number for folder in folders for number in repository.versions(folder)), default=0)
         if newest > version:
-            yield warn(f"{name} serves version {version}, version {newest} lies on disk", _load(name))
+            yield warn(
+                f"{name} serves version {version}, version {newest} lies on disk", _load(subject, name)
+            )
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
@@ -146,8 +148,9 @@ def web(subject: Examined) -> Iterator[Finding]:
         )
 
 
-def _load(name: str) -> str:
-    return f"load it (`gourmet config {name} --reset`)"
+def _load(subject: Examined, name: str) -> str:
+    there = f" --url {subject.url}" if subject.must_run else ""
+    return f"load it (`gourmet config {name} --reset{there}`)"
 
 
 def _runs(subject: Examined) -> bool:

@@ -9,11 +9,11 @@ from typing import Final
 
 import psutil
 
+from gourmet.client.address import LOOPBACK
 from gourmet.client.statistics import ModelStatistics
 from gourmet.measure.results import BatchSize, LoadSpec, Split, Usage
 from gourmet.measure.task import Addresses
 from gourmet.serving.connect import connect
-from gourmet.serving.run_file import LOOPBACK
 
 # How Linux names the clock of another process's CPU time (clock_getcpuclockid(3)), which is finer than the
 # hundredths of a second of /proc/<pid>/stat.

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from gourmet.client.address import Address
 from gourmet.contracts import Array
 from gourmet.errors import UsageError
 from gourmet.measure import onnx_process
@@ -117,6 +118,8 @@ def wire_for(
         return TritonGrpc(target.grpc_url, load.model, rows, place)
     kind = {"app": App, "loop": LoopedHttp, "triton": TritonHttp}[load.through]
     address = target.app_url if load.through == "app" else target.url
+    if Address.of(address).is_grpc:
+        raise UsageError(f"{address} is asked over gRPC: use --protocol grpc, or give the HTTP address")
     return kind(address, load.model, rows, place)
 
 

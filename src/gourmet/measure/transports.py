@@ -17,6 +17,7 @@ from typing import Any, Final
 import aiohttp
 import numpy as np
 
+from gourmet.client.address import Address
 from gourmet.client.errors import TritonError, TritonRefused
 from gourmet.client.grpc import AsyncGrpc, answer_of, infer_request
 from gourmet.client.http import JSON_LENGTH, body_of, path_of
@@ -85,17 +86,25 @@ class TritonHttp(_Asked):
     Connections are kept open, as many as requests are under way.
     """
 
+    _of_triton = True  # and so sent its token
+
     @property
     def _path(self) -> str:
         return path_of(Call(self._operation, self._model))[1]
 
     @cached_property
+    def _base(self) -> str:
+        at = Address.of(self._address)
+        return f"{'https' if at.is_tls else 'http'}://{at.place}"
+
+    @cached_property
     def _session(self) -> aiohttp.ClientSession:
+        at = Address.of(self._address)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=at.tls() or True),
             timeout=aiohttp.ClientTimeout(_TIMEOUT_S),
             # Triton would spend time on compressing its answers.
-            headers={"Accept-Encoding": "identity"},
+            headers={"Accept-Encoding": "identity", **(at.authorization() if self._of_triton else {})},
             read_bufsize=1 << 20,
         )
 
@@ -103,7 +112,7 @@ class TritonHttp(_Asked):
         return _request(which, self._call(which))
 
     async def send(self, request: Request) -> RawReply:
-        url, pieces = f"http://{self._address}{self._path}", list[float]()
+        url, pieces = f"{self._base}{self._path}", list[float]()
         try:
             async with self._session.post(url, data=request.body, headers=request.headers) as reply:
                 if self._operation == "stream":
@@ -166,6 +175,7 @@ class App(TritonHttp):
     """The web app's `POST /predict` with a photo, answered in JSON."""
 
     _path = "/predict"
+    _of_triton = False
 
     def request(self, which: tuple[int, ...]) -> Request:
         head = (

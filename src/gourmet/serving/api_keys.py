@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.address import LOOPBACK, Address
 from gourmet.client.keys import ADMIN_ENV, ADMIN_HEADER, MEMORY_ENV, MEMORY_HEADER
 from gourmet.errors import GourmetError
 from gourmet.serving import run_file
@@ -88,9 +89,11 @@ def hide(pid: int, keys: Keys) -> None:
 def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     """What to send along to the Triton at `url` (host:port); nothing where no keys are known for it."""
     admin, memory = os.environ.get(ADMIN_ENV, ""), os.environ.get(MEMORY_ENV, "")
-    host, _, port = url.rpartition(":")
+    host, _, port = url.rpartition("://")[2].rpartition(":")
+    if (admin or memory) and not Address.of(url).may_have(ADMIN_ENV):
+        admin = memory = ""
     # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
-    if not (admin or memory) and (host in run_file.LOOPBACK or os.environ.get(run_file.FOLDER_ENV)):
+    if not (admin or memory) and (host in LOOPBACK or os.environ.get(run_file.FOLDER_ENV)):
         for found in run_file.contents():
             if port in map(str, found["ports"]) and "admin" in found:
                 admin, memory = found["admin"], found["memory"]

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.client.address import LOOPBACK
 from gourmet.errors import GourmetError, UsageError
 
 FOLDER_ENV: Final = "GOURMET_KEYS"
 DEFAULT_URL: Final = "localhost:8000"
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,14 @@ def found_url() -> str:
 
 
 def stack_at(url: str) -> RunningStack | None:
-    """The stack of `gourmet up` whose Triton answers at `url` (host:port) of this machine."""
-    host, _, port = url.rpartition(":")
-    if host not in LOOPBACK:
-        return None
-    return next((stack for stack in running_stacks() if stack.http_url.endswith(f":{port}")), None)
+    """The stack of `gourmet up` whose Triton answers at `url`, by HTTP or gRPC, of this machine."""
+    place = url.rpartition("://")[2]
+    host, _, port = place.rpartition(":")
+    for stack in running_stacks():
+        for own in (stack.http_url, stack.grpc_url):
+            if own == place or (host in LOOPBACK and own.endswith(f":{port}")):
+                return stack
+    return None
 
 
 def _usual_folder() -> Path:

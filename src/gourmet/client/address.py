@@ -1,0 +1,114 @@
+"""Where a Triton is, by what protocol it is asked, and which secrets of the environment go there."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import ssl
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gourmet.errors import UsageError
+
+SERVER_ENV: Final = "TRITON_SERVER_URL"
+TOKEN_ENV: Final = "TRITON_TOKEN"  # noqa: S105
+CA_ENV: Final = "TRITON_CA_FILE"
+_TLS_ENV: Final = (CA_ENV, "TRITON_CLIENT_CERT", "TRITON_CLIENT_KEY")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
+FORMS: Final = "host:port, such as localhost:8000, or with http://, https://, grpc:// or grpcs:// before it"
+_FORM: Final = re.compile(r"(?:(https?|grpcs?)://)?([\w.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?/?")
+
+
+class Address(NamedTuple):
+    """Of one server, without a path; a host of IPv6 has its brackets."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """Only with TLS there is a port that need not be said. Raise UsageError."""
+        found = _FORM.fullmatch(text.strip())
+        scheme, host, port = found.groups() if found else ("", "", "")
+        number = int(port or ("443" if scheme in ("https", "grpcs") else "0"))
+        if not 0 < number < 65536:
+            shown = text.rpartition("@")[2]  # before it may be a password
+            raise UsageError(f"{shown!r} is not an address of a Triton: write it as {FORMS}")
+        return cls(scheme or "http", host, number)
+
+    @classmethod
+    def each(cls, text: str) -> list[Address]:
+        """Of a list with commas between them."""
+        return [cls.of(each) for each in text.split(",")]
+
+    def __str__(self) -> str:
+        return self.place if self.scheme == "http" else f"{self.scheme}://{self.place}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.scheme.startswith("grpc")
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme.endswith("s")
+
+    @property
+    def grpc(self) -> Address:
+        """Where its gRPC usually is, as safe as this."""
+        return self if self.is_grpc else Address("grpcs" if self.is_tls else "http", self.host, 8001)
+
+    def may_have(self, secret: str) -> bool:
+        """Whether a variable's value is sent there: to hosts that the environment names, or any if none.
+
+        What somebody may not expect of that is said, once.
+        """
+        named = ",".join(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
+        local = self.host in LOOPBACK
+        hosts = {each.host for each in self.each(named or str(self))}
+        if self.host not in hosts and not (local and hosts & set(LOOPBACK)):
+            _say(f"{secret} is for the hosts of {SERVER_ENV}, and is not sent to {self}")
+            return False
+        if not self.is_tls and not local:
+            _say(f"{secret} goes to {self} without TLS, where it can be read on the way: use https or grpcs")
+        return True
+
+    def authorization(self) -> dict[str, str]:
+        """The header with the token of the environment, if it may have it."""
+        token = os.environ.get(TOKEN_ENV, "").strip()
+        if not re.fullmatch(r"[!-~]*", token):
+            raise UsageError(f"{TOKEN_ENV} has characters that a header cannot hold: give printable ASCII")
+        return {"authorization": f"Bearer {token}"} if token and self.may_have(TOKEN_ENV) else {}
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What the environment says of certificates; a server's is always checked, and against its name."""
+        if not self.is_tls:
+            return None
+        ca, certificate, key = tls_files()
+        try:
+            context = ssl.create_default_context(cafile=ca)
+            if certificate:
+                # Without a password of ours OpenSSL would ask the terminal for that of a key that has one.
+                context.load_cert_chain(certificate, key, password="")
+        except OSError as exc:  # ssl's errors are some, too
+            raise UsageError(
+                f"{', '.join(_TLS_ENV)} are {ca}, {certificate}, {key} and cannot be used ({exc}): name PEM "
+                "files, and a key that belongs to the certificate and has no password"
+            ) from exc
+        return context
+
+
+def tls_files() -> list[Path | None]:
+    """The CA, the client's certificate and its key, which may be in one file."""
+    return [Path(path) if (path := os.environ.get(name)) else None for name in _TLS_ENV]
+
+
+@functools.cache
+def _say(words: str) -> None:
+    logging.getLogger(__name__).warning(words)

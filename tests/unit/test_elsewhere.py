@@ -1,0 +1,223 @@
+"""Verbs that are given a Triton elsewhere act on that server and its repository, and on no other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.listener import Listen, http, listen
+
+from gourmet import repository
+from gourmet.cli import main
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import TritonUnreachable
+from gourmet.client.transport import Call
+from gourmet.commands.perf_analyzer import _address_for
+from gourmet.errors import UsageError
+from gourmet.measure.task import Addresses, wire_for
+from gourmet.serving import run_file
+from gourmet.serving.run_file import RunningStack
+
+__all__ = ["listen"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stack, no keys, no certificates and no token but the test's own."""
+    for name in [name for name in os.environ if name.startswith(("TRITON_", "GOURMET_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+
+
+def asked(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def stack(port: int = 9100, **more: Any) -> RunningStack:
+    told = {
+        "pid": os.getpid(),
+        "http_url": f"127.0.0.1:{port}",
+        "grpc_url": f"127.0.0.1:{port + 1}",
+        "metrics_url": f"http://127.0.0.1:{port + 2}/metrics",
+        "web_url": "",
+        "repositories": [str(repository.DEFAULT.resolve())],
+        "model_control": "explicit",
+    }
+    return RunningStack(**{**told, **more})
+
+
+Runs = Callable[[RunningStack], None]
+
+
+@pytest.fixture
+def runs() -> Iterator[Runs]:
+    with contextlib.ExitStack() as kept:
+
+        def run(found: RunningStack) -> None:
+            port = int(found.http_url.rpartition(":")[2])
+            kept.enter_context(run_file.kept((port, port + 1), {"stack": asdict(found)}))
+
+        yield run
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Where something was loaded, instead of loading it."""
+    seen: list[tuple[str, str]] = []
+
+    def send(self: Any, call: Call, deadline: Deadline) -> Iterator[Any]:
+        seen.append((self.address, call.operation))
+        raise TritonUnreachable.at(self.address, "it is a test's")
+        yield
+
+    monkeypatch.setattr("gourmet.client.http.HttpTransport.send", send)
+    return seen
+
+
+def two_versions(folder: Path) -> Path:
+    """A repository whose model m has two of them."""
+    for number in ("1", "2"):
+        (folder / "m" / number).mkdir(parents=True)
+    (folder / "m" / "config.pbtxt").write_text('name: "m"\nbackend: "onnxruntime"\n')
+    return folder
+
+
+@pytest.mark.parametrize("by", ["--url", "TRITON_SERVER_URL"])
+@pytest.mark.parametrize(
+    "verb",
+    [["rollback", "m"], ["deploy", "food11"], ["new", "plums", "--labels", "a,b"]],
+    ids=lambda verb: verb[0],
+)
+def test_no_verb_changes_the_checkout_s_repository_for_a_triton_elsewhere(
+    runs: Runs,
+    loaded: list[tuple[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    systems_folder: Path,
+    verb: list[str],
+    by: str,
+) -> None:
+    """They did: the version of the local model was withdrawn, and the server elsewhere told of it."""
+    monkeypatch.setattr(repository, "DEFAULT", two_versions(tmp_path / "models"))
+    runs(stack(repositories=[str(tmp_path / "models")]))
+    before = sorted((tmp_path / "models").rglob("*"))
+    if by == "--url":
+        verb = [*verb, "--url", "there:8000"]
+    else:
+        monkeypatch.setenv(by, "there:8000")
+    done = asked(*verb)
+    assert (done.exit_code, not loaded) == (2, True), done.output
+    assert "the repository of the Triton at there:8000: name its folder by --repository" in done.output
+    assert sorted((tmp_path / "models").rglob("*")) == before
+    assert not list(systems_folder.iterdir())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_named_repository_is_changed_and_that_server_told(
+    runs: Runs, loaded: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    runs(stack())
+    asked("rollback", "m", "--url", "https://there", "--repository", str(two_versions(tmp_path / "theirs")))
+    assert loaded[0] == ("https://there:443", "load")
+    assert {address for address, _ in loaded} == {"https://there:443"}
+
+
+def test_the_repository_of_another_stack_here_is_its_own(
+    runs: Runs, loaded: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """The checkout's was changed for it; with two stacks, an address did not say which."""
+    runs(stack(9100))
+    runs(stack(9200, repositories=[str(two_versions(tmp_path / "theirs").resolve())]))
+    done = asked("rollback", "m", "--url", "127.0.0.1:9200", "--repository", str(repository.DEFAULT))
+    assert "is not what the Triton at 127.0.0.1:9200 serves" in done.output
+    asked("rollback", "m", "--url", "localhost:9200")
+    assert loaded[0] == ("localhost:9200", "load"), "of which its own repository alone has a model m"
+    assert "stacks run here" not in asked("doctor", "--url", "127.0.0.1:9200").output
+
+
+def test_a_bucket_is_said_not_to_be_a_folder() -> None:
+    for verb in (["rollback", "m", "--repository"], ["config", "m", "--reset", "--model-repository"]):
+        done = asked(*verb, "s3://bucket/models", "--url", "there:8000")
+        assert done.exit_code == 2
+        assert "s3://bucket/models is not a folder of this machine: mount it" in done.output
+
+
+def test_a_reset_takes_no_config_of_the_local_stack_to_a_triton_elsewhere(runs: Runs, listen: Listen) -> None:
+    """It did: the server elsewhere got the config of this machine's repository."""
+    runs(stack())
+    config = http({"name": "digits", "backend": "python", "max_batch_size": 1})
+    index = http([{"name": "digits", "version": "1", "state": "READY"}])
+    there = listen({"/config": config, "/index": index, "/load": http({})})
+    done = asked("config", "digits", "--reset", "--url", there.url)
+    assert "name that with --repository" in done.output, done.output
+    assert done.exit_code == 2
+    assert not [path for path in there.asked if path.endswith("/load")]
+    done = asked("config", "digits", "--reset", "--url", there.url, "--repository", str(repository.DEFAULT))
+    assert [path for path in there.asked if path.endswith("/load")], done.output
+
+
+def test_doctor_looks_at_the_server_that_it_is_given_and_at_nothing_of_this_machine(
+    runs: Runs, listen: Listen
+) -> None:
+    """It held the models of the server elsewhere against the folders of this machine's stack."""
+    runs(stack())
+    there = listen(
+        {
+            "/v2": http({"name": "triton", "version": "9"}),
+            "/live": http({}),
+            "/index": http([{"name": "digits", "version": "0", "state": "READY"}]),
+        }
+    )
+    done = asked("doctor", "--url", there.url)
+    assert {line.split()[1] for line in done.output.splitlines()} == {"server", "served", "answers"}
+    assert "lies on disk" not in done.output
+    done = asked("doctor", "--url", there.url, "--repository", str(repository.DEFAULT))
+    assert {"models", "manifests"} <= {line.split()[1] for line in done.output.splitlines()}
+    assert f"gourmet config digits --reset --url {there.url}" in done.output
+
+
+def test_perf_analyzer_asks_by_grpc_where_the_variable_names_a_server(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked the local stack's gRPC."""
+    runs(stack(9100))
+    runs(stack(9200))
+    for named, found in {
+        "there:9000": "there:8001",
+        "grpc://there:9001": "there:9001",
+        "127.0.0.1:9200": "127.0.0.1:9201",
+    }.items():
+        monkeypatch.setenv("TRITON_SERVER_URL", named)
+        assert _address_for(["-m", "m", "-i", "grpc"]) == ["-u", found]
+    assert _address_for(["-m", "m"]) == ["-u", "127.0.0.1:9200"]
+
+
+def test_a_measurement_over_grpc_alone_and_one_with_secrets_say_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = asked("bench", "run", "m", "--url", "https://there", "--client", "perf-analyzer")
+    assert "--client perf-analyzer asks over plain HTTP" in done.output
+    load: Any = type("Load", (), {"protocol": "http", "through": "triton", "model": "m"})
+    with pytest.raises(UsageError, match="--protocol grpc"):
+        wire_for(Addresses(url="grpc://there:8001"), load, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", ["new", "deployer", "client", "lab", "up", "translate"])
+def test_the_other_verbs_take_the_address_too(verb: str) -> None:
+    said = " ".join(asked(verb, "--help").output.split())
+    assert "--url HOST:PORT" in said
+    assert "env var: TRITON_SERVER_URL" in said
+
+
+def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:
+    assert "--url is the Triton that --web-only asks" in asked("up", "--url", "there:8000").output
+    models = str(two_versions(tmp_path))
+    assert "--send is for a Triton elsewhere" in asked("rollback", "m", "--to", models, "--send").output
+    assert repository.versions(tmp_path / "m") == (1, 2)
