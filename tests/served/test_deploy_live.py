@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from itertools import groupby
@@ -14,7 +16,12 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.http as triton_http
+from click.testing import CliRunner, Result
+from onnx import numpy_helper
+from support.stopping import everything
+from support.triton import some_models, triton_server
 
+from gourmet.cli import main
 from gourmet.client.errors import TritonRefused
 from gourmet.deploying.deploy import load, staged
 from gourmet.deploying.rollback import rollback
@@ -130,3 +137,66 @@ def test_a_version_that_triton_refuses_is_withdrawn_and_the_old_one_serves_on(
     assert asking.failures == []
     assert set(asking.versions) == {"1"}
     assert versions(model) == (1,)
+
+
+def gourmet_rollback(triton: Any, name: str) -> Result:
+    words = ["rollback", name, "--url", triton.http_url, "--to", str(triton.repository)]
+    return CliRunner().invoke(main, words)
+
+
+def test_a_rollback_asks_the_version_before_and_says_what_it_answers(lab_triton: Any, model: Path) -> None:
+    next_version(model, (model / "1" / "model.onnx").read_bytes(), lab_triton.http_url)
+    done = gourmet_rollback(lab_triton, MODEL)
+    assert done.exit_code == 0, done.output
+    assert f"{MODEL} answers: the sample is " in done.output
+    assert f"{MODEL}: version 2 is withdrawn, version 1 serves" in done.output
+    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt", "labels.txt"]
+
+
+def replaced(model: Path, number: int, content: bytes) -> None:
+    """Another file as a version, with the manifest that says it is the right one."""
+    (model / str(number) / "model.onnx").write_bytes(content)
+    says = {"file": "model.onnx", "sha256": manifest.sha256(model / str(number) / "model.onnx")}
+    (model / str(number) / manifest.MANIFEST).write_text(json.dumps(says))
+
+
+def without_answers(content: bytes) -> bytes:
+    """The same network, whose scores are not numbers."""
+    changed = onnx.load_from_string(content)
+    for each in changed.graph.initializer:
+        if (values := numpy_helper.to_array(each)).dtype == np.float32:
+            each.CopyFrom(numpy_helper.from_array(values * np.float32(np.nan), each.name))
+    return changed.SerializeToString()
+
+
+@pytest.mark.parametrize("broken", [without_answers, lambda _: b"no model at all"], ids=["nan", "no model"])
+def test_a_version_that_does_not_answer_is_not_gone_back_to_and_the_one_after_serves_on(
+    lab_triton: Any, model: Path, broken: Any
+) -> None:
+    good = (model / "1" / "model.onnx").read_bytes()
+    next_version(model, good, lab_triton.http_url)
+    replaced(model, 1, broken(good))
+    before = everything(model)
+    done = gourmet_rollback(lab_triton, MODEL)
+    assert done.exit_code == 1, done.output
+    assert "serves" not in done.output
+    assert everything(model) == before
+    with connect(lab_triton.http_url) as client:
+        assert client.describe(MODEL).version == "2"
+    assert "the sample is" in ask_sample(lab_triton.http_url, "food11", MODEL)
+
+
+def test_a_killed_triton_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    """The Python backend's folders python_env_*, of which there were 112."""
+    server = triton_server(some_models(tmp_path, "digits"))
+    try:
+        server.start()
+        server.wait_until_live(180)
+        with connect(server.options.http_url) as client:
+            assert client.is_ready("digits")
+        assert list(server._folder.path.glob("python_env_*")), "its own are where it works"
+        assert server.pid
+        os.kill(server.pid, signal.SIGKILL)
+    finally:
+        server.close()
+    assert not server._folder.path.exists()
