@@ -27,7 +27,7 @@ from gourmet.pictures.errors import DecodersBusy, PictureError
 
 TOP: Final = 5
 BytesKind = Literal["photo", "pixels", "tensor"]
-_BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels", "FP32": "tensor"}
+_BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels"}
 _log: Final = logging.getLogger(__name__)
 # How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
 _DECODING_FAILED: Final = re.compile(
@@ -103,7 +103,7 @@ class ServedModel(Served[PictureClassifier]):
     @property
     def bytes_kind(self) -> BytesKind:
         """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
-        return _BYTES_KINDS[self.info.inputs[0].datatype]
+        return _BYTES_KINDS.get(self.info.inputs[0].datatype, "tensor")
 
 
 # Asks one version of a model about several pictures of the size that it takes at once.

@@ -156,7 +156,7 @@ class HeatMap(Schema):
 
 class TensorInput(Schema):
     name: str = Field(examples=["INPUT_IMAGE"])
-    datatype: Literal["BYTES", "UINT8", "FP32"]
+    datatype: Literal["BYTES", "UINT8", "FP32", "FP16"]
     shape: list[int] = Field(examples=[[-1, 1]])
 
 

@@ -16,7 +16,7 @@ import psutil
 from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.values import FOUND_FILE, PATH
+from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
@@ -27,6 +27,7 @@ from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.run_file import RunningStack
 from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import described, folders, registry
+from gourmet.tasks.classification.preparing import AskedFor, prepared
 
 _RELOADED_WITHIN_S: Final = 60.0
 
@@ -43,6 +44,11 @@ _RELOADED_WITHIN_S: Final = 60.0
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
 @click.option("--architecture", help="Network of a .pth or .safetensors file, as in torchvision:resnet18.")
 @click.option("--data", type=PATH, help="Verify with these labelled pictures.  [default: made-up ones]")
+@click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side that the network takes.")
+@click.option("--mean", type=fractions, help="Mean of the network's pictures, a number for each channel.")
+@click.option("--std", type=fractions, help="Their standard deviation.")
+@click.option("--scale", type=fraction, help="Multiply pixels of 0 to 255 by this first.  [default: 1/255]")
+@click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Where an ONNX file has its channels.")
 @to_option
 @url_option(
     "Load the model into this Triton.  [default: the running stack, if it serves --to]", required=False
@@ -56,6 +62,11 @@ def new(
     weights: Path | None,
     architecture: str | None,
     data: Path | None,
+    size: int | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    scale: float | None,
+    layout: str | None,
     models: Path,
     url: str | None,
     send: bool,
@@ -63,7 +74,8 @@ def new(
     """Make a picture classification system called NAME, and serve WEIGHTS as its model.
 
     It gets a folder in GOURMET_HOME, with its description (system.toml), a sample and a model card, and no
-    code. The weights go through the gate into your model repository, and into the stack that runs here.
+    code. The weights go through the gate into your model repository, and into the stack that runs here. How
+    pictures are prepared is told by the file, or by torchvision's weights of the architecture, and is shown.
 
     \b
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
@@ -91,8 +103,10 @@ def new(
         sample_file=aside / described.SAMPLE,
         datatypes=("FP32",),
         architecture=architecture or "",
-        **_prepared_like(like),
+        layout="NCHW",
     )
+    asked = AskedFor(size, mean or (), std or (), scale, layout or "")
+    known = [_like(like)] if like else []
     if weights:
         check_weights(weights)
     onnx = bool(weights and weights.suffix == ".onnx")
@@ -104,11 +118,17 @@ def new(
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
     from gourmet.tasks.classification.new_system import as_given, deployment_of
+    from gourmet.tasks.classification.torchvision_network import pictures
 
     if weights and onnx:
-        system = as_given(system, weights)
-    elif not architecture:
-        system = replace(system, architecture="torchvision:mobilenet_v2")
+        system = as_given(system, weights, asked, known, click.echo)
+    else:
+        system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
+        if layout == "NHWC":
+            raise UsageError(f"--layout {layout}: only an ONNX file may have the channels last")
+        known.append((f"{system.architecture}, as torchvision trained it", pictures(system.architecture)))
+        system, shown = prepared(system, asked, known)
+        click.echo(shown)
     stack = None
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
@@ -146,16 +166,14 @@ def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> Non
     (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
 
 
-def _prepared_like(like: str | None) -> dict[str, Any]:
-    """How pictures become the network's input, as in the system `like`."""
-    if like is None:
-        return {}
+def _like(like: str) -> tuple[str, dict[str, Any]]:
+    """How pictures become the network's input in the system `like`."""
     other = registry.load(like)
     if type(other) is not PictureClassifier:
         raise UsageError(
             f"--like {like}: that system prepares its inputs in its own way; name one that takes photos"
         )
-    return {"input_size": other.input_size, "mean": other.mean, "std": other.std}
+    return f"like {like}", {"size": other.input_size, "mean": other.mean, "std": other.std}
 
 
 def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -> RunningStack | None:

@@ -5,6 +5,7 @@ A function here is the `type` of an option; the BadParameter it raises says what
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Final
@@ -53,6 +54,24 @@ def numbers(text: str) -> tuple[int, ...]:
         return tuple(map(int, text.split(",")))
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a list of whole numbers: write it like 4,8") from None
+
+
+def fractions(text: str) -> tuple[float, ...]:
+    """Numbers of a picture's channels, such as 0.5, 1/255 or 0.485,0.456,0.406."""
+    try:
+        parts = [[float(number) for number in part.split("/")] for part in text.split(",")]
+        found = tuple(first / math.prod(rest) for first, *rest in parts)
+    except (ValueError, ZeroDivisionError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise click.BadParameter(f"{text!r} is not a list of numbers: write it like 0.5,0.5,0.5")
+    return found
+
+
+def fraction(text: str) -> float:
+    if len(found := fractions(text)) != 1 or found[0] <= 0:
+        raise click.BadParameter(f"{text!r} is not one number above 0: write it like 1/255")
+    return found[0]
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
 EXAMPLE_SIZE: Final[Size] = (400, 300)
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 
 def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
@@ -53,9 +55,12 @@ class PictureClassifier:
     input_size: int = 224
     # What the only input of a model may be: a picture as bytes, pixels, or the normalised tensor.
     datatypes: tuple[str, ...] = ("BYTES", "UINT8", "FP32")
-    # The channel statistics that clients of a model with an FP32 input apply themselves: ImageNet's.
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    # NCHW or NHWC, where it is not as usual: pixels with the channels last, tensors with the channels first.
+    layout: str = ""
+    # The channel statistics that clients of a model with an FP32 or FP16 input apply themselves: ImageNet's.
+    # One of each is for grey pictures.
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
     # The names of a model's output, if it is probabilities or if it is logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
@@ -116,7 +121,8 @@ class PictureClassifier:
         return (1.0 / (255.0 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
     def normalise(self, image: Pixels) -> Floats:
-        """uint8 [..., size, size, 3] as the network's float32 [..., 3, size, size], contiguous."""
+        """uint8 [..., size, size, 3] as the network's float32 [..., channels, size, size], contiguous."""
+        image = self._coloured(image)
         # One pass from the bytes to their places: twelve times as fast as scaling first and moving after.
         planes = np.moveaxis(image, -1, -3)
         scale, shift = self._line
@@ -128,7 +134,7 @@ class PictureClassifier:
     def encode(self, data: bytes, datatype: str) -> npt.NDArray[Any]:
         """A picture as the one-row input tensor that a model with an input of `datatype` takes.
 
-        BYTES: the picture as it is; UINT8: pixels; FP32: the normalised tensor.
+        BYTES: the picture as it is; UINT8: pixels; FP32 or FP16: the normalised tensor.
         """
         if datatype == "BYTES" and datatype in self.datatypes:
             return np.array([[data]], dtype=np.object_)
@@ -148,7 +154,24 @@ class PictureClassifier:
             buffer = io.BytesIO()
             Image.fromarray(image).save(buffer, "BMP")
             return np.array([[buffer.getvalue()]], dtype=np.object_)
-        return image[np.newaxis] if datatype == "UINT8" else self.normalise(image)[np.newaxis]
+        return self.tensor(image[np.newaxis], datatype)
+
+    def tensor(self, images: Pixels, datatype: str) -> npt.NDArray[Any]:
+        """Decoded pictures as the rows of an input of UINT8, FP32 or FP16, in the network's layout."""
+        rows: npt.NDArray[Any]
+        if datatype == "UINT8":
+            rows = self._coloured(images)
+            return np.ascontiguousarray(np.moveaxis(rows, -1, -3)) if self.layout == "NCHW" else rows
+        rows = self.normalise(images)
+        rows = np.moveaxis(rows, -3, -1) if self.layout == "NHWC" else rows
+        return np.ascontiguousarray(rows, np.float16 if datatype == "FP16" else np.float32)
+
+    def _coloured(self, image: Pixels) -> Pixels:
+        """With the channels that the network takes: all three, or one, which is Pillow's grey."""
+        if len(self.mean) == 3:
+            return image
+        weighed = image @ np.array([[19595], [38470], [7471]], np.uint32)
+        return np.asarray((weighed + 0x8000) >> 16, np.uint8)
 
     def labels_of(self, model: ModelInfo) -> tuple[str, ...]:
         text = model.parameters.get(LABELS_PARAMETER, "")

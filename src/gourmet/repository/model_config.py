@@ -16,15 +16,18 @@ def tensor(
     data_type: str,
     dims: Sequence[int],
     *,
-    is_picture: bool = False,
+    layout: str = "",
     has_labels: bool = False,
 ) -> Config:
-    """An input or an output; its dims are those of one row where the model batches."""
+    """An input or an output; its dims are those of one row where the model batches.
+
+    Pictures have a `layout`, NCHW or NHWC.
+    """
     return {
         "name": name,
         "data_type": f"TYPE_{data_type}",
         "dims": list(dims),
-        **({"format": "FORMAT_NCHW"} if is_picture else {}),
+        **({"format": f"FORMAT_{layout}"} if layout else {}),
         **({"label_filename": LABELS_FILE} if has_labels else {}),
     }
 

@@ -7,6 +7,7 @@ systems: `gourmet.tasks.classification.described_parts`.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         raise ValueError(f'its task is {described["task"]!r}, and only "classification" can be described')
     if not 0 < int(pictures["size"]) <= 4096 or not all(std):
         raise ValueError("its pictures have an impossible size, or a standard deviation of 0")
+    if len(mean) != len(std) or len(mean) not in (1, 3):
+        raise ValueError("its mean and std have not three numbers each, or one each for grey pictures")
     return PictureClassifier(
         name=name,
         title=_text(described["title"]),
@@ -40,7 +43,8 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         default_model=f"{name}_onnx",
         labels=_texts(described["labels"]),
         sample_file=folder / SAMPLE,
-        datatypes=("FP32",),
+        datatypes=(_one_of(pictures.get("datatype", "FP32"), "FP32", "FP16", "UINT8"),),
+        layout=_one_of(pictures.get("layout", "NCHW"), "NCHW", "NHWC"),
         input_size=int(pictures["size"]),
         mean=mean,
         std=std,
@@ -68,7 +72,13 @@ def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]
         "title": system.title,
         "labels": system.labels,
         "architecture": system.architecture,
-        "pictures": {"size": system.input_size, "mean": system.mean, "std": system.std},
+        "pictures": {
+            "size": system.input_size,
+            "mean": system.mean,
+            "std": system.std,
+            "datatype": system.datatypes[0],
+            "layout": system.layout,
+        },
         "outputs": {"probabilities": system.probability_outputs, "logits": system.logit_outputs},
         "provenance": provenance,
     }
@@ -101,6 +111,14 @@ def _texts(values: Any) -> tuple[str, ...]:
     return tuple(map(_text, values))
 
 
-def _numbers(values: Any) -> tuple[float, float, float]:
-    red, green, blue = map(float, values)
-    return red, green, blue
+def _one_of(value: Any, *allowed: str) -> str:
+    if value not in allowed:
+        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
+    return str(value)
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    found = tuple(map(float, values))
+    if not all(map(math.isfinite, found)):
+        raise ValueError(f"{values!r} has a number that is not finite")
+    return found

@@ -141,6 +141,19 @@ def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any])
             raise GourmetError(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
 
 
+def _differences(own: Tensors, given: Tensors) -> list[str]:
+    """What is wrong with each tensor that is `given` for a network's own."""
+    return [
+        *(
+            f"{name} of {list(given[name].shape)} instead of {list(each.shape)}"
+            for name, each in own.items()
+            if name in given and given[name].shape != each.shape
+        ),
+        *(f"no {name}" for name in own if name not in given and not _STATISTICS.search(name)),
+        *(f"{name}, which it has not" for name in given if name not in own),
+    ]
+
+
 def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
     """Load `tensors`, read from `path`, into `module`, or say how they do not fit."""
     own = module.state_dict().items()
@@ -150,9 +163,10 @@ def put_tensors(module: torch.nn.Module, tensors: Tensors, path: Path) -> None:
     try:
         module.load_state_dict(tensors)
     except RuntimeError as exc:
-        differences = "; ".join(shorten(line, 250) for line in str(exc).splitlines()[1:])
+        differences = _differences(dict(module.state_dict()), tensors) or [str(exc).splitlines()[-1].strip()]
         raise GourmetError(
-            f"{path} is of another network, or of one with other labels: {differences}"
+            f"{path} is of another network, or of one with other labels: {len(differences)} of its tensors "
+            f"differ, such as {shorten(' and '.join(differences[:2]), 300)}"
         ) from exc
     for name, want in fixed.items():
         if not torch.allclose(module.get_buffer(name).double(), want.double()):

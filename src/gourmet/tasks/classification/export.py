@@ -106,7 +106,14 @@ def filled_in(name: str, **given: Any) -> str:
 
 
 def onnx_config(
-    system: PictureClassifier, model: str, name: str, row: Sequence[int], output: str, *, batched: bool
+    system: PictureClassifier,
+    model: str,
+    name: str,
+    row: Sequence[int],
+    output: str,
+    *,
+    batched: bool,
+    types: tuple[str, str] = ("FP32", "FP32"),
 ) -> Config:
     """The config of an ONNX model that a repository does not have yet; `row` is its input's shape for one."""
     one = () if batched else (1,)
@@ -114,8 +121,8 @@ def onnx_config(
         model,
         "onnxruntime",
         16 if batched else 0,
-        tensor(name, "FP32", (*one, *row), is_picture=batched),
-        tensor(output, "FP32", (*one, len(system.labels)), has_labels=True),
+        tensor(name, types[0], (*one, *row), layout=(system.layout or "NCHW") if batched else ""),
+        tensor(output, types[1], (*one, len(system.labels)), has_labels=True),
         instances=2,  # they share the CPU's threads
         parameters={
             SYSTEM_PARAMETER: system.name,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import GourmetError, UsageError
-from gourmet.pictures.classifier import Floats, PictureClassifier
+from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
@@ -23,12 +24,14 @@ from gourmet.tasks.classification.accuracy import Scores
 from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import onnx_config
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.preparing import AskedFor, prepared
 from gourmet.training.task import Tick
 
 # For opening a file, and for each batch that it is asked about.
 OPENING_S: Final = 60.0
 _OPENING_BYTES: Final = 2 << 30
 _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
+_NOTHING: Final = AskedFor()
 
 
 def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
@@ -47,7 +50,10 @@ def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, t
 def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
     """The same of a system that is there, whose description an ONNX file has to fit."""
     check_weights(weights)
-    given = as_given(system, weights)
+    size = ("its description", {"size": system.input_size})
+    given = as_given(system, weights, AskedFor(layout=system.layout), [size])
+    if len(given.mean) == len(system.mean):  # pictures go on being prepared in the same way
+        given = replace(given, mean=system.mean, std=system.std)
     differ = []
     for name in (field.name for field in fields(system)):
         found, said = getattr(given, name), getattr(system, name)
@@ -65,30 +71,40 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
 class GivenOnnx:
     """Somebody's ONNX file, opened and asked by another process, within limits, as long as this is used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: str = "", written: BinaryIO | None = None) -> None:
         """Raise GourmetError unless it is pixels in and a score a label out."""
-        self._path = path
-        limits = Limits(OPENING_S, OPENING_S, _OPENING_BYTES + 4 * path.stat().st_size)
-        self._process = Sandbox("gourmet.tasks.classification.onnx_process", limits)
+        self._path, self._layout = path, layout
+        self.found = self._opened(0, written)
+        if "beside" in self.found:
+            self._process.end()
+            self.found = self._opened(int(self.found["beside"]), written)
+        self.input, self.output = str(self.found["input"]), str(self.found["output"])
+        self.labels, self.rows = int(self.found["labels"]), int(self.found["rows"])
+
+    def _opened(self, beside: int, written: BinaryIO | None) -> Facts:
+        """What it is, if so many bytes may lie beside it; as one file it is `written` where it was none."""
+        size = self._path.stat().st_size + beside
+        limits = Limits(OPENING_S, OPENING_S, _OPENING_BYTES + 4 * size, 2 * size if written else 0)
+        files = (written.fileno(),) if written else ()
+        self._process = Sandbox("gourmet.tasks.classification.onnx_process", limits, files)
         weakref.finalize(self, self._process.end)
-        found, _ = self._ask({"path": str(path.resolve())})
-        self.input, self.output = str(found["input"]), str(found["output"])
-        self.side, self.labels = int(found["side"]), int(found["labels"])
-        self.batched = bool(found["batched"])
+        into = f"/proc/self/fd/{files[0]}" if files else ""
+        told = {"path": str(self._path.absolute()), "layout": self._layout, "beside": beside, "into": into}
+        return self._ask(told)[0]
 
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
 
         def asked(pixels: Pixels) -> Scores:
-            given = system.normalise(pixels)
+            given = system.tensor(pixels, system.datatypes[0])
             rows = [given] if batched else np.split(given, len(given))
             return np.concatenate([self._scores(each) for each in rows])
 
         return asked
 
-    def _scores(self, given: Floats) -> Scores:
-        names = {"input": self.input, "output": self.output}
-        found, data = self._ask({**names, "shape": given.shape}, given.tobytes())
+    def _scores(self, given: npt.NDArray[Any]) -> Scores:
+        told = {"input": self.input, "output": self.output, "dtype": given.dtype.str, "shape": given.shape}
+        found, data = self._ask(told, given.tobytes())
         return np.frombuffer(data, np.float32).reshape(found["shape"])
 
     def _ask(self, facts: Facts, data: bytes = b"") -> tuple[Facts, bytes]:
@@ -98,11 +114,38 @@ class GivenOnnx:
             raise GourmetError(f"{self._path} cannot be read as ONNX: {exc}") from exc
 
 
-def as_given(system: PictureClassifier, path: Path) -> PictureClassifier:
-    """`system` with the size of the pictures and the tensors of the file."""
-    found = GivenOnnx(path)
-    system = replace(system, input_size=found.side, probability_outputs=(), logit_outputs=(found.output,))
-    rows = found.answers(system, batched=True)(_pictures(system, 1))
+def as_given(
+    system: PictureClassifier,
+    path: Path,
+    asked: AskedFor = _NOTHING,
+    known: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    show: Callable[[str], None] = lambda _shown: None,
+) -> PictureClassifier:
+    """`system` with the pictures and the tensors of the file, which are shown before it is asked."""
+    found = GivenOnnx(path, asked.layout)
+    side, tensors = int(found.found["side"]), dict(found.found)
+    if side and asked.size not in (None, side):
+        raise UsageError(f"--size {asked.size}: {path} takes pictures of {side} pixels, and no others")
+    system = replace(
+        system,
+        datatypes=(str(tensors["datatype"]),),
+        layout=str(tensors["layout"]),
+        mean=(0.0,) * int(tensors["channels"]),
+        probability_outputs=(),
+        logit_outputs=(found.output,),
+    )
+    file = {"size": side, **{key: tensors.get(key) for key in ("mean", "std")}}
+    system, shown = prepared(system, asked, [("the file", file), *known])
+    show(shown)
+    try:
+        rows = found.answers(system, batched=True)(_pictures(system, 1))
+    except GourmetError as exc:
+        if found.rows < 2:
+            raise
+        raise GourmetError(
+            f"{path} takes {found.rows} pictures at a time, also within the network: export it again with a "
+            "free batch, or one of 1"
+        ) from exc
     if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):
         return replace(system, probability_outputs=(found.output,), logit_outputs=())
     return system
@@ -114,14 +157,20 @@ def _pictures(system: PictureClassifier, count: int) -> Pixels:
 
 def given_onnx(system: PictureClassifier, given: Path) -> Target:
     """The model of a file; there is no network to compare it with but itself."""
-    found, model = GivenOnnx(given), system.default_model
+    layout = system.layout
+    found, model = GivenOnnx(given, layout), system.default_model
+    batched = found.rows != 1
 
     def opened(path: Path) -> Answers:
-        return GivenOnnx(path).answers(system, batched=found.batched)
+        return GivenOnnx(path, layout).answers(system, batched=batched)
 
     def build(path: Path) -> dict[str, Any]:
-        shutil.copyfile(given, path)
-        return {"form": "ONNX, exported elsewhere"}
+        if found.found["is_whole"]:
+            shutil.copyfile(given, path)
+            return {"form": "ONNX, exported elsewhere"}
+        with path.open("wb") as written:
+            GivenOnnx(given, layout, written)
+        return {"form": "ONNX, exported elsewhere, made one file that takes any number of pictures"}
 
     def compare(answers: Answers) -> Sequence[Check]:
         """A row of a batch has the answer that it has alone, and there is a score for each label."""
@@ -130,6 +179,7 @@ def given_onnx(system: PictureClassifier, given: Path) -> Target:
         alone = found.answers(system, batched=False)
         return [count, *gate.same_answers(alone, answers, _pictures(system, 16))]
 
-    row = [3, found.side, found.side]
-    config = onnx_config(system, model, found.input, row, found.output, batched=found.batched)
+    row = system.tensor(_pictures(system, 1), system.datatypes[0]).shape[1:]
+    types = (str(found.found["datatype"]), str(found.found["scores"]))
+    config = onnx_config(system, model, found.input, row, found.output, batched=batched, types=types)
     return Target(model, "model.onnx", build, gate.verify(opened, compare), config, system.labels)

@@ -5,11 +5,10 @@ python -m gourmet.tasks.classification.onnx_process LIMITS        # see gourmet.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -17,12 +16,12 @@ import onnxruntime
 from google.protobuf.message import Message
 
 from gourmet.runtime import sandbox
+from gourmet.runtime.bounded_reading import read_bytes
 from gourmet.runtime.sandbox import Facts, Refused
+from gourmet.tasks.classification.onnx_looks import signature
 
-# What a tensor may be called, as its name is written into configs and asked for by clients.
-_NAME: Final = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
-_MAX_SIDE: Final = 4096
-_MAX_LABELS: Final = 100_000
+# A message of protobuf has at most so much, and what is served is one file.
+_MAX_FILE: Final = (2 << 30) - 1
 
 
 class _Opened:
@@ -33,16 +32,36 @@ class _Opened:
 
     def answer(self, facts: Facts, data: bytes) -> tuple[Facts, bytes]:
         if self._session is None:
-            content = Path(facts["path"]).read_bytes()
-            found = _signature(in_one_file(content))
-            # From its bytes, so that nothing beside the file can be meant.
-            self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-            return found, b""
-        given = np.frombuffer(data, np.float32).reshape(facts["shape"])
+            return self._open(Path(facts["path"]), facts), b""
+        given = np.frombuffer(data, facts["dtype"]).reshape(facts["shape"])
         scores = np.ascontiguousarray(
             self._session.run([facts["output"]], {facts["input"]: given})[0], dtype=np.float32
         )
         return {"shape": scores.shape}, scores.tobytes()
+
+    def _open(self, path: Path, facts: Facts) -> Facts:
+        """What it is. Where more lies `beside` it than is allowed for: how much, and it is not opened.
+
+        A file that has all in it is asked as it is; any other is made one, which is written `into` a place.
+        """
+        content = path.read_bytes()
+        model = onnx.load_model_from_string(content)
+        found = signature(model, facts["layout"])
+        outside = [each for each in _tensors(model) if each.external_data or each.data_location]
+        places = _places(outside, path.parent)
+        beside = sum(place.stat().st_size for place in {*places})
+        if beside > facts["beside"]:
+            return {"beside": beside}
+        _take_in(outside, places, beside)
+        if found["rows"] > 1:
+            _free_batch(model)
+        if outside or found["rows"] > 1:
+            content = model.SerializeToString()
+            if facts["into"]:
+                Path(facts["into"]).write_bytes(content)
+        # From its bytes, so that nothing beside the file can be meant.
+        self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        return {**found, "is_whole": not (outside or found["rows"] > 1)}
 
 
 def in_one_file(content: bytes) -> onnx.ModelProto:
@@ -55,34 +74,45 @@ def in_one_file(content: bytes) -> onnx.ModelProto:
     return model
 
 
-def _signature(model: onnx.ModelProto) -> dict[str, Any]:
-    """What it takes and gives; Refused unless it is pixels in and a score a label out."""
-    graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    given, answers = [each for each in graph.input if each.name not in weights], list(graph.output)
-    for name in (each.name for each in (*given, *answers)):
-        if not _NAME.fullmatch(name):
+def _places(tensors: Sequence[onnx.TensorProto], folder: Path) -> list[Path]:
+    """The file that each of `tensors` lies in; Refused unless it is one in `folder`, where links lead too."""
+    found, root = [], folder.resolve()
+    for tensor in tensors:
+        location = next((each.value for each in tensor.external_data if each.key == "location"), "")
+        path = (root / location).resolve()
+        if Path(location).is_absolute() or not path.is_relative_to(root) or not path.is_file():
             raise Refused(
                 "",
-                f"it calls a tensor {shorten(repr(name), 80)}: a name may have at most 128 letters, digits "
-                "and _ . : / - in it; export the network again with plain names",
+                f"its weights lie in other files, and {shorten(repr(location), 80)} is not in its folder: "
+                "put all of them there, or save it as one, with onnx.save(onnx.load(path), …)",
             )
-    shapes = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in (*given, *answers)
-    }
-    floats = all(each.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for each in (*given, *answers))
-    match list(shapes.values()):
-        case [[rows, 3, high, wide], [_, labels]] if (
-            floats and rows in (0, 1) and 0 < high == wide <= _MAX_SIDE and 0 < labels <= _MAX_LABELS
-        ):
-            names = {"input": given[0].name, "output": answers[0].name}
-            return {**names, "side": high, "labels": labels, "batched": rows == 0}
-    listed = shorten(", ".join(f"{name!r} {shape}" for name, shape in shapes.items()), 300)
-    raise Refused(
-        "",
-        f"it has {listed} (0 is any size); a classifier of pictures takes one float tensor "
-        f"[N, 3, side, side] of at most {_MAX_SIDE} pixels a side and gives one [N, labels]",
-    )
+        found.append(path)
+    return found
+
+
+def _take_in(tensors: Sequence[onnx.TensorProto], places: Sequence[Path], beside: int) -> None:
+    """Put the weights that lie in other files into the tensors themselves."""
+    files = {place: memoryview(read_bytes(place, _MAX_FILE)) for place in {*places}}
+    left = beside  # no byte is of two tensors
+    for tensor, place in zip(tensors, places, strict=True):
+        about = {each.key: each.value for each in tensor.external_data}
+        first = int(about.get("offset", "0"))
+        last = first + int(about["length"]) if "length" in about else len(files[place])
+        left -= last - first
+        if not 0 <= first <= last <= len(files[place]) or left < 0:
+            raise Refused(
+                "", f"its weights in {shorten(repr(place.name), 80)} are cut short, or of another file"
+            )
+        tensor.raw_data = bytes(files[place][first:last])
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+
+
+def _free_batch(model: onnx.ModelProto) -> None:
+    """Let a network that was exported for so many pictures take any number, if it can."""
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del model.graph.value_info[:]
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:

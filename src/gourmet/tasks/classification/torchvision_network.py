@@ -11,22 +11,19 @@ from torch import nn
 
 from gourmet.errors import GourmetError, UsageError
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.training.files import check_about, load_tensors, put_tensors
+from gourmet.training.files import Tensors, check_about, load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
 PREFIX: Final = "torchvision:"
+_AUXILIARY: Final = ("aux1.", "aux2.", "AuxLogits.")
+_OTHERS: Final = ("segmentation", "detection", "video", "optical_flow", "quantization")
 
 
 def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
     """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
-    models = torchvision().models
-    name = architecture.removeprefix(PREFIX)
-    known: list[str] = models.list_models(module=models)
-    if not architecture.startswith(PREFIX) or name not in known:
-        raise UsageError(
-            f"{architecture!r} is not an architecture known here: write {PREFIX} and a classifier of "
-            f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2"
-        )
+    models, name = torchvision().models, _name(architecture)
+    if name in ("googlenet", "inception_v3"):  # as torchvision's own are once they are trained
+        options = {"transform_input": True, "aux_logits": False, "init_weights": False, **options}
     network: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
     if pretrained:
         weights = models.get_model_weights(name).DEFAULT
@@ -43,6 +40,31 @@ def build(architecture: str, outputs: int, *, pretrained: bool = False, **option
     return network
 
 
+def _name(architecture: str) -> str:
+    """What torchvision calls it; UsageError unless it is a classifier of torchvision's."""
+    models, name = torchvision().models, architecture.removeprefix(PREFIX)
+    if architecture.startswith(PREFIX) and name in models.list_models(module=models):
+        return name
+    other = [kind for kind in _OTHERS if name in models.list_models(module=getattr(models, kind))]
+    what = f"a network of torchvision.models.{other[0]}" if other else "not an architecture known here"
+    raise UsageError(
+        f"{architecture!r} is {what}: write {PREFIX} and a classifier of "
+        f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2"
+    )
+
+
+def without_auxiliary(tensors: Tensors) -> Tensors:
+    """Without the classifiers that help some networks of torchvision learn, and are not served."""
+    return {name: each for name, each in tensors.items() if not name.startswith(_AUXILIARY)}
+
+
+def pictures(architecture: str) -> dict[str, Any]:
+    """How the pictures are prepared that torchvision's own first weights of it were trained on."""
+    weights = next(iter(torchvision().models.get_model_weights(_name(architecture))))
+    made = weights.transforms()
+    return {"size": made.crop_size[0], "mean": tuple(made.mean), "std": tuple(made.std)}
+
+
 @dataclass(frozen=True)
 class TorchvisionNetwork:
     """A system's network: builds it, and reads weights of it; fulfils `system_parts.Load`."""
@@ -57,7 +79,7 @@ class TorchvisionNetwork:
         described = describe(self.system, architecture)
         about = about or {**described, "foreign": True}
         check_about(path, about, described)
-        put_tensors(network, tensors, path)
+        put_tensors(network, without_auxiliary(tensors), path)
         return network.eval(), about
 
 

@@ -146,7 +146,7 @@ def config_of(options: DeployerOptions, form: Format, side: int, outputs: int) -
         options.model,
         form.backend,
         full,
-        tensor(INPUT, kind, [*rows, 3, side, side], is_picture=bool(full)),
+        tensor(INPUT, kind, [*rows, 3, side, side], layout="NCHW" if full else ""),
         tensor(OUTPUT, kind, [*rows, outputs], has_labels=bool(labels)),
         kind="CPU" if options.no_cuda else "AUTO",
         instances=options.engines,

@@ -65,7 +65,7 @@ def network_of(config: str, checkpoint: Path | None, seed: int, labels: int = 0)
         return network
     tensors = {
         _STAGE.sub(lambda found: f"layer{int(found[1]) + 1}.", name): tensor
-        for name, tensor in load_tensors(checkpoint)[0].items()
+        for name, tensor in torchvision_network.without_auxiliary(load_tensors(checkpoint)[0]).items()
     }
     last = tensors.get(list(network.module.state_dict())[-1])
     found = len(last) if last is not None and last.ndim else outputs
@@ -173,9 +173,7 @@ _NAMED: Final[Mapping[str, Callable[[int], nn.Module]]] = {
 
 def _of_torchvision(config: str, outputs: int) -> Network:
     module = torchvision_network.build(config, outputs).eval()
-    weights = torchvision().models.get_model_weights(config.removeprefix(torchvision_network.PREFIX))
-    prepares = next(iter(weights)).transforms()  # as those that torchvision itself offers were trained
-    return Network(config, module, prepares.crop_size[0], tuple(prepares.mean), tuple(prepares.std))
+    return Network(config, module, *torchvision_network.pictures(config).values())
 
 
 def _of_timm(config: str, outputs: int) -> Network:

@@ -1,0 +1,313 @@
+"""`gourmet new` with networks as others export them: each form is served, and what is assumed is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper, numpy_helper
+
+from gourmet.cli import main
+from gourmet.contracts import ModelInfo
+from gourmet.pictures.classifier import PictureClassifier
+from gourmet.repository import read_config
+from gourmet.systems import registry
+from gourmet.tasks.classification.torchvision_network import build, without_auxiliary
+
+New = Callable[..., Result]
+FLOAT, HALF, BYTE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8
+WEIGHTS = np.array([[2.0, -1.0, 0.5], [-1.5, 1.0, 0.0], [0.0, 0.5, -1.0]], np.float32)
+
+
+@pytest.fixture
+def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> New:
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+
+    def run(path: Path | None, *arguments: object, labels: str = "a,b,c") -> Result:
+        fixed = ["new", "flowers", "--labels", labels, "--to", tmp_path / "models"]
+        weights = ["--weights", path] if path else []
+        return CliRunner().invoke(main, [str(each) for each in (*fixed, *weights, *arguments)])
+
+    return run
+
+
+def network(
+    given: Sequence[Any] = ("n", 3, 8, 8),
+    kind: int = FLOAT,
+    scores: Sequence[Any] = ("n", 3),
+    *,
+    head: npt.NDArray[np.float32] = WEIGHTS,
+    last: Sequence[onnx.NodeProto] = (),
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A linear classifier of the mean colour; `last` comes after its logits, which are called z then."""
+    value, node = helper.make_tensor_value_info, helper.make_node
+    axes = [1, 2] if given[-1] in (1, 3) and given[1] not in (1, 3) else [2, 3]
+    channels = given[3] if axes == [1, 2] else given[1]
+    head = head[: channels if isinstance(channels, int) else 3]
+    answer = HALF if kind == HALF else FLOAT
+    head = head.astype(np.float16) if kind == HALF else head
+    to_float = [node("Cast", ["x"], ["c"], to=FLOAT)] if kind == BYTE else [node("Identity", ["x"], ["c"])]
+    nodes = [
+        *to_float,
+        node("ReduceMean", ["c"], ["m"], axes=axes, keepdims=0),
+        node("MatMul", ["m", "w"], ["z" if last else "y"]),
+        *last,
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", kind, given)],
+        [value("y", answer, scores)],
+        [numpy_helper.from_array(head, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def saved(path: Path, model: onnx.ModelProto, *, location: str = "") -> Path:
+    if location:
+        onnx.save(model, path, save_as_external_data=True, location=location, size_threshold=0)
+    else:
+        onnx.save(model, path)
+    return path
+
+
+def served(tmp_path: Path) -> tuple[PictureClassifier, npt.NDArray[np.float32]]:
+    """The system that was made, and what its model answers to the sample as the web app asks it."""
+    system = registry.classification("flowers")
+    path = tmp_path / "models" / "flowers_onnx"
+    config = read_config(path)
+    session = onnxruntime.InferenceSession(path / "1" / "model.onnx")
+    given = system.encode(system.sample(), system.datatypes[0])
+    dims = list(config.input[0].dims)
+    assert list(given.shape) == (dims if not config.max_batch_size else [1, *dims])
+    (scores,) = session.run(["y"], {"x": given})
+    system.describe_answer({"y": scores}, ModelInfo("m", (), ()))
+    return system, np.asarray(scores, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "layout", "channels"),
+    [
+        (network(("n", 8, 8, 3)), "FP32", "NHWC", 3),
+        (network(("n", 8, 8, 3), BYTE), "UINT8", "NHWC", 3),
+        (network(("n", 3, 8, 8), BYTE), "UINT8", "NCHW", 3),
+        (network(kind=HALF), "FP16", "NCHW", 3),
+        (network(("n", 1, 8, 8)), "FP32", "NCHW", 1),
+        (network(("n", 8, 8, 1), BYTE), "UINT8", "NHWC", 1),
+        (network((1, 3, 8, 8), scores=(1, 3)), "FP32", "NCHW", 3),
+    ],
+    ids=["last", "pixels", "pixels first", "half", "grey", "grey pixels", "one at a time"],
+)
+def test_each_form_of_pictures_is_served_as_the_network_takes_it(
+    model: onnx.ModelProto, datatype: str, layout: str, channels: int, new: New, tmp_path: Path
+) -> None:
+    done = new(saved(tmp_path / "given.onnx", model))
+    assert done.exit_code == 0, done.output
+    system, scores = served(tmp_path)
+    assert (system.datatypes, system.layout, len(system.mean)) == ((datatype,), layout, channels)
+    assert f"{datatype} {layout}" in done.output
+    # The same pixels by hand.
+    pixels = system.pixels(system.sample()).astype(np.float32)
+    if channels == 1:
+        pixels = (pixels @ np.array([0.299, 0.587, 0.114], np.float32))[..., None]
+    if datatype != "UINT8":
+        pixels = (pixels / 255 - np.array(system.mean)) / np.array(system.std)
+    mine = pixels.mean(axis=(0, 1)) @ WEIGHTS[:channels]
+    np.testing.assert_allclose(scores[0], mine, rtol=0.01, atol=0.01 if datatype != "UINT8" else 1.0)
+
+
+def test_weights_beside_the_file_are_taken_in(new: New, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    path = saved(theirs / "model.onnx", network(opset=17), location="model.onnx.data")
+    assert (theirs / "model.onnx.data").stat().st_size >= WEIGHTS.nbytes
+    done = new(path)
+    assert done.exit_code == 0, done.output
+    version = tmp_path / "models" / "flowers_onnx" / "1"
+    assert {each.name for each in version.iterdir()} == {"model.onnx", "manifest.json"}, "one file, one hash"
+    manifest = json.loads((version / "manifest.json").read_text())
+    assert manifest["bytes"] == (version / "model.onnx").stat().st_size
+    served(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "how", ["above", "absolute", "a link", "not there", "cut short", "its folder", "many"]
+)
+def test_weights_outside_of_its_folder_are_refused(how: str, new: New, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    path = saved(theirs / "model.onnx", network(), location="w.data")
+    weights, outside = theirs / "w.data", tmp_path / "w.data"
+    model = onnx.load(path, load_external_data=False)
+    (tensor,) = model.graph.initializer
+    place = next(each for each in tensor.external_data if each.key == "location")
+    reason = "is not in its folder"
+    if how in ("above", "absolute", "a link"):
+        weights.rename(outside)
+        place.value = {"above": "../w.data", "absolute": str(outside), "a link": "w.data"}[how]
+        if how == "a link":
+            weights.symlink_to(outside)
+    elif how == "not there":
+        weights.unlink()
+    elif how == "its folder":
+        place.value = "."
+    elif how == "many":
+        for number in range(50):
+            again = model.graph.initializer.add()
+            again.CopyFrom(tensor)
+            again.name = f"w{number}"
+        reason = "are cut short, or of another"
+    else:
+        os.truncate(weights, 8)
+        reason = "are cut short, or of another"
+    onnx.save(model, path)
+    done = new(path)
+    assert done.exit_code == 1
+    assert reason in done.output
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_network_of_any_size_takes_the_one_asked_for(new: New, tmp_path: Path) -> None:
+    path = saved(tmp_path / "given.onnx", network(("n", 3, "h", "w")))
+    done = new(path, "--size", 96)
+    assert done.exit_code == 0, done.output
+    assert served(tmp_path)[0].input_size == 96
+    assert list(read_config(tmp_path / "models" / "flowers_onnx").input[0].dims) == [3, 96, 96]
+
+
+def test_a_size_that_the_file_does_not_take_is_refused(new: New, tmp_path: Path) -> None:
+    done = new(saved(tmp_path / "given.onnx", network()), "--size", 96)
+    assert done.exit_code == 2
+    assert "takes pictures of 8 pixels, and no others" in done.output
+
+
+def test_a_batch_that_was_fixed_is_freed_where_the_network_can(new: New, tmp_path: Path) -> None:
+    done = new(saved(tmp_path / "given.onnx", network((4, 3, 8, 8), scores=(4, 3))))
+    assert done.exit_code == 0, done.output
+    assert read_config(tmp_path / "models" / "flowers_onnx").max_batch_size == 16
+    served(tmp_path)
+
+
+def test_a_batch_that_is_fixed_within_is_refused(new: New, tmp_path: Path) -> None:
+    shape = helper.make_node("Constant", [], ["s"], value_ints=[4, 3])
+    model = network((4, 3, 8, 8), scores=(4, 3), last=[shape, helper.make_node("Reshape", ["z", "s"], ["y"])])
+    done = new(saved(tmp_path / "given.onnx", model))
+    assert done.exit_code == 1
+    assert (
+        "takes 4 pictures at a time, also within the network: export it again with a free batch"
+        in done.output
+    )
+
+
+def test_channels_that_may_be_anywhere_are_asked_for(new: New, tmp_path: Path) -> None:
+    path = saved(tmp_path / "given.onnx", network(("n", "c", "h", "w")))
+    done = new(path)
+    assert done.exit_code == 1
+    assert "say it with --layout NCHW or --layout NHWC" in done.output
+    done = new(path, "--layout", "NCHW", "--size", 16)
+    assert done.exit_code == 0, done.output
+    served(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mean", "std"),
+    [
+        ([], (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        (["--mean", "0.5", "--std", "0.5"], (0.5,) * 3, (0.5,) * 3),
+        (["--scale", "1"], (0.0,) * 3, (1 / 255,) * 3),
+        (["--scale", "1/127.5", "--mean", "1"], (0.5,) * 3, (0.5,) * 3),
+        (["--mean", "0.1,0.2,0.3"], (0.1, 0.2, 0.3), (1.0,) * 3),
+        (["--like", "food11", "--size", "8"], (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+)
+def test_how_pictures_are_prepared_is_as_asked_and_shown(
+    asked: list[str], mean: tuple[float, ...], std: tuple[float, ...], new: New, tmp_path: Path
+) -> None:
+    done = new(saved(tmp_path / "given.onnx", network()), *asked)
+    assert done.exit_code == 0, done.output
+    system = registry.classification("flowers")
+    np.testing.assert_allclose([system.mean, system.std], [mean, std])
+    shown = done.output.partition("check")[0]
+    assert ", ".join(f"{value:.4g}" for value in mean) in shown
+    assert ("like food11" if "--like" in asked else "asked for" if asked else "assumed") in shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        (["--mean", "0.1,0.2"], "one for each of 3 channels"),
+        (["--std", "0"], "no standard deviation is 0"),
+        (["--mean", "nan"], "is not a list of numbers"),
+        (["--mean", "1e400"], "is not a list of numbers"),
+        (["--scale", "-1"], "is not one number above 0"),
+        (["--scale", "1/0"], "is not a list of numbers"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(
+    asked: list[str], complaint: str, new: New, tmp_path: Path
+) -> None:
+    done = new(saved(tmp_path / "given.onnx", network()), *asked)
+    assert done.exit_code == 2
+    assert complaint in done.output
+
+
+def test_the_file_s_own_statistics_are_taken(new: New, tmp_path: Path) -> None:
+    model = network()
+    helper.set_model_props(model, {"mean": "[127.5, 127.5, 127.5]", "std": "[51.0, 51.0, 51.0]"})
+    done = new(saved(tmp_path / "given.onnx", model))
+    assert done.exit_code == 0, done.output
+    system = registry.classification("flowers")
+    np.testing.assert_allclose([system.mean, system.std], [[0.5] * 3, [0.2] * 3])
+    assert "of values from 0 to 1; the file" in done.output
+
+
+def test_inception_takes_299_pixels_as_torchvision_trained_it(new: New, tmp_path: Path) -> None:
+    done = new(None, "--architecture", "torchvision:inception_v3", labels="a,b")
+    assert done.exit_code == 0, done.output
+    assert "299×299, RGB" in done.output
+    system = registry.classification("flowers")
+    assert system.input_size == 299
+    with torch.device("meta"):
+        theirs, network = (build(system.architecture, 2, aux_logits=aux) for aux in (True, False))
+    assert network.transform_input
+    # What helped it learn is left out.
+    assert without_auxiliary(theirs.state_dict()).keys() == network.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "like"),
+    [
+        (network(scores=("n", 1), head=WEIGHTS[:, :1]), "a regression"),
+        (network(("n", 3, 8, 8), scores=("n", 2, 8, 8)), "a segmentation"),
+        (network(("n", 3, 8, 8), scores=("n", 84, 100)), "a detector of objects"),
+        (network(("n", 12), scores=("n", 3)), "a network of tables"),
+        (network(("n", 12), TensorProto.INT64, scores=("n", 3)), "a network of texts"),
+        (network(("n", 3, 8, 8, 8), scores=("n", 3)), "a network of videos"),
+    ],
+)
+def test_what_is_not_a_classifier_is_refused_as_what_it_looks_like(
+    model: onnx.ModelProto, like: str, new: New, tmp_path: Path
+) -> None:
+    done = new(saved(tmp_path / "given.onnx", model))
+    assert done.exit_code == 1
+    assert f"it looks like {like}" in done.output
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_network_of_torchvision_for_something_else_is_named(new: New, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.pth"
+    torch.save({"w": torch.zeros(1)}, path)
+    done = new(path, "--architecture", "torchvision:fcn_resnet50")
+    assert done.exit_code == 2
+    assert "is a network of torchvision.models.segmentation" in done.output
