@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.address import TOKEN_ENV
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.client.sample import BadSample
 from gourmet.errors import GourmetError
@@ -218,6 +219,7 @@ class Supervisor:
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
+            env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())

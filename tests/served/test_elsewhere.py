@@ -1,0 +1,187 @@
+"""Verbs and the app against a Triton behind TLS, which sees none of the folders here."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from support.stack import SAMPLES
+from support.tls import Certificates, TlsDoor
+from support.triton import MODELS, RunningTriton, run_triton
+
+from app import create_app
+from app.core.settings import Settings
+from gourmet.cli import main
+from gourmet.client.errors import TritonUnreachable
+from gourmet.measure.inputs import DataSource, rows_for
+from gourmet.measure.results import LoadSpec
+from gourmet.measure.task import Addresses, ask_alone, wire_for
+from gourmet.repository import versions
+from gourmet.serving.connect import connect
+
+MODEL = "food_classifier_onnx"
+TOKEN = "token-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
+    """A Triton started by hand, with a repository of its own that is empty."""
+    yield from run_triton(tmp_path_factory.mktemp("theirs"))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl to make certificates with")
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(autouse=True)
+def _known(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = certificates.sign("client", "DNS:client")
+    monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca))
+    monkeypatch.setenv("TRITON_CLIENT_CERT", str(certificate))
+    monkeypatch.setenv("TRITON_CLIENT_KEY", str(key))
+    monkeypatch.setenv("TRITON_TOKEN", TOKEN)
+
+
+def door_to(place: str, certificates: Certificates) -> TlsDoor:
+    """It wants a certificate of whoever comes in."""
+    context = certificates.context()
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificates.ca)
+    return TlsDoor(place, context)
+
+
+@pytest.fixture(scope="module")
+def https(elsewhere: RunningTriton, certificates: Certificates) -> Iterator[TlsDoor]:
+    with door_to(elsewhere.http_url, certificates) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def grpcs(elsewhere: RunningTriton, certificates: Certificates) -> Iterator[TlsDoor]:
+    with door_to(elsewhere.grpc_url, certificates) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ours(tmp_path: Path, elsewhere: RunningTriton) -> Iterator[Path]:
+    """A repository here, of an ONNX model in two versions and a Python model."""
+    for name in (MODEL, "digits"):
+        shutil.copytree(MODELS / name, tmp_path / "ours" / name)
+    shutil.copytree(tmp_path / "ours" / MODEL / "1", tmp_path / "ours" / MODEL / "2")
+    yield tmp_path / "ours"
+    with connect(elsewhere.http_url) as triton:
+        for name in triton.ready_models():
+            triton.unload(name)
+
+
+def gourmet(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in words])
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_version_is_taken_back_on_a_server_that_sees_no_folder_of_ours(
+    scheme: str, https: TlsDoor, grpcs: TlsDoor, ours: Path, elsewhere: RunningTriton
+) -> None:
+    url = f"{scheme}://{(https if scheme == 'https' else grpcs).place}"
+    there = ("--url", url, "--repository", ours)
+    refused = gourmet("rollback", MODEL, *there)
+    assert refused.exit_code == 1
+    assert "failed to poll from model repository" in refused.output, refused.output
+    assert versions(ours / MODEL) == (1, 2), "nothing is withdrawn that the server cannot take back"
+    done = gourmet("rollback", MODEL, *there, "--send")
+    assert done.exit_code == 0, done.output
+    assert f"{MODEL} answers: the sample is" in done.output
+    assert versions(ours / MODEL) == (1,)
+    with connect(url) as triton:
+        assert triton.describe(MODEL).version == "1"
+        assert triton.version().startswith("triton 2")
+    assert not list(elsewhere.repository.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_config_is_changed_and_put_back_from_the_server_s_own_repository(
+    scheme: str, https: TlsDoor, grpcs: TlsDoor, elsewhere: RunningTriton
+) -> None:
+    there = ("--url", f"{scheme}://{(https if scheme == 'https' else grpcs).place}")
+    shutil.copytree(MODELS / MODEL, elsewhere.repository / "own")
+    config = elsewhere.repository / "own" / "config.pbtxt"
+    config.write_text(config.read_text().replace(MODEL, "own").replace("count: 2", "count: 3"))
+    try:
+        with connect(elsewhere.http_url) as triton:
+            triton.load("own")
+        changed = gourmet("config", "own", "--instances", 1, *there)
+        assert "now: 1 ×" in changed.output, changed.output
+        assert "name that with --repository" in gourmet("config", "own", "--reset", *there).output
+        back = gourmet("config", "own", "--reset", *there, "--repository", elsewhere.repository)
+        assert "now: 3 ×" in back.output, back.output
+        looked = gourmet("doctor", *there, "--repository", elsewhere.repository)
+        assert "ready: own" in looked.output, looked.output
+        assert {"server", "served", "models", "manifests"} <= {
+            line.split()[1] for line in looked.output.splitlines()
+        }
+    finally:
+        shutil.rmtree(elsewhere.repository / "own")
+
+
+def test_a_model_in_python_is_sent_with_its_labels_and_its_code(
+    https: TlsDoor, ours: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(ours / "digits" / "1", ours / "digits" / "2")
+    url = f"https://{https.place}"
+    done = gourmet("rollback", "digits", "--url", url, "--repository", ours, "--send")
+    assert (done.exit_code, "the sample is 3" in done.output) == (0, True), done.output
+
+
+def test_the_app_asks_a_triton_by_https_and_by_grpcs(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
+    done = gourmet("rollback", MODEL, "--url", f"https://{https.place}", "--repository", ours, "--send")
+    assert done.exit_code == 0, done.output
+    https.asked = b""
+    for url in (f"https://{https.place}", f"grpcs://{grpcs.place}"):
+        settings = Settings(triton_url=url, models={"food11": MODEL})
+        photo = {"file": (io.BytesIO(SAMPLES[0].read_bytes()), "photo.jpg")}
+        answered = create_app(settings).test_client().post("/api/v1/classify", data=photo)
+        assert answered.status_code == 200, answered.text
+        assert MODEL in answered.text
+    assert f"authorization: Bearer {TOKEN}".encode() in https.asked
+
+
+def test_what_bench_sends_goes_over_tls_too(https: TlsDoor, grpcs: TlsDoor, ours: Path) -> None:
+    done = gourmet("rollback", MODEL, "--url", f"https://{https.place}", "--repository", ours, "--send")
+    assert done.exit_code == 0, done.output
+    with connect(f"https://{https.place}") as triton:
+        rows = rows_for(triton.describe(MODEL), DataSource(count=2))
+    target = Addresses(f"https://{https.place}", f"grpcs://{grpcs.place}")
+    https.asked = b""
+    by_http, by_grpc = (
+        ask_alone(wire_for(target, LoadSpec(MODEL, protocol=protocol), rows), rows)
+        for protocol in ("http", "grpc")
+    )
+    for one, other in zip(by_http, by_grpc, strict=True):
+        np.testing.assert_allclose(one["output"], other["output"], rtol=1e-4, atol=1e-4)
+    assert https.asked.lower().count(f"authorization: bearer {TOKEN}".encode()) == 2
+
+
+def test_texts_come_over_tls_and_to_nobody_without_a_certificate(
+    triton: Any, certificates: Certificates
+) -> None:
+    with (
+        door_to(triton.http_url, certificates) as https,
+        door_to(triton.grpc_url, certificates) as grpcs,
+    ):
+        for url in (f"https://{https.place}", f"grpcs://{grpcs.place}"):
+            done = gourmet("translate", "--url", url, "Я люблю чай.")
+            assert "I like tea." in done.output, done.output
+            with pytest.MonkeyPatch.context() as without:
+                without.delenv("TRITON_CLIENT_CERT")
+                with connect(url, 3) as stranger, pytest.raises(TritonUnreachable):
+                    stranger.check_live()
