@@ -174,6 +174,21 @@ def of_descriptions(given: Given) -> Iterator[Case]:
             refused=not fine,
             more=env | {"writes": [str(folder.parent)]},
         )
+        models = folder.parents[1] / "models"
+        (models / "digits").mkdir(parents=True)
+        shutil.copy(MODELS / "digits" / "config.pbtxt", models / "digits")
+        own = {"refused": False, "more": env | {"writes": [str(models.parent)]}}
+        for words in (["list"], ["rename", "flowers", "blumen"], ["remove", "blumen", "--yes"]):
+            at = ["--model-repository", str(models)]
+            yield Case(words[0], f"system.toml, {name}", [*words, *at], **own)
+    for name, file in given.files(hostile_inputs.texts(), "MODEL_CARD.md"):
+        folder = file.parent / "systems" / "flowers"
+        folder.mkdir(parents=True)
+        (folder / "system.toml").touch()
+        file.rename(folder / file.name)
+        more = {"env": {"GOURMET_SYSTEMS": str(folder.parent)}, "writes": [str(given.base / "given")]}
+        at = ["--model-repository", str(models)]
+        yield Case("rename", f"card, {name}", ["rename", "flowers", "blumen", *at], refused=False, more=more)
     for name, file in given.files(hostile_inputs.texts(), "labels.txt"):
         fine = {"refused": name not in ("eight megabytes in a line", "noise")}
         words = f"new flowers --to models --labels {file}".split()
@@ -223,6 +238,8 @@ def of_repositories(given: Given) -> Iterator[Case]:
                 refused=name_of == "config.pbtxt" and name not in FINE_CONFIGS,
                 more=writes,
             )
+            at = ["--model-repository", str(repository)]
+            yield Case("list", what, ["list", *at], refused=False, more=writes)
             yield Case(
                 "rollback", what, ["rollback", "digits", "--to", str(repository)], refused=False, more=writes
             )
@@ -230,6 +247,7 @@ def of_repositories(given: Given) -> Iterator[Case]:
                 f"deployer --onnx --config {small_network.ARCHITECTURE} --triton-model-name digits "
                 f"--save-dir {repository}"
             )
+            yield Case("remove", what, ["remove", "digits/1", "--yes", *at], refused=False, more=writes)
             if name_of == "config.pbtxt" or name in hostile_inputs.texts():
                 yield Case("deployer", what, words.split(), more=writes)
             yield Case(

@@ -123,7 +123,9 @@ def peak_mb() -> int:
 def fed(case: dict[str, Any], base: Path, reporter: Reporter) -> dict[str, Any]:
     """Run the verb of one case; its own folder is where it is started."""
     from gourmet.cli import main
+    from gourmet.systems import registry
 
+    registry.load.cache_clear()  # what a case before had is not read for this one
     own = case["own"]
     Path(own).mkdir(parents=True, exist_ok=True)
     os.chdir(own)

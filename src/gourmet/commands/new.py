@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import keyword
 import shutil
-import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
-import psutil
 
 from gourmet.commands.labels import labels_of
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
+from gourmet.commands.running import tell_web
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
@@ -25,11 +23,8 @@ from gourmet.runtime.home import HOME_ENV, own_models
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.run_file import RunningStack
-from gourmet.serving.waiting import http_ok, wait_until
 from gourmet.systems import described, folders, registry
 from gourmet.tasks.classification.preparing import AskedFor, prepared
-
-_RELOADED_WITHIN_S: Final = 60.0
 
 
 @click.command()
@@ -80,23 +75,17 @@ def new(
     \b
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
     """
-    # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
-    if not described.NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UsageError(
-            f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
-            "a letter first"
-        )
+    registry.check_free(name)
     if weights:
         click.get_current_context().with_resource(alone_in(models))
     model = models / f"{name}_onnx"
-    for path in (*(each / file for each in folders() for file in (name, f"{name}.py")), model):
-        if path.exists():
-            raise UsageError(f"{path} is there already: choose another name than {name!r}")
+    if model.exists():
+        raise UsageError(f"{model} is there already: choose another name than {name!r}")
     folder = folders()[1] / name
     aside = folder.with_name(f".{name}.part")
     system = PictureClassifier(
         name=name,
-        title=title or name.replace("_", " ").capitalize(),
+        title=title or registry.usual_title(name),
         model_variable=f"{name.upper()}_MODEL_NAME",
         default_model=model.name,
         labels=labels_of(labels),
@@ -162,8 +151,8 @@ def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> Non
     (folder / described.SAMPLE).write_bytes(made_up())
     provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     described.write(folder, system, provenance)
-    card = filled_in("MODEL_CARD.md", system=system, weights=weights)
-    (folder / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    card = filled_in(described.MODEL_CARD, system=system, weights=weights)
+    (folder / described.MODEL_CARD).write_text(card, encoding="utf-8")
 
 
 def _like(like: str) -> tuple[str, dict[str, Any]]:
@@ -189,24 +178,8 @@ def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -
     with bar(f"loading into {url}"):
         answers = load_and_ask(url, models / system.default_model, send=send)
     click.echo(answers)
-    if stack and stack.web_url:
-        with bar("telling the web app"):
-            _restart_workers(stack, system)
+    tell_web(system.name)
     return stack
-
-
-def _restart_workers(stack: RunningStack, system: PictureClassifier) -> None:
-    """Have gunicorn start new workers, which find the system, and let the old ones finish what they do."""
-    for child in psutil.Process(stack.pid).children():
-        if "gunicorn" in child.cmdline():
-            old = child.children()
-            child.send_signal(signal.SIGHUP)
-            psutil.wait_procs(old, _RELOADED_WITHIN_S)
-    page = f"{stack.web_url}/classify/{system.name}"
-    try:
-        wait_until(lambda: http_ok(page), _RELOADED_WITHIN_S, f"{page} did not answer")
-    except TimeoutError as exc:  # the model serves all the same
-        click.echo(f"{exc}: stop `gourmet up` and start it again", err=True)
 
 
 def _next(

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -78,7 +79,7 @@ def deploy(
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY},
                 },
-                "deployed": {"at": deployment.at},
+                "deployed": {"at": deployment.at, "by": " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])},
                 **deployment.facts,
                 "calibration": dict(deployment.calibration),
                 "dims": {name: list(dims) for name, dims in target.dims.items()},

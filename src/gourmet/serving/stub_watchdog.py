@@ -60,7 +60,9 @@ class StubWatchdog:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     zombies.add(process.pid)
                 else:
-                    self._models[process.pid] = self._models.get(process.pid) or _model(process)
+                    version = version_of_stub(process)
+                    name = version.parent.name if version else ""
+                    self._models[process.pid] = self._models.get(process.pid) or name
         # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
         dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
         self._zombies = zombies
@@ -86,7 +88,7 @@ class StubWatchdog:
                 psutil.Process(pid).kill()
 
 
-def _model(process: psutil.Process) -> str:
-    """The model that a stub runs; its first argument is the model's file, in the folder of a version."""
+def version_of_stub(process: psutil.Process) -> Path | None:
+    """The version's folder of the model that a stub runs: its first argument is the file."""
     command = process.cmdline()
-    return Path(command[1]).parents[1].name if command and command[0].endswith(_STUB) else ""
+    return Path(command[1]).parent if command and command[0].endswith(_STUB) else None

@@ -20,6 +20,9 @@ from gourmet.runtime.bounded_reading import in_short, read_text
 
 FILE: Final = "system.toml"
 SAMPLE: Final = "sample.jpg"
+MODEL_CARD: Final = "MODEL_CARD.md"
+# What a system has; it is known by the last.
+FILES: Final = (MODEL_CARD, SAMPLE, FILE)
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _HEADING: Final = "# A classifier of pictures; docs/add-a-system.md says what each line means.\n"
 

@@ -8,12 +8,13 @@ when a verb needs them, so that asking for labels does not load torch.
 from __future__ import annotations
 
 import importlib
+import keyword
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gourmet.contracts import Generation, System
-from gourmet.errors import GourmetError, UnknownSystem
+from gourmet.errors import GourmetError, UnknownSystem, UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.systems import described, folders
 
@@ -94,6 +95,23 @@ def broken() -> dict[str, str]:
             if not (sample := folder_of(name) / described.SAMPLE).is_file():
                 found[name] = f"{sample} is missing"
     return found
+
+
+def check_free(name: str) -> None:
+    """Raise unless a system that is only data may be called `name`, and none is."""
+    # A module of the package would be hidden by a system of its name: no folder of systems may hold either.
+    if not described.NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} is not a valid name of a system: use 2 to 32 lower-case letters, digits and _, "
+            "a letter first"
+        )
+    for path in (each / file for each in folders() for file in (name, f"{name}.py")):
+        if path.exists():
+            raise UsageError(f"{path} is there already: choose another name than {name!r}")
+
+
+def usual_title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
 
 
 def classification(system: str) -> PictureClassifier:

@@ -1,0 +1,46 @@
+"""`gourmet list`: every system, its models and their versions, and what of them serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gourmet.commands.options import asked_stack, json_option, repositories_option, url_option
+from gourmet.errors import printable
+from gourmet.reports.table import columns
+from gourmet.serving.overview import ListedVersion, listed
+
+_HEADINGS = ("system", "model", "version", "state", "deployed", "by", "MB", "MB in memory", "requests")
+
+
+@click.command()
+@repositories_option(found=True)
+@url_option("Ask this Triton what it serves.  [default: the running stack's]", required=False)
+@json_option
+def list(repositories: tuple[Path, ...], url: str | None, as_json: bool) -> None:
+    """List the systems, their models and versions: which serves, when and by what it was deployed, its size.
+
+    Memory and requests are those since the stack started, or the model was loaded again.
+    """
+    stack = asked_stack()
+    rows = listed(repositories, url or (stack.http_url if stack else None))
+    if as_json:
+        click.echo(json.dumps([vars(row) for row in rows], indent=2))
+        return
+    click.echo(printable(columns([_HEADINGS, *map(_cells, rows)])))
+    for row in rows:
+        if row.reason:
+            name = f"{row.model}/{row.version}" if row.version else row.model or row.system
+            click.echo(printable(f"{name} is {row.state}: {' '.join(row.reason.split())}"))
+
+
+def _cells(row: ListedVersion) -> tuple[str, ...]:
+    def megabytes(size: int | None) -> str:
+        return "–" if size is None else f"{size / 1e6:.1f}"
+
+    when = row.deployed[:16].replace("T", " ")
+    requests = "–" if row.requests is None else str(row.requests)
+    texts = (row.system, row.model, str(row.version or ""), row.state, when, row.by)
+    return (*texts, megabytes(row.bytes), megabytes(row.memory_bytes), requests)

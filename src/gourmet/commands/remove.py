@@ -1,0 +1,55 @@
+"""`gourmet remove`: a system, a model or a version goes, out of the repository and the stack that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gourmet.commands.options import repositories_option, serving_url, url_option
+from gourmet.commands.running import repositories_to_change, tell_web, unload
+from gourmet.deploying.deploy import load, tidied
+from gourmet.deploying.removal import removal_of, take_away
+from gourmet.errors import UsageError
+from gourmet.runtime.signals import stops_held_back
+
+
+@click.command()
+@click.argument("name", metavar="NAME[/VERSION]")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@repositories_option(found=True)
+@url_option(
+    "Unload it from this Triton, too.  [default: the running stack, if it serves the repository]",
+    required=False,
+)
+def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None) -> None:
+    """Take away the system NAME with its models, the model NAME, or a version of a model.
+
+    What deploying and `gourmet new` wrote goes, and nothing that lies beside it. Visitors are told first that
+    the page is gone, then its models are unloaded.
+    """
+    removal = removal_of(name, repositories)
+    for path in (*removal.of_system, *removal.of_models):
+        click.echo(f"takes away {path}")
+    if not yes:
+        click.confirm("Remove it?", abort=True)
+    if removal_of(name, repositories_to_change(repositories)) != removal:
+        raise UsageError(f"{name} was changed meanwhile: look at it again with `gourmet list`")
+    _take_away(removal.of_system)
+    if removal.system:
+        tell_web(removal.system, is_there=False)
+    for model in removal.models:
+        unload(model.name, url or serving_url(model.parent))
+        tidied(model)
+    _take_away(removal.of_models)
+    for version in (path for path in removal.of_models if not removal.models):
+        if triton := url or serving_url(version.parents[1]):
+            load(triton, version.parent.name)
+
+
+def _take_away(paths: Sequence[Path]) -> None:
+    with stops_held_back():
+        for folder in take_away(paths):
+            names = ", ".join(sorted(path.name for path in folder.iterdir()))
+            click.echo(f"leaves {folder}, as gourmet did not write all that is in it: {names}")

@@ -1,0 +1,104 @@
+"""What was made of a system, a model or a version is taken away, and nothing that lies beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gourmet.errors import UsageError
+from gourmet.repository import CONFIG, DEFAULT, RepositoryError, model_names, versions
+from gourmet.repository.model_config import LABELS_FILE
+from gourmet.runtime.manifest import MANIFEST
+from gourmet.serving.overview import owner_of
+from gourmet.systems import described, folders, registry
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What goes."""
+
+    system: str  # the one that goes whole, if any
+    of_system: Sequence[Path]  # known by the last
+    models: Sequence[Path]  # those that go whole
+    of_models: Sequence[Path]
+
+
+def removal_of(named: str, repositories: Sequence[Path]) -> Removal:
+    """What NAME or NAME/VERSION is; raise where there is none, or where it was not made here."""
+    name, slash, number = named.partition("/")
+    its = models_of(name, repositories)
+    system = name if its or name in {*registry.names(), *registry.broken()} else ""
+    models = its if system else [path for path in _models(repositories) if path.name == name]
+    if not system and not models:
+        raise UsageError(f"{name!r} is neither a system nor a model: `gourmet list` has their names")
+    if slash:
+        return Removal("", (), (), [_version(models, number)])
+    owners = {model: owner_of(model)[0] for model in models}
+    code = [
+        each for each in (system, *owners.values()) if each in registry.names() and not registry.is_data(each)
+    ]
+    code += [model.name for model, owner in owners.items() if not owner and model.parent.resolve() == DEFAULT]
+    if code:
+        raise UsageError(
+            f"{code[0]} came as code, not by `gourmet new`: remove versions of its models, as MODEL/VERSION"
+        )
+    own = [folder / system / file for folder in folders() for file in described.FILES]
+    found = [path for path in own if described.NAME.fullmatch(system) and path.exists()]
+    return Removal(system, found, models, [path for model in models for path in _made(model)])
+
+
+def take_away(paths: Sequence[Path]) -> list[Path]:
+    """Remove `paths`, and their folders where these are empty then; returns the others."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            if path.name.isdigit():  # by another name, so that no half of a version is ever served
+                path = path.rename(path.with_name(f".withdrawn-{path.name}"))
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    folders_left = dict.fromkeys(path.parent for path in paths)
+    for folder in folders_left:
+        with contextlib.suppress(OSError):  # something is in it
+            folder.rmdir()
+    return [folder for folder in folders_left if folder.is_dir()]
+
+
+def models_of(system: str, repositories: Sequence[Path]) -> list[Path]:
+    """The models whose config names the system."""
+    return [model for model in _models(repositories) if owner_of(model)[0] == system]
+
+
+def _models(repositories: Sequence[Path]) -> Iterator[Path]:
+    return (folder / name for folder in repositories for name in model_names(folder))
+
+
+def _version(models: Sequence[Path], number: str) -> Path:
+    if len(models) != 1:
+        raise UsageError(
+            f"name one of its models: {', '.join(model.name for model in models) or 'it has none'}"
+        )
+    (model,) = models
+    found = versions(model)
+    if not number.isdigit() or int(number) not in found:
+        raise UsageError(
+            f"{model.name} has no version {number!r}, but {', '.join(map(str, found)) or 'none'}"
+        )
+    if int(number) == found[-1]:
+        raise UsageError(
+            f"{number} is the latest version of {model.name}: go back with `gourmet rollback {model.name}`, "
+            f"or remove all of it as {model.name}"
+        )
+    return model / str(int(number))
+
+
+def _made(model: Path) -> list[Path]:
+    """What deploying wrote into a model's folder."""
+    found = [model / str(number) for number in versions(model)]
+    if strange := [str(path) for path in found if not (path / MANIFEST).is_file()]:
+        raise RepositoryError(
+            f"{', '.join(strange)} has no {MANIFEST}, so gourmet did not deploy it: remove it by hand"
+        )
+    return [*found, *(path for name in (LABELS_FILE, CONFIG) if (path := model / name).exists())]

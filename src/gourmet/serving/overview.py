@@ -1,0 +1,112 @@
+"""What there is: systems with their models and versions, on disk and in the Triton that serves them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from gourmet.client.model_config import as_json
+from gourmet.contracts import SYSTEM_PARAMETER
+from gourmet.repository import RepositoryError, model_names, read_config, versions
+from gourmet.runtime import manifest
+from gourmet.runtime.instances import parameter
+from gourmet.serving.connect import connect
+from gourmet.serving.run_file import stack_at
+from gourmet.serving.stub_watchdog import version_of_stub
+from gourmet.systems import registry
+
+_States = dict[tuple[str, int], tuple[str, str, int | None]]
+
+
+@dataclass(frozen=True)
+class ListedVersion:
+    """A version of a model, or a model or a system that has none; what is not known is None or empty."""
+
+    system: str
+    model: str = ""
+    version: int | None = None
+    state: str = ""  # serves, failed, not loaded, broken, no model
+    reason: str = ""  # of a state that is a fault
+    requests: int | None = None
+    deployed: str = ""
+    by: str = ""
+    bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]:
+    """By system, what belongs to none last; `url` is that of a Triton which serves them."""
+    states, memory = (_states(url), _memory(url)) if url else (None, {})
+    models = [folder / name for folder in repositories for name in model_names(folder)]
+    rows = [row for model in models for row in _versions(model, states, memory)]
+    on_disk = {(row.model, row.version) for row in rows}
+    rows += [
+        ListedVersion("", model, version, *told)
+        for (model, version), told in (states or {}).items()
+        if (model, version) not in on_disk
+    ]
+    named, broken = {row.system for row in rows} - {""}, registry.broken()
+    broken |= dict.fromkeys(named - {*registry.names(), *broken}, "models name it, and it has no folder")
+    rows += [ListedVersion(name, state="broken", reason=reason) for name, reason in broken.items()]
+    rows += [ListedVersion(name, state="no model") for name in {*registry.names()} - {*broken} - named]
+    return sorted(rows, key=lambda row: (not row.system, row.system, row.model, row.version or 0))
+
+
+def owner_of(model: Path) -> tuple[str, str]:
+    """The system that a model's config names, and what is wrong with the model's folder, if anything."""
+    try:
+        system = parameter(as_json(read_config(model)), SYSTEM_PARAMETER)
+    except RepositoryError as exc:
+        named_after = model.name.removesuffix("_onnx")
+        is_own = named_after in registry.names() and registry.is_data(named_after)
+        return named_after if is_own else "", str(exc)
+    return system, "" if versions(model) else f"{model} has no version"
+
+
+def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> Iterator[ListedVersion]:
+    system, fault = owner_of(model)
+    if fault:
+        yield ListedVersion(system, model.name, state="broken", reason=fault)
+        return
+    for folder in (model / str(number) for number in versions(model)):
+        version = int(folder.name)
+        known = ("", "", None) if states is None else ("not loaded", "", None)
+        state, reason, requests = (states or {}).get((model.name, version), known)
+        facts = manifest.facts(folder)
+        if not facts and (path := folder / manifest.MANIFEST).exists():
+            state, reason = "broken", f"{path} cannot be read as a manifest"
+        told = facts.get("deployed", {})
+        changed = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        when, by = str(told.get("at", changed)), str(told.get("by", ""))
+        held = memory.get(folder.resolve())
+        yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held)
+
+
+def _states(url: str) -> _States:
+    """State, reason and number of requests of the versions that a Triton knows."""
+    found: _States = {}
+    with connect(url) as triton:
+        for entry in triton.versions():
+            reason = next(iter(entry.get("reason", "").splitlines()), "")
+            if entry.get("state") == "UNAVAILABLE" and reason != "unloaded" and entry.get("version"):
+                found[entry["name"], int(entry["version"])] = "failed", reason, None
+        for each in triton.statistics():
+            found[each.name, int(each.version)] = "serves", "", each.requests + each.failures
+    return found
+
+
+def _memory(url: str) -> dict[Path, int]:
+    """What the processes of each version hold, where this user's `gourmet up` started them."""
+    found: dict[Path, int] = {}
+    if stack := stack_at(url):
+        for process in psutil.Process(stack.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it ended
+                if version := version_of_stub(process):
+                    found[version] = found.get(version, 0) + process.memory_info().rss
+    return found

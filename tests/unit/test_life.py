@@ -1,0 +1,211 @@
+"""A system from new to nothing: listed, renamed and removed, and what lies beside it stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.small_network import ARCHITECTURE, LABELS, saved
+from support.stopping import everything, sigterm_after
+
+from gourmet.cli import main
+from gourmet.deploying.renaming import Renaming
+from gourmet.repository import DEFAULT, read_config
+from gourmet.repository.config_file import ConfigFile
+from gourmet.runtime import manifest
+from gourmet.systems import registry
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of somebody's, exported once by `gourmet new`; each test has a copy of what it made."""
+    base = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOURMET_HOME", str(base))
+        patch.setenv("GOURMET_KEYS", str(base / "keys"))
+        run("new", "flowers", "--labels", ",".join(LABELS), "--weights", saved(base / "best.pth"), *NETWORK)
+    return base
+
+
+NETWORK = ("--architecture", ARCHITECTURE)
+
+
+def run(*words: object, status: int = 0) -> Result:
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == status, done.output
+    return done
+
+
+@pytest.fixture(autouse=True)
+def own(made: Path, systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for folder in ("systems", "models"):
+        shutil.copytree(made / folder, tmp_path / folder, dirs_exist_ok=True)
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    monkeypatch.delenv("GOURMET_SYSTEMS")
+    return tmp_path
+
+
+def listed() -> dict[str, dict[str, object]]:
+    rows = json.loads(run("list", "--json").output)
+    return {f"{row['system']} {row['model']} {row['version']}": row for row in rows}
+
+
+def test_what_there_is_is_listed_with_when_and_by_what_it_was_deployed(own: Path) -> None:
+    rows = listed()
+    row = rows["flowers flowers_onnx 1"]
+    at, by = (manifest.read(own / "models/flowers_onnx/1")["deployed"][key] for key in ("at", "by"))
+    assert (row["deployed"], row["by"], row["state"]) == (at, by, "")
+    size = sum(path.stat().st_size for path in (own / "models/flowers_onnx/1").iterdir())
+    assert (row["bytes"], row["requests"]) == (size, None)
+    assert {"food11 food_classifier 1", "translator translator 1", "digits digits 1"} <= rows.keys()
+    text = run("list").output
+    assert [line.split()[:3] for line in text.splitlines() if "flowers" in line] == [
+        ["flowers", "flowers_onnx", "1"]
+    ]
+
+
+def test_halves_are_listed_as_such(own: Path) -> None:
+    (own / "systems/flowers/sample.jpg").unlink()
+    (own / "models/flowers_onnx/config.pbtxt").unlink()
+    run("new", "stones", "--labels", "a,b")
+    registry.load.cache_clear()
+    rows = listed()
+    assert "sample.jpg is missing" in str(rows["flowers  None"]["reason"])
+    assert "config.pbtxt" in str(rows["flowers flowers_onnx None"]["reason"])
+    assert rows["stones  None"]["state"] == "no model"
+    assert "flowers is broken: " in run("list").output
+
+
+def test_a_system_is_renamed_with_its_model_config_manifest_and_page(own: Path) -> None:
+    before = everything(own / "models" / "flowers_onnx")
+    said = run("rename", "flowers", "blumen").output
+    assert "flowers is blumen: blumen_onnx" in said
+    assert {path.name for path in (own / "systems").iterdir()} == {"blumen"}
+    system = registry.classification("blumen")
+    assert (system.title, system.default_model, system.labels) == ("Blumen", "blumen_onnx", LABELS)
+    assert "`gourmet evaluate blumen " in (own / "systems/blumen/MODEL_CARD.md").read_text()
+    model = own / "models" / "blumen_onnx"
+    config = read_config(model)
+    assert (config.name, config.parameters["system"].string_value) == ("blumen_onnx", "blumen")
+    ConfigFile.read(model)  # the digest of what is generated is right
+    about = manifest.read(model / "1")
+    assert (about["model"], about["network"]["system"]) == ("blumen_onnx", "blumen")
+    run("rename", "blumen", "flowers")
+    after = everything(own / "models" / "flowers_onnx")
+    assert json.loads(after.pop("1/manifest.json") or b"") == json.loads(before.pop("1/manifest.json") or b"")
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("name", "new_name", "complaint"),
+    [
+        ("flowers", "food11", "is there already"),
+        ("flowers", "Blumen", "is not a valid name"),
+        ("flowers", "digits", "is there already"),
+        ("flowers", "stones", "stones_onnx is there already"),
+        ("food11", "food12", "is not data that `gourmet new` made, but code"),
+        ("nobody", "somebody", "no system 'nobody'"),
+    ],
+)
+def test_a_name_that_cannot_be_changes_nothing(name: str, new_name: str, complaint: str, own: Path) -> None:
+    (own / "models/stones_onnx/1").mkdir(parents=True)
+    before = everything(own)
+    done = CliRunner().invoke(main, ["rename", name, new_name])
+    assert (done.exit_code != 0, complaint in done.output) == (True, True), done.output
+    assert everything(own) == before
+
+
+def test_what_fails_after_a_rename_leaves_all_as_it_was(own: Path) -> None:
+    before = everything(own)
+    with ExitStack() as undo:
+        Renaming("flowers", "blumen").apply((own / "models",), undo)
+        assert everything(own).keys() != before.keys()
+    assert everything(own) == before
+
+
+def test_sigterm_at_any_moment_leaves_the_old_name_or_the_new_one(own: Path) -> None:
+    names = ["flowers", "blumen"]
+    for count in range(400):
+        before = everything(own)
+        with sigterm_after(count) as came:
+            done = CliRunner().invoke(main, ["rename", *names])
+        if (own / "systems" / names[1]).exists():
+            assert read_config(own / "models" / f"{names[1]}_onnx").name == f"{names[1]}_onnx"
+            assert len(listed()) == 12
+            names.reverse()
+        else:
+            assert everything(own) == before
+        if count and not came():
+            break
+    assert done.exit_code == 0, done.output
+    assert count > 10, "it came at no more than a few moments"
+
+
+def test_remove_takes_away_what_new_made_and_nothing_else(own: Path) -> None:
+    run("new", "stones", "--labels", "a,b")
+    notes = own / "systems" / "flowers" / "notes.txt"
+    notes.write_text("mine")
+    (own / "models/flowers_onnx/.withdrawn-2").mkdir()
+    refused = CliRunner().invoke(main, ["remove", "flowers"], input="n\n")
+    assert (refused.exit_code, notes.with_name("system.toml").exists()) == (1, True)
+    for path in (notes.with_name("sample.jpg"), own / "models/flowers_onnx/1"):
+        assert f"takes away {path}\n" in refused.output, "it says what, before it asks"
+    said = run("remove", "flowers", "--yes").output
+    assert f"leaves {notes.parent}, as gourmet did not write all that is in it: notes.txt" in said
+    assert {path for path in own.rglob("*") if path.is_file()} == {
+        notes,
+        *(own / "systems" / "stones" / file for file in ("system.toml", "sample.jpg", "MODEL_CARD.md")),
+    }
+    assert not list((own / "models").iterdir())
+    assert "flowers" not in run("list").output, "a folder with notes in it is no half of a system"
+    run("remove", "stones", "--yes")
+    assert list((own / "systems").iterdir()) == [notes.parent]
+
+
+@pytest.mark.parametrize("gone", ["sample.jpg", "system.toml", "MODEL_CARD.md"])
+def test_half_a_system_can_be_removed(gone: str, own: Path) -> None:
+    (own / "systems" / "flowers" / gone).unlink()
+    run("remove", "flowers", "--yes")
+    assert not [path for path in own.rglob("*") if path.is_file()]
+
+
+def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:
+    model = own / "models" / "flowers_onnx"
+    shutil.copytree(model / "1", model / "2")
+    assert "is the latest version" in run("remove", "flowers_onnx/2", "--yes", status=2).output
+    assert "has no version '7', but 1, 2" in run("remove", "flowers/7", "--yes", status=2).output
+    run("remove", "flowers_onnx/1", "--yes")
+    assert sorted(path.name for path in model.iterdir()) == ["2", "config.pbtxt", "labels.txt"]
+    run("remove", "flowers_onnx", "--yes")
+    assert not model.exists()
+    assert listed()["flowers  None"]["state"] == "no model"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("food11", "food11 came as code, not by `gourmet new`"),
+        ("food_classifier", "food11 came as code, not by `gourmet new`"),
+        ("food_classifier/1", "1 is the latest version of food_classifier"),
+        ("translator/1", "name one of its models: translator, translator_bls, translator_stream"),
+        ("onnx-model", "onnx-model came as code"),
+        ("mine", "mine/1 has no manifest.json, so gourmet did not deploy it: remove it by hand"),
+        ("nobody", "'nobody' is neither a system nor a model"),
+        ("..", "'..' is neither a system nor a model"),
+        ("", "'' is neither a system nor a model"),
+        ("../models", "'..' is neither a system nor a model"),
+        ("flowers/../1", "has no version '../1'"),
+    ],
+)
+def test_what_gourmet_did_not_make_stays(name: str, complaint: str, own: Path) -> None:
+    (own / "models/mine/1").mkdir(parents=True)
+    (own / "models/mine/config.pbtxt").touch()
+    before, shipped = everything(own), sorted(DEFAULT.rglob("*"))
+    done = CliRunner().invoke(main, ["remove", name, "--yes"])
+    assert (done.exit_code != 0, complaint in done.output) == (True, True), done.output
+    assert (everything(own), sorted(DEFAULT.rglob("*"))) == (before, shipped)
