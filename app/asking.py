@@ -14,7 +14,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from app.core import tracing
 from app.core.errors import (
-    ClientLeft,
     InferenceFailed,
     ModelNotReady,
     RefusedByModel,
@@ -23,6 +22,7 @@ from app.core.errors import (
     TritonTooSlow,
     TritonUnavailable,
     UnknownModel,
+    VisitorLeft,
 )
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
@@ -66,7 +66,7 @@ def _for_person(exc: TritonError) -> ServingError:
         case NoAnswerInTime():
             return TritonTooSlow(str(exc))
         case NobodyWaits():
-            return ClientLeft(str(exc))
+            return VisitorLeft(str(exc))
         case ModelUnavailable():
             return ModelNotReady(exc.model, exc.ready, loading=exc.state == "LOADING")
         case ModelBusy():

@@ -142,7 +142,7 @@ class TritonTooSlow(ServingError, status=504, code="triton_too_slow"):
     """No answer before the deadline."""
 
 
-class ClientLeft(ServingError, status=499, code="client_left"):
+class VisitorLeft(ServingError, status=499, code="client_left"):
     """Nobody reads it; the number is the one that nginx made known."""
 
 
