@@ -5,11 +5,13 @@ model belongs to a system, and its statistics tell how long a request was inside
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from app.core import tracing
@@ -39,7 +41,7 @@ from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.transport import Call, KeyedTransport, Reply, Transport, WholeAnswersOver
 from gourmet.client.triton import Triton, transports
-from gourmet.contracts import ModelInfo, System, Tensors
+from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
@@ -189,6 +191,31 @@ class ServedModels(Generic[S]):
                 if mine := self._owner(info, system):
                     yield Served(mine, info)
 
+    def watched(self, served: Served[S], deadline: Deadline) -> Deadline:
+        """The same deadline; who asks it in a silence whether somebody still waits gets InferenceFailed where
+        a process of the model died since: Triton says nothing of what that was doing.
+
+        `gourmet up` tells it at once in a file; elsewhere that is as old as the description of a model that
+        is cached, which costs a question in five seconds.
+        """
+        watched, is_cancelled = copy.copy(deadline), deadline.is_cancelled
+        before, died = served.info, _deaths(served.info.name)
+
+        def still_alive() -> bool:
+            now = before
+            with contextlib.suppress(ServingError):  # Triton is busy, or away, which the call itself tells
+                now = self.find(before.name, deadline, served.system.name).info
+            told = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
+            return told[0] == told[1] and died == _deaths(before.name)
+
+        def is_cancelled_or_dead() -> bool:
+            if not still_alive():
+                raise InferenceFailed(f"a process of {before.name} died while it answered: ask again")
+            return is_cancelled()
+
+        watched.is_cancelled = is_cancelled_or_dead
+        return watched
+
     def _describe(self, model: str, deadline: Deadline, *, afresh: bool = False) -> ModelInfo:
         """What `model` takes and gives, cached for a few seconds."""
         at, info = self._described.get(model, (0.0, None))
@@ -201,6 +228,13 @@ class ServedModels(Generic[S]):
         is_open = info.is_open_to_web or info.name in self.configured.values()
         found = self.systems.get(info.system) if is_open else None
         return found if found and system in ("", found.name) and self._fits(found, info) else None
+
+
+def _deaths(model: str) -> int:
+    """How many of its processes `gourmet up` saw die."""
+    with contextlib.suppress(KeyError, OSError):  # another program keeps Triton, or none died so far
+        return Path(os.environ[DEATHS_ENV]).read_text().splitlines().count(model)
+    return 0
 
 
 class ServerTiming(NamedTuple):

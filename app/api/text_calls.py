@@ -21,14 +21,13 @@ from werkzeug.exceptions import UnsupportedMediaType
 from app.admission.uploads import admission, discard, receiving
 from app.api import schemas
 from app.asking import Served, ServedModels
-from app.core.errors import BadRequest, InferenceFailed, RefusedRequest, ServingError, as_dict, for_visitor
+from app.core.errors import BadRequest, InferenceFailed, RefusedRequest, as_dict, for_visitor
 from app.core.http import JSON, phases_ms, request_id
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
 from gourmet.contracts import (
-    DEATHS_PARAMETER,
     BadAnswer,
     BadModel,
     GeneratedText,
@@ -84,26 +83,15 @@ class Generator:
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
+        watched = self._models.watched(model, deadline)
         if not model.info.decoupled:
-            answer = self._triton.infer(model.info.name, inputs, deadline, request_id)
+            answer = self._triton.infer(model.info.name, inputs, watched, request_id)
             yield _read(model, answer.outputs)
             return
         for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
             if outputs is None:
-                self._check_alive(model, deadline)
+                watched.is_cancelled()
             yield None if outputs is None else _read(model, outputs)
-
-    def _check_alive(self, model: ReadyModel, deadline: Deadline) -> None:
-        """Raise if a process of `model` died since it was found: Triton says nothing of what it was doing.
-
-        That is as old as the description of a model that is cached, which costs a question in five seconds.
-        """
-        try:
-            now = self._models.find(model.info.name, deadline, model.system.name).info.parameters
-        except ServingError:  # Triton is busy, or away, which the stream itself tells
-            return
-        if now.get(DEATHS_PARAMETER) != model.info.parameters.get(DEATHS_PARAMETER):
-            raise InferenceFailed(f"a process of {model.info.name} died while it answered: ask again")
 
     def answers(
         self,
@@ -118,12 +106,13 @@ class Generator:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
             ]
+        watched = self._models.watched(model, deadline)
         rows = [_inputs(model, example, options) for example in examples]
         found: list[GeneratedText] = []
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
-            outputs = self._triton.infer(model.info.name, together, deadline, request_id).outputs
+            outputs = self._triton.infer(model.info.name, together, watched, request_id).outputs
             found += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))

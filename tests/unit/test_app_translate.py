@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ from app.core.errors import InferenceFailed, RefusedRequest
 from app.core.settings import Settings
 from app.features.translate import MOST_TEXTS
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import DEATHS_PARAMETER, ModelInfo, TensorSpec
+from gourmet.client.transport import Call, Reply
+from gourmet.client.triton import Triton
+from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
@@ -180,6 +184,44 @@ def test_a_stream_whose_process_died_ends_with_an_error_and_not_at_its_deadline(
     assert [next(pieces) for _ in range(3)] == [None] * 3
     with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
         next(pieces)
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_whole_answer_whose_process_died_ends_in_the_next_silence(
+    several: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`gourmet up` writes each death to a file at once: nobody waits until the model is loaded again."""
+    deaths = tmp_path / "deaths"
+    monkeypatch.setenv(DEATHS_ENV, str(deaths))
+
+    class Dying:
+        """A transport of one whose process dies in the second silence."""
+
+        protocol, address = "grpc", "127.0.0.1:1"
+
+        def send(self, call: Call, _: Deadline) -> Iterator[Reply | None]:
+            if call.operation == "infer":
+                yield None
+                deaths.write_text("m_stream\nm\n")
+                yield None
+                pytest.fail("it was waited for")
+            config = {"parameters": {"system": {"string_value": "translator"}}}
+            text = [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
+            yield Reply(
+                config if call.operation == "config" else {"name": "m", "inputs": text, "outputs": []}
+            )
+
+        def close(self) -> None: ...
+
+    generator = Generator(Triton([Dying()]), {"translator": TRANSLATOR}, {"translator": "m"})
+    model = generator.find("", Deadline(60))
+    ask = (
+        partial(generator.answers, model, [b"text"], {}, Deadline(60), "id")
+        if several
+        else partial(next, generator.pieces(model, b"text", {}, Deadline(60), "id"))
+    )
+    with pytest.raises(InferenceFailed, match="a process of m died while it answered: ask again"):
+        ask()
 
 
 @pytest.mark.parametrize("text", ["Да.\n" * 101, "Да. " * 101, "Да! " * 500])

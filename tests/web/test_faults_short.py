@@ -7,6 +7,8 @@ import json
 import shutil
 import signal
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +55,47 @@ def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_pa
         up.stop(signal.SIGTERM)
     assert not up.processes()
     assert not up.leftovers()
+
+
+def test_texts_of_a_killed_process_end_within_seconds_and_not_at_their_deadline(tmp_path: Path) -> None:
+    """Whole ones with 502 or 503, a stream with an error part."""
+    for model in (MODEL, "translator", "translator_stream"):
+        shutil.copytree(MODELS / model, tmp_path / "models" / model)
+    env = {contract.SYSTEM.model_variable: MODEL, "LOG_FORMAT": "json"}
+    up = Up("--model-repository", str(tmp_path / "models"), tmp=tmp_path, env=env)
+    text = "Я люблю зелёный чай и чёрный кофе по утрам. " * 45
+    url = f"http://127.0.0.1:{up.port}/api/v1/translate"
+
+    def ask(asked: dict[str, Any]) -> tuple[int, str, float]:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=90) as reply:
+                return reply.status, reply.read().decode(), time.monotonic()
+        except urllib.error.HTTPError as exc:
+            return exc.code, exc.read().decode(), time.monotonic()
+
+    try:
+        up.wait_for("ready after")
+        product = Product(up, tmp_path / "models")
+        with ThreadPoolExecutor(2) as pool:
+            whole = pool.submit(ask, {"texts": [text] * 32})
+            streamed = pool.submit(ask, {"text": text, "stream": True})
+            time.sleep(0.7)
+            assert not whole.done()
+            assert not streamed.done()
+            killed = time.monotonic()
+            for model in ("translator", "translator_stream"):
+                product.stubs(model)[0].kill()
+            status, said, ended = whole.result()
+            assert (status in (502, 503), ended - killed < 4) == (True, True), (status, said, ended - killed)
+            status, said, ended = streamed.result()
+            assert (status, '"inference_failed"' in said, ended - killed < 4) == (200, True, True), said[
+                -300:
+            ]
+    finally:
+        up.stop(signal.SIGTERM)
+    assert [line for line in up.lines if not isinstance(json.loads(line), dict)] == []
 
 
 def test_a_cut_connection_costs_nothing_and_a_slow_one_no_more_than_the_deadline(

@@ -28,10 +28,11 @@ _STUB: Final = "triton_python_backend_stub"
 
 
 class StubWatchdog:
-    """Watches the stubs of the Triton at `url` (host:port)."""
+    """Watches the stubs of the Triton at `url` (host:port), and writes each death to the file `deaths`."""
 
-    def __init__(self, url: str, say: Callable[[str], None]) -> None:
+    def __init__(self, url: str, say: Callable[[str], None], deaths: Path) -> None:
         self._url = url
+        self._file = deaths
         self._say = say
         self._triton: int | None = None
         self._models: dict[int, str] = {}
@@ -72,6 +73,8 @@ class StubWatchdog:
     def _reload(self, model: str) -> None:
         before = [pid for pid, name in self._models.items() if name == model]
         self._deaths += 1
+        with contextlib.suppress(OSError), self._file.open("a") as file:  # the parameter says it later
+            file.write(f"{model}\n")
         self._say(f"a process of the model {model!r} died; reloading the model")
         try:
             with connect(self._url, LOADS_WITHIN_S) as triton:

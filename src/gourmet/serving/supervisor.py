@@ -23,6 +23,7 @@ from typing import Final
 from gourmet.client.address import TOKEN_ENV
 from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
 from gourmet.client.sample import BadSample
+from gourmet.contracts import DEATHS_ENV
 from gourmet.errors import GourmetError
 from gourmet.runtime.home import HOME_ENV, home
 from gourmet.runtime.signals import STOPS, handled, stops_set
@@ -118,7 +119,8 @@ class Supervisor:
                 if server := self._server:
                     kept.append(SupervisedProcess("Triton", lambda: self._start_triton(server)))
                     self._wait_for_models(server)
-                    StubWatchdog(server.options.http_url, self._say).start(lambda: server.pid, self._stopping)
+                    watchdog = StubWatchdog(server.options.http_url, self._say, server.deaths)
+                    watchdog.start(lambda: server.pid, self._stopping)
                 if (options := self._web_options) and not self._stopping.is_set():
                     web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
@@ -217,6 +219,8 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
+        if self._server:
+            env[DEATHS_ENV] = str(self._server.deaths)
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
             env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
