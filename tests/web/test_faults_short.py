@@ -65,28 +65,34 @@ def test_texts_of_a_killed_process_end_within_seconds_and_not_at_their_deadline(
     up = Up("--model-repository", str(tmp_path / "models"), tmp=tmp_path, env=env)
     text = "Я люблю зелёный чай и чёрный кофе по утрам. " * 45
     url = f"http://127.0.0.1:{up.port}/api/v1/translate"
+    began = threading.Event()
 
     def ask(asked: dict[str, Any]) -> tuple[int, str, float]:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=90) as reply:
-                return reply.status, reply.read().decode(), time.monotonic()
+                first = reply.readline()
+                began.set()
+                return reply.status, (first + reply.read()).decode(), time.monotonic()
         except urllib.error.HTTPError as exc:
             return exc.code, exc.read().decode(), time.monotonic()
 
     try:
         up.wait_for("ready after")
         product = Product(up, tmp_path / "models")
+        stubs = [product.stubs(model)[0] for model in ("translator_stream", "translator")]
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(ask, {"texts": [text] * 32})
+            time.sleep(0.2)
             streamed = pool.submit(ask, {"text": text, "stream": True})
-            time.sleep(0.7)
-            assert not whole.done()
-            assert not streamed.done()
+            assert began.wait(60)
+            stubs[0].suspend()
+            assert not whole.done(), whole.result()
+            assert not streamed.done(), streamed.result()
             killed = time.monotonic()
-            for model in ("translator", "translator_stream"):
-                product.stubs(model)[0].kill()
+            for stub in stubs:
+                stub.kill()
             status, said, ended = whole.result()
             assert (status in (502, 503), ended - killed < 4) == (True, True), (status, said, ended - killed)
             status, said, ended = streamed.result()

@@ -38,6 +38,7 @@ class StubWatchdog:
         self._models: dict[int, str] = {}
         self._zombies: set[int] = set()
         self._deaths = 0
+        self._replaced: list[tuple[float, list[int]]] = []  # to be ended, and when
 
     def start(self, triton_pid: Callable[[], int | None], stopped: threading.Event) -> None:
         """Look now, to know each by its model, and then in a thread until `stopped`."""
@@ -54,7 +55,8 @@ class StubWatchdog:
         if triton_pid is None:
             return
         if triton_pid != self._triton:
-            self._triton, self._models, self._zombies = triton_pid, {}, set()
+            self._triton, self._models, self._zombies, self._replaced = triton_pid, {}, set(), []
+        self._end_replaced()
         zombies = set()
         with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
             for process in psutil.Process(triton_pid).children():
@@ -67,14 +69,15 @@ class StubWatchdog:
         # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
         dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
         self._zombies = zombies
+        if dead:
+            with contextlib.suppress(OSError), self._file.open("a") as file:  # the parameter says it later
+                file.writelines(f"{model}\n" for model in sorted(dead))
         for model in sorted(dead):
             self._reload(model)
 
     def _reload(self, model: str) -> None:
         before = [pid for pid, name in self._models.items() if name == model]
         self._deaths += 1
-        with contextlib.suppress(OSError), self._file.open("a") as file:  # the parameter says it later
-            file.write(f"{model}\n")
         self._say(f"a process of the model {model!r} died; reloading the model")
         try:
             with connect(self._url, LOADS_WITHIN_S) as triton:
@@ -84,11 +87,14 @@ class StubWatchdog:
         except GourmetError as exc:
             self._say(f"the model {model!r} could not be reloaded: {exc}")
             return
-        time.sleep(_LAST_ANSWERS_S)
-        for pid in before:
-            self._models.pop(pid, None)
-            with contextlib.suppress(psutil.Error):
-                psutil.Process(pid).kill()
+        self._replaced.append((time.monotonic() + _LAST_ANSWERS_S, before))
+
+    def _end_replaced(self) -> None:
+        while self._replaced and self._replaced[0][0] <= time.monotonic():
+            for pid in self._replaced.pop(0)[1]:
+                self._models.pop(pid, None)
+                with contextlib.suppress(psutil.Error):
+                    psutil.Process(pid).kill()
 
 
 def version_of_stub(process: psutil.Process) -> Path | None:
