@@ -49,7 +49,7 @@ DESCRIPTION_AGE_S: Final = 5.0
 # A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
 # after each of these pauses.
 _PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[0-9]{1,18})?")
 
 
 @contextlib.contextmanager
@@ -154,15 +154,22 @@ class ServedModels(Generic[S]):
         self._described: dict[str, tuple[float, ModelInfo]] = {}
 
     def find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> Served[S]:
-        """`model`, which has to be of `system` if that is given.
+        """`model`, or its version in NAME/VERSION, which has to be of `system` if that is given.
 
         The one that is configured for a system may say nothing about itself; any other has to name its
         system in its config, and may say there that it is not for the web. Raise UnknownModel, ModelNotReady
         for one that is configured or expected, or InferenceFailed for a configured one that does not fit.
         """
-        owners = [name for name, chosen in self.configured.items() if chosen == model]
+        # A name like `a/b/c` would ask another question of Triton.
+        base = model.partition("/")[0] if _NAME.fullmatch(model) else model
+        owners = [name for name, chosen in self.configured.items() if chosen == base]
         if owner := next((name for name in owners if not system or name == system), ""):
-            info = self._describe(model, deadline, afresh=afresh)
+            try:
+                info = self._describe(model, deadline, afresh=afresh)
+            except ModelNotReady:
+                if base == model:
+                    raise
+                raise UnknownModel(model, self._names(deadline, system)) from None
             found = self.systems.get(info.system, self.systems[owner])
             if not self._fits(found, info):
                 takes = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in info.inputs)
@@ -172,7 +179,6 @@ class ServedModels(Generic[S]):
                 )
             return Served(found, info)
         try:
-            # A name like `a/b` would ask another question of Triton.
             candidate = self._describe(model, deadline, afresh=afresh) if _NAME.fullmatch(model) else None
         except ModelNotReady as exc:
             if exc.loading or model in self._expected:
@@ -180,12 +186,15 @@ class ServedModels(Generic[S]):
             candidate = None
         mine = candidate and self._owner(candidate, system)
         if not candidate or not mine:
-            raise UnknownModel(model, [each.info.name for each in self.ready(deadline, system)])
+            raise UnknownModel(model, self._names(deadline, system))
         return Served(mine, candidate)
 
+    def _names(self, deadline: Deadline, system: str) -> list[str]:
+        return [each.info.target for each in self.ready(deadline, system)]
+
     def ready(self, deadline: Deadline, system: str = "") -> Iterator[Served[S]]:
-        """Those that Triton has ready, by their names; only those of `system` if that is given."""
-        for name in self._triton.ready_models(deadline):
+        """Those that Triton has ready, each version, by their names; those of `system` if that is given."""
+        for name in self._triton.ready_versions(deadline):
             with contextlib.suppress(ModelNotReady):  # unloaded since it was listed
                 info = self._describe(name, deadline)
                 if mine := self._owner(info, system):
@@ -204,7 +213,7 @@ class ServedModels(Generic[S]):
         def still_alive() -> bool:
             now = before
             with contextlib.suppress(ServingError):  # Triton is busy, or away, which the call itself tells
-                now = self.find(before.name, deadline, served.system.name).info
+                now = self.find(before.target, deadline, served.system.name).info
             told = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
             return told[0] == told[1] and died == _deaths(before.name)
 

@@ -113,8 +113,8 @@ AskRows = Callable[[Pixels], Floats]
 class Classifier:
     """Asks a served model, sending what it takes: the photo or a tensor.
 
-    `model` is any that is ready, or else the one that is configured for `system`, or for the first of all.
-    Where both are given, the model has to be one of the system's.
+    `model` is any that is ready, NAME or NAME/VERSION, or else the one that is configured for `system`, or
+    for the first of all; /VERSION is one of that. Where both are given, it has to be one of the system's.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Classifier:
 
         def ask(images: Pixels) -> Floats:
             tensor = np.concatenate([system.arrange(image, info.inputs[0].datatype) for image in images])
-            answer = self._triton.infer(info.name, {info.inputs[0].name: tensor}, deadline, request_id)
+            answer = self._triton.infer(info.target, {info.inputs[0].name: tensor}, deadline, request_id)
             if answer.model_version != info.version:
                 raise InferenceFailed(f"{info.name} was replaced while it was asked: ask again")
             return _probabilities(answer, served, len(images))
@@ -224,11 +224,12 @@ class Classifier:
         return found
 
     def _find(self, model: str, deadline: Deadline, system: str = "", *, afresh: bool = False) -> ServedModel:
-        name = model or self._models.configured[system or self._first]
+        configured = self._models.configured[system or self._first]
+        name = configured + model if model[:1] in ("", "/") else model
         return ServedModel.of(self._models.find(name, deadline, system, afresh=afresh))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
-        return self._find(served.info.name, deadline, served.system.name, afresh=True)
+        return self._find(served.info.target, deadline, served.system.name, afresh=True)
 
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
@@ -249,10 +250,10 @@ class Classifier:
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()
                 tensor = system.arrange(pixels, spec.datatype)
                 phases["preprocess"] = _ms_since(decoded)
-        timer = ServerTimer(self._triton, asked.info.name, deadline) if with_server_timing else None
+        timer = ServerTimer(self._triton, asked.info.target, deadline) if with_server_timing else None
         prepared = time.perf_counter()
         with place:
-            answer = self._triton.infer(asked.info.name, {spec.name: tensor}, deadline, request_id)
+            answer = self._triton.infer(asked.info.target, {spec.name: tensor}, deadline, request_id)
         phases["triton"] = _ms_since(prepared)
         inside = timer.inside(answer.model_version) if timer else None
         if answer.model_version != asked.info.version:

@@ -69,7 +69,8 @@ def examples_of(operation_id: str) -> Path:
 def form(*, several: bool) -> dict[str, Any]:
     """The body of a form with a photo, or several, in its field `file`."""
     files: dict[str, Any] = {"type": "array", "items": _BINARY, "minItems": 1} if several else _BINARY
-    fields = {"file": files, "model": {"type": "string", "description": "As the parameter of that name"}}
+    text = {"type": "string", "description": "As the parameter of that name"}
+    fields = {"file": files, "model": text, "version": text}
     return {"multipart/form-data": {"type": "object", "required": ["file"], "properties": fields}}
 
 

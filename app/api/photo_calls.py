@@ -20,7 +20,7 @@ from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import FIELD, photo_too_large, receiving
 from app.api import schemas
-from app.api.request_parsing import UploadedPhoto, photos_and_model
+from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
 from app.core.errors import (
@@ -37,7 +37,10 @@ from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
 
-MODEL_PARAMETER: Final = {"model": "One of the models that are ready; the default unless given"}
+MODEL_PARAMETER: Final = {
+    "model": "One of the models that are ready; the default unless given",
+    "version": "One of the model's versions that serve; the newest unless given",
+}
 PARAMETERS: Final = {
     **MODEL_PARAMETER,
     "inside": "`1` for the time as well that Triton had the photo in its queue and with the model, which "
@@ -155,7 +158,7 @@ def form_answer(
     """What a model of `system` makes of `data`, or else of this form's one photo; JSON is of `shape`."""
     if data is None:
         data = form_photo(services.settings)
-    model = request.args.get("model") or request.form.get("model", "")
+    model = chosen_model(request.form.get("model", ""), request.form.get("version", ""))
     deadline = deadline_of_request(services.settings.request_deadline_s)
     prediction = services.classifier.classify(data, deadline, request_id(), model, system=system)
     timings = phases_ms(prediction.timings_ms)

@@ -49,8 +49,8 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
         received = _receive(settings)
     if isinstance(received, bytes):
         asked = from_json(Base64Photos, received, '{"images": ["<base64>", …]}')
-        received = [photo_of_base64(text) for text in asked.images], asked.model or ""
-    photos, model = received
+        received = [photo_of_base64(text) for text in asked.images], asked.model or "", asked.version
+    photos, model, version = received
     if not photos:
         raise RefusedRequest("no_file", f"no photo found: send it as the field `{FIELD}` of a multipart form")
     if len(photos) > settings.max_photos:
@@ -58,18 +58,25 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
             "too_many_photos",
             f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}",
         )
-    return [checked(photo, settings) for photo in photos], request.args.get("model") or model
+    return [checked(photo, settings) for photo in photos], chosen_model(model, version)
 
 
-def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str]:
-    """The photos and the model's name, or JSON that is still to be looked at."""
+def chosen_model(model: str, version: str | None = "") -> str:
+    """NAME or NAME/VERSION, as the query asks for it or else the call itself."""
+    model = request.args.get("model") or model
+    version = request.args.get("version") or version
+    return f"{model}/{version}" if version else model
+
+
+def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str | None]:
+    """The photos, the model's name and its version, or JSON that is still to be looked at."""
     kind = request.mimetype
     if kind == MULTIPART:
         files = request.files.getlist(FIELD)
         photos = [UploadedPhoto(file.stream.read(), file.filename or None) for file in files]
         # What a browser sends for a form in which nothing was chosen.
         chosen = [photo for photo in photos if photo.data or photo.filename]
-        return chosen, request.form.get("model", "")
+        return chosen, request.form.get("model", ""), request.form.get("version", "")
     if kind == JSON:
         body = request.get_data(cache=False)
         # A parser makes an object of each value before it counts them: 16 MB of `"a",` took 1.5 s and 290 MB.
@@ -79,7 +86,7 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str]:
         return body
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)
-        return [UploadedPhoto(data)] if data else [], ""
+        return [UploadedPhoto(data)] if data else [], "", ""
     raise UnsupportedMediaType(
         f"a body of type {kind or 'none'!r} is not read here: send {MULTIPART} with the field `{FIELD}`, "
         f"one photo as image/* or {RAW}, or {JSON} with base64 texts in `images`"

@@ -198,6 +198,7 @@ class Base64Photos(Schema):
 
     images: list[str] = Field(min_length=1)
     model: str | Maybe = None
+    version: str | Maybe = None
 
 
 class GenerateRequest(Schema):
@@ -207,6 +208,7 @@ class GenerateRequest(Schema):
     picture: str | Maybe = Field(default=None, min_length=1)
     stream: bool = False
     model: str | Maybe = None
+    version: str | Maybe = None
     options: dict[str, int | str] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
 
     @model_validator(mode="after")

@@ -64,14 +64,16 @@ class Generator:
     def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
         """`model`, or the one that is configured for `system`, or for the only system there is."""
         configured = self._models.configured
-        if not model and not system and len(configured) != 1:
+        asks_configured = model[:1] in ("", "/")  # of which /VERSION is one
+        if asks_configured and not system and len(configured) != 1:
             raise BadRequest(
                 "name a model: configured are " + ", ".join(configured.values())
                 if configured
                 else "this app has no system that generates text"
             )
-        name = model or (configured[system] if system else next(iter(configured.values())))
-        return self._models.find(name, deadline, system)
+        if asks_configured:
+            model = (configured[system] if system else next(iter(configured.values()))) + model
+        return self._models.find(model, deadline, system)
 
     def pieces(
         self,
@@ -85,7 +87,7 @@ class Generator:
         inputs = _inputs(model, example, options)
         watched = self._models.watched(model, deadline)
         if not model.info.decoupled:
-            answer = self._triton.infer(model.info.name, inputs, watched, request_id)
+            answer = self._triton.infer(model.info.target, inputs, watched, request_id)
             yield _read(model, answer.outputs)
             return
         for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
@@ -112,7 +114,7 @@ class Generator:
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
-            outputs = self._triton.infer(model.info.name, together, watched, request_id).outputs
+            outputs = self._triton.infer(model.info.target, together, watched, request_id).outputs
             found += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))

@@ -36,7 +36,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """The default and what else is ready, to choose from; the default alone while Triton is away."""
         try:
             models = classifier.models(Deadline(LINK_DEADLINE_S), system or services.first_system)
-            ready = [each.info.name for each in models]
+            ready = [each.info.target for each in models]
         except ServingError:
             ready = []
         return ready if default in ready else [default, *ready]
@@ -124,10 +124,10 @@ def _ask(
     """
     system = model.system.name
     with contextlib.suppress(Exception):
-        classifier.classify(model.system.sample(), deadline, request_id(), model.info.name, system=system)
+        classifier.classify(model.system.sample(), deadline, request_id(), model.info.target, system=system)
     try:
         started = time.perf_counter()
-        prediction = classifier.classify(data, deadline, request_id(), model.info.name, system=system)
+        prediction = classifier.classify(data, deadline, request_id(), model.info.target, system=system)
         ms = (time.perf_counter() - started) * 1000
     except BadPicture:
         raise  # the photo's own fault: no other model would answer it

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 
 from app.admission.queue import deadline_of_request
 from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls
 from app.api.openapi import Operation, documented
-from app.api.request_parsing import checked, from_json, photo_of_base64
+from app.api.photo_calls import MODEL_PARAMETER
+from app.api.request_parsing import checked, chosen_model, from_json, photo_of_base64
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import EVENTS, ReadyModel
 from app.core.errors import BadRequest
@@ -41,7 +42,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             bodies={JSON: schemas.GenerateRequest},
             query={
                 "model": "A model that is ready and generates texts; needed where there are several systems"
-                " of them"
+                " of them",
+                "version": MODEL_PARAMETER["version"],
             },
         )
     )
@@ -55,7 +57,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         body = text_calls.received(settings, max_bytes)
         asked = from_json(schemas.GenerateRequest, body, '{"text": "…"} or {"picture": "<base64>"}')
         deadline = deadline_of_request(settings.generate_deadline_s)
-        model = generator.find(request.args.get("model") or asked.model or "", deadline)
+        model = generator.find(chosen_model(asked.model or "", asked.version), deadline)
         example = _example(asked, model, settings)
         if asked.stream:
             return text_calls.in_pieces(generator, model, example, asked.options, deadline)

@@ -14,7 +14,7 @@ from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
 from app.api.openapi import Operation, documented
-from app.api.request_parsing import from_json
+from app.api.request_parsing import chosen_model, from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import EVENTS, ReadyModel
@@ -50,6 +50,7 @@ class TranslateRequest(Schema):
     text: Text | Maybe = None
     stream: bool = False
     model: str | Maybe = None
+    version: str | Maybe = None
     options: dict[str, int] = Field(default_factory=dict, examples=[{"beams": 4}])
 
     @model_validator(mode="after")
@@ -155,10 +156,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)
+        chosen = chosen_model(asked.model or "", asked.version)
         if asked.stream:
-            model = streaming_model(asked.model or "", deadline)
+            model = streaming_model(chosen, deadline)
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
-        model = generator.find(asked.model or "", deadline, SYSTEM.name)
+        model = generator.find(chosen, deadline, SYSTEM.name)
         answers, timings = text_calls.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )

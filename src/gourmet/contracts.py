@@ -71,6 +71,7 @@ class ModelInfo:
     version: str = ""  # the newest of those that are ready, which is the one that answers
     max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
     decoupled: bool = False  # it may answer a request in several pieces
+    pinned: bool = False  # this version is meant, also where a newer one serves
 
     @classmethod
     def from_triton(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ModelInfo:
@@ -92,6 +93,11 @@ class ModelInfo:
             max_batch_size=int(config.get("max_batch_size", 0)),
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
         )
+
+    @property
+    def target(self) -> str:
+        """What Triton is asked for: NAME, which is the newest version, or NAME/VERSION."""
+        return f"{self.name}/{self.version}" if self.pinned else self.name
 
     @cached_property
     def system(self) -> str:

@@ -177,6 +177,76 @@ def test_a_model_that_is_not_for_the_web_answers_there_only_where_the_settings_n
     assert answers(browser) == (200, ["flowers", "flowers_slow"], ["flowers", "flowers_slow"])
 
 
+@pytest.fixture
+def two_versions(listen: Listen) -> Listener:
+    """Of a Triton whose flowers serve in the versions 9 and 10, which answer differently."""
+    known = model("flowers", "flowers", 3, labels=json.dumps(LABELS))
+    of_old = {f"/flowers/versions/9/{what}": known[f"/flowers/{what}"] for what in ("config", "ready")}
+    about = json.loads(known["/models/flowers"].partition(b"\r\n\r\n")[2]) | {"versions": ["10", "9"]}
+    both = http({"model_stats": [{"name": "flowers", "version": each} for each in ("9", "10")]})
+    return listen(
+        {"/flowers/versions/9/infer": answered([1.0, 0.0, 0.0], "9"), "/flowers/versions/9": http(about)}
+        | of_old
+        | known
+        | {"/models/flowers": http(about), "/models/stats": both}
+        | {"/flowers/infer": answered([0.0, 0.0, 1.0], "10")}
+        | {"/flowers/versions/8/ready": http({"error": "no version 8"}, "400 Bad Request")}
+        | {"/repository/index": http([])}
+        | {"/flowers/versions/8": http({"error": "no version 8"}, "400 Bad Request")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "answer"),
+    [
+        ("", {}, ("daisy", "10")),
+        ("version=9", {}, ("rose", "9")),
+        ("", {"version": "9"}, ("rose", "9")),
+        ("model=flowers", {}, ("daisy", "10")),
+        ("model=flowers&version=9", {}, ("rose", "9")),
+        ("model=flowers/9", {}, ("rose", "9")),
+        ("", {"model": "flowers/9"}, ("rose", "9")),
+    ],
+)
+def test_a_version_is_asked_by_a_parameter_or_by_name_and_version(
+    two_versions: Listener, query: str, fields: dict[str, str], answer: tuple[str, str]
+) -> None:
+    (browser,) = client(two_versions, food11="flowers")
+    reply = browser.post(f"/api/v1/classify?{query}", data=form() | fields)
+    (found,) = reply.get_json()["results"]
+    assert (found["label"], found["model"]) == (answer[0], {"name": "flowers", "version": answer[1]})
+    reply = browser.post(f"/predict?{query}", data=form() | fields, headers=JSON)
+    assert (reply.get_json()["label"], reply.get_json()["model"]["version"]) == answer
+
+
+@pytest.mark.parametrize(
+    "asked", ["version=8", "model=flowers/8", "version=9/9", "version=9/../../x", "version=x"]
+)
+@pytest.mark.parametrize("models", [{}, {"food11": "flowers"}])
+def test_a_version_that_does_not_serve_is_an_unknown_model(
+    two_versions: Listener, asked: str, models: dict[str, str]
+) -> None:
+    """It asks no other question of Triton either, also where the model is a configured one."""
+    model_named = "" if "model=" in asked else "model=flowers&"
+    (browser,) = client(two_versions, **models)
+    reply = browser.post(f"/api/v1/classify?{model_named}{asked}", data=form())
+    error = reply.get_json()["error"]
+    assert (reply.status_code, error["code"]) == (404, "unknown_model")
+    assert error["message"].endswith("ready for this: flowers, flowers/9")
+    assert not any(".." in path or "9/versions" in path or path.endswith("/x") for path in two_versions.asked)
+
+
+def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions: Listener) -> None:
+    (browser,) = client(two_versions)
+    listed = browser.get("/api/v1/models?system=flowers").get_json()["models"]
+    assert [(each["name"], each["version"]) for each in listed] == [("flowers", "10"), ("flowers", "9")]
+    page = browser.get("/classify/flowers", headers=PAGE).text
+    assert re.findall(r'<option value="([^"]+)"', page) == ["flowers", "flowers/9"]
+    rows = browser.post("/compare?system=flowers", data=form(), headers=JSON).get_json()["results"]
+    answers = [(row["model"]["version"], row["label"]) for row in rows]
+    assert answers == [("10", "daisy"), ("9", "rose")]
+
+
 def test_another_system_s_model_is_not_one_of_food_but_may_be_configured_for_it(triton: Listener) -> None:
     (browser,) = client(triton)
     assert browser.post("/predict?model=flowers", data=form(), headers=JSON).status_code == 404

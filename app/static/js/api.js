@@ -119,7 +119,7 @@ export async function classify(photo, name, model, signal, inside = false) {
   const started = performance.now();
   const { results: [result] } = await ask(address, { method: "POST", body: form, signal });
   const ended = performance.now();
-  return { ...result, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
+  return { ...result, asked: model, phases: phases(result, started, ended, resourceTiming(address.href, started)) };
 }
 
 /** Tell the server what a photo really shows. */
@@ -142,7 +142,7 @@ export function compare(photo, name, signal) {
 /** The lines of a heat map as they arrive: progress, and maps that become finer. */
 export async function* explain(photo, name, answer, signal) {
   const address = new URL(settings.urls.explain, location.href);
-  address.searchParams.set("model", answer.model.name);
+  address.searchParams.set("model", answer.asked || answer.model.name);
   address.searchParams.set("label", answer.label);
   const form = new FormData();
   form.append("file", photo, name);

@@ -20,7 +20,9 @@ export async function refresh() {
     return; // the status above the form says what is wrong
   }
   const before = choice.value;
-  const names = listed.models.map(({ name }) => name);
+  // The newest version of a model comes first and is asked by the name alone, others as NAME/VERSION.
+  const names = listed.models.map(({ name, version }, at, all) =>
+    (all[at - 1]?.name === name ? `${name}/${version}` : name));
   if (!names.includes(settings.model)) names.unshift(settings.model);
   const offered = [...choice.options].map(({ value }) => value);
   if (names.join() === offered.join()) return;

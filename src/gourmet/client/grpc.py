@@ -111,7 +111,9 @@ class GrpcTransport:
 
     def _control(self, call: Call, named: dict[str, Any]) -> Reply:
         method, target = _METHODS[call.operation]
-        fields = {**call.fields, **({target: call.target} if target else {})}
+        model, _, version = call.target.partition("/")
+        named_by = {target: model} | ({"version": version} if version else {}) if target else {}
+        fields = {**call.fields, **named_by}
         request = json_format.ParseDict(_parameters(fields), getattr(service_pb2, f"{method}Request")())
         answer = json_format.MessageToDict(
             getattr(self._stub, method)(request, **named), preserving_proto_field_name=True
@@ -195,7 +197,8 @@ def _channel(kind: Any, at: Address) -> Any:
 
 def infer_request(call: Call, deadline: Deadline | None = None) -> Any:
     """The message that asks a model, with its tensors."""
-    request = service_pb2.ModelInferRequest(model_name=call.target, id=call.request_id)
+    name, _, version = call.target.partition("/")
+    request = service_pb2.ModelInferRequest(model_name=name, model_version=version, id=call.request_id)
     if call.operation == "stream":
         request.parameters["triton_enable_empty_final_response"].bool_param = True
     if deadline:

@@ -51,7 +51,8 @@ _SHOWN: Final = 200
 def path_of(call: Call) -> tuple[str, str]:
     """Method and path."""
     method, path = _PATHS[call.operation]
-    return method, path.format(quote(call.target)).replace("//", "/")  # all models' statistics have no name
+    target = quote(call.target.replace("/", "/versions/"))
+    return method, path.format(target).replace("//", "/")  # all models' statistics have no name
 
 
 def body_of(call: Call, deadline: Deadline | None = None) -> tuple[list[bytes], dict[str, str]]:

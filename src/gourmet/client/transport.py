@@ -37,7 +37,7 @@ SILENCE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Call:
-    """One question; `target` names the model or the shared memory that it is about."""
+    """One question; `target` names the model, as NAME or NAME/VERSION, or the shared memory it is about."""
 
     operation: Operation
     target: str = ""

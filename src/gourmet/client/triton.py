@@ -7,7 +7,7 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar
 
 from gourmet.client.address import Address
@@ -99,11 +99,13 @@ class Triton:
         return f"{about['name']} {about['version']}"
 
     def describe(self, model: str, deadline: Deadline | None = None) -> ModelInfo:
-        """What `model` takes and gives; raise ModelUnavailable unless it is ready."""
+        """What `model`, or its version in NAME/VERSION, takes; raise ModelUnavailable unless it is ready."""
         deadline = deadline or Deadline(self._timeout_s)
         metadata = self._ask_model(Call("metadata", model), deadline).fields
         config = self._ask_model(Call("config", model), deadline).fields
-        return self._parsed(lambda: ModelInfo.from_triton(metadata, config))
+        info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
+        version = model.partition("/")[2]
+        return replace(info, version=version, pinned=True) if version else info
 
     def config(self, model: str) -> dict[str, Any]:
         return dict(self._ask_model(Call("config", model), Deadline(self._timeout_s)).fields)
@@ -128,7 +130,18 @@ class Triton:
 
     def ready_models(self, deadline: Deadline | None = None) -> list[str]:
         """Their names: those that have statistics, which need no key."""
-        return sorted({each.name for each in self.statistics("", deadline)})
+        return [target for target in self.ready_versions(deadline) if "/" not in target]
+
+    def ready_versions(self, deadline: Deadline | None = None) -> list[str]:
+        """The same, each with NAME/VERSION for what serves beside its newest version, newest first."""
+        versions: dict[str, list[str]] = {}
+        for each in self.statistics("", deadline):
+            versions.setdefault(each.name, []).append(each.version)
+        found = []
+        for name, numbers in sorted(versions.items()):
+            _, *older = sorted(numbers, key=lambda text: (len(text), text), reverse=True)
+            found += [name, *(f"{name}/{number}" for number in older)]
+        return found
 
     def index(self, deadline: Deadline | None = None) -> dict[str, dict[str, str]]:
         """Every model that Triton knows of, by name, with its state and, if it failed, the reason.
@@ -163,7 +176,7 @@ class Triton:
         Closing it has Triton cancel the request, so a consumer that stops reading frees the model at once.
         """
         datatypes = {spec.name: spec.datatype for spec in model.outputs}
-        call = Call("stream", model.name, inputs=inputs, request_id=request_id, datatypes=datatypes)
+        call = Call("stream", model.target, inputs=inputs, request_id=request_id, datatypes=datatypes)
         deadline = deadline or Deadline(self._timeout_s)
         try:
             for reply in self._send(call, deadline):
@@ -176,7 +189,7 @@ class Triton:
     ) -> dict[str, Array]:
         """The whole answer of a model, in one piece or put together."""
         if not model.decoupled:
-            return self.infer(model.name, inputs, deadline).outputs
+            return self.infer(model.target, inputs, deadline).outputs
         pieces = [piece for piece in self.stream(model, inputs, deadline) if piece]
         if not pieces:
             raise NotTriton(f"{model.name!r} ended its answer without any piece of it")
@@ -250,7 +263,7 @@ class Triton:
             return of_model(model, refused, deadline.seconds)
         entry: Mapping[str, str] = {}
         with contextlib.suppress(TritonRefused):  # a Triton whose list of models is locked does not tell
-            entry = self.index(deadline).get(model, {})
+            entry = self.index(deadline).get(model.partition("/")[0], {})
         try:
             ready = self.ready_models(deadline)
         except TritonRefused as exc:

@@ -12,7 +12,7 @@ from gourmet import repository
 from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.commands.options import repositories_option, url_option
-from gourmet.commands.values import FILE, POSITIVE, duration, numbers
+from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
 from gourmet.errors import GourmetError, UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed, summary
 from gourmet.runtime.files import write_whole
@@ -47,6 +47,11 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
     help="Cache answers, where Triton was started with a cache (gourmet up --response-cache MB).",
 )
 @click.option("--engine", type=click.Choice(ENGINES), help="Engine that runs an ONNX file on the CPU.")
+@click.option(
+    "--versions",
+    type=versions,
+    help="Versions that serve side by side, like 1,2, or all; more than one is asked for as NAME/VERSION.",
+)
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
 @repositories_option(found=True)
 @click.option("--write", type=FILE, help="Save the config as this config.pbtxt.")
@@ -104,10 +109,14 @@ def config(
                 f"Triton refuses this config and goes on with the one before: {exc.reason}"
             ) from exc
         now = triton.config(model)
+        serve = [each for each in triton.ready_versions() if each.partition("/")[0] == model]
         if write:
             write_whole(write, as_pbtxt(now))
     if reset or change:
         click.echo(f"was: {summary(running)}")
         click.echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
+        # A config as Triton answers it keeps the policy with which its instances were made.
+        if change.versions is not None:
+            click.echo(f"serve: {', '.join(serve)}")
     elif not write:
         click.echo(as_pbtxt(now), nl=False)

@@ -80,6 +80,11 @@ def counts(text: str) -> tuple[int, ...]:
     return found
 
 
+def versions(text: str) -> tuple[int, ...]:
+    """None of them is all that there are."""
+    return () if text == "all" else counts(text)
+
+
 def size(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)[x×](\d+)", text)
     if not found:

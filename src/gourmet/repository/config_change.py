@@ -28,6 +28,7 @@ class Change:
     gpus: tuple[int, ...] | None = None
     cpu: bool | None = None
     response_cache: bool | None = None
+    versions: tuple[int, ...] | None = None  # none of them: all that there are
     engine: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +68,9 @@ def changed(config: Config, change: Change) -> Config:
         if value is not None:
             config.setdefault("parameters", {})[name] = {"string_value": str(value)}
     _change_batching(config, change)
+    if change.versions is not None:
+        named = {"specific": {"versions": list(change.versions)}}
+        config["version_policy"] = named if change.versions else {"all": {}}
     if change.response_cache is not None:
         config["response_cache"] = {"enable": change.response_cache}
     return config
