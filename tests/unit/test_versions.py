@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ Gourmet = Callable[..., Result]
 def gourmet(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gourmet:
     """Runs a verb with folders of its own, where no stack runs."""
     monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    # It knows the systems that there were when it was imported, which may have been in another test.
+    monkeypatch.delitem(sys.modules, "gourmet.commands.deploy", raising=False)
     return lambda *words: CliRunner().invoke(main, [str(word) for word in words])
 
 
