@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from support.another_user import NOBODY
 from support.fake_classifier import FakeClassifier
 
 from app import create_app
@@ -63,6 +67,31 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
     assert status() == before
     assert registry.folder_of("flowers") == own / "systems" / "flowers"
     assert "gourmet deploy flowers --format onnx\n" in done.output, "it needs no --to"
+
+
+def test_a_user_who_cannot_write_the_clone_has_a_system_all_the_same() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can try as another user")
+    with tempfile.TemporaryDirectory(prefix="gourmet-tests-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        verb = str(Path(sys.executable).with_name("gourmet"))
+        done = subprocess.run(
+            [verb, "new", "flowers", "--labels", "rose,tulip"],
+            env={"HOME": folder, "PATH": os.defpath},
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode in (126, 127) or "Permission denied" in done.stderr.partition("Traceback")[0]:
+            pytest.skip("another user cannot read this clone")
+        assert done.returncode == 0, done.stderr
+        made = Path(folder, ".local/share/gourmet/systems/flowers")
+        assert (made / "system.toml").is_file()
+        assert made.owner() == "nobody"
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_chooses_another(
