@@ -76,6 +76,21 @@ class Prediction:
         return self.probabilities[self.class_id]
 
     @property
+    def applying(self) -> list[tuple[str, float]] | None:
+        """Where a picture may have several labels: those that are sure, best first."""
+        if not self.system.multi_label:
+            return None
+        found = [
+            pair for pair in zip(self.labels, self.probabilities, strict=True) if pair[1] >= self.threshold
+        ]
+        return sorted(found, key=lambda pair: -pair[1])
+
+    @property
+    def shown(self) -> str:
+        """The label, or all that apply."""
+        return ", ".join(label for label, _ in self.applying or ()) or self.label
+
+    @property
     def relevant(self) -> bool:
         return self.relevance is None or self.relevance >= self.subject_threshold
 

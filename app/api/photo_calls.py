@@ -184,6 +184,10 @@ def count(prediction: Prediction, timings: TimingsMs) -> None:
     counted["confidence"].labels(label).observe(prediction.probability)
 
 
+def _guesses(found: list[tuple[str, float]]) -> list[schemas.Guess]:
+    return [schemas.Guess(label=label, probability=probability) for label, probability in found]
+
+
 def answer_of(
     shape: type[P], prediction: Prediction, timings: TimingsMs, filename: str | None = None, **own: Any
 ) -> P:
@@ -193,7 +197,8 @@ def answer_of(
         "probability": prediction.probability,
         "sure": prediction.sure,
         "relevant": None if prediction.relevance is None else prediction.relevant,
-        "top": [schemas.Guess(label=label, probability=probability) for label, probability in prediction.top],
+        "top": _guesses(prediction.top),
+        "labels": None if prediction.applying is None else _guesses(prediction.applying),
         "model": schemas.ModelName(name=prediction.model, version=prediction.version),
         "timings_ms": schemas.Timings(**timings),
         "request_id": request_id(),

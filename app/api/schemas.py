@@ -80,6 +80,7 @@ class Predicted(Schema):
     sure: bool
     relevant: bool | Maybe = None
     top: list[Guess]
+    labels: list[Guess] | Maybe = None
     model: ModelName
     timings_ms: Timings
     request_id: str

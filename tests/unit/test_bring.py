@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
+from support import small_network
 
+from app.classifier import Prediction
 from gourmet.cli import main
-from gourmet.contracts import ModelInfo
+from gourmet.contracts import BadAnswer, ModelInfo
+from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.repository import read_config
 from gourmet.systems import registry
+from gourmet.tasks.classification import new_system
 from gourmet.tasks.classification.torchvision_network import build, without_auxiliary
+from gourmet.tasks.system_parts import SystemParts
 
 New = Callable[..., Result]
 FLOAT, HALF, BYTE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8
@@ -56,7 +62,7 @@ def network(
     channels = given[3] if axes == [1, 2] else given[1]
     head = head[: channels if isinstance(channels, int) else 3]
     answer = HALF if kind == HALF else FLOAT
-    head = head.astype(np.float16) if kind == HALF else head
+    head = head.astype(np.float16) if kind == HALF else head / 255 if kind == BYTE else head
     to_float = [node("Cast", ["x"], ["c"], to=FLOAT)] if kind == BYTE else [node("Identity", ["x"], ["c"])]
     nodes = [
         *to_float,
@@ -92,7 +98,7 @@ def served(tmp_path: Path) -> tuple[PictureClassifier, npt.NDArray[np.float32]]:
     dims = list(config.input[0].dims)
     assert list(given.shape) == (dims if not config.max_batch_size else [1, *dims])
     (scores,) = session.run(["y"], {"x": given})
-    system.describe_answer({"y": scores}, ModelInfo("m", (), ()))
+    assert system.describe_answer({"y": scores}, ModelInfo("m", (), ())).startswith("the sample is ")
     return system, np.asarray(scores, np.float32)
 
 
@@ -121,10 +127,11 @@ def test_each_form_of_pictures_is_served_as_the_network_takes_it(
     pixels = system.pixels(system.sample()).astype(np.float32)
     if channels == 1:
         pixels = (pixels @ np.array([0.299, 0.587, 0.114], np.float32))[..., None]
+    pixels /= 255
     if datatype != "UINT8":
-        pixels = (pixels / 255 - np.array(system.mean)) / np.array(system.std)
+        pixels = (pixels - np.array(system.mean)) / np.array(system.std)
     mine = pixels.mean(axis=(0, 1)) @ WEIGHTS[:channels]
-    np.testing.assert_allclose(scores[0], mine, rtol=0.01, atol=0.01 if datatype != "UINT8" else 1.0)
+    np.testing.assert_allclose(scores[0], mine, rtol=0.01, atol=0.01)
 
 
 def test_weights_beside_the_file_are_taken_in(new: New, tmp_path: Path) -> None:
@@ -311,3 +318,122 @@ def test_a_network_of_torchvision_for_something_else_is_named(new: New, tmp_path
     done = new(path, "--architecture", "torchvision:fcn_resnet50")
     assert done.exit_code == 2
     assert "is a network of torchvision.models.segmentation" in done.output
+
+
+def ending(kind: str, **options: Any) -> onnx.ModelProto:
+    return network(last=[helper.make_node(kind, ["z"], ["y"], **options)])
+
+
+def test_probabilities_are_recognised_said_and_not_softmaxed(new: New, tmp_path: Path) -> None:
+    done = new(saved(tmp_path / "given.onnx", ending("Softmax", axis=1)))
+    assert done.exit_code == 0, done.output
+    assert "y, probabilities already: shown as they are" in done.output
+    system, scores = served(tmp_path)
+    np.testing.assert_allclose(system.read({"y": scores}), scores)
+
+
+def test_logits_are_said_to_be_softmaxed(new: New, tmp_path: Path) -> None:
+    done = new(saved(tmp_path / "given.onnx", network()))
+    assert "y, logits: shown is their softmax" in done.output
+    assert served(tmp_path)[0].logit_outputs == ("y",)
+
+
+def test_numbers_that_could_be_either_are_asked_for(new: New, tmp_path: Path) -> None:
+    path = saved(tmp_path / "given.onnx", ending("Sigmoid"))
+    done = new(path)
+    assert done.exit_code == 2
+    assert "that do not sum to 1: say --multi-label" in done.output
+    assert not (tmp_path / "models").exists()
+    assert new(path, "--outputs", "logits").exit_code == 0
+
+
+def test_outputs_that_are_none_are_not_taken_for_probabilities(new: New, tmp_path: Path) -> None:
+    done = new(saved(tmp_path / "given.onnx", network()), "--outputs", "probabilities")
+    assert done.exit_code == 2
+    assert "gives numbers that are none" in done.output
+
+
+@pytest.mark.parametrize(("model", "is_logits"), [(network(), True), (ending("Sigmoid"), False)])
+def test_several_labels_have_a_probability_each(
+    model: onnx.ModelProto, is_logits: bool, new: New, tmp_path: Path
+) -> None:
+    done = new(saved(tmp_path / "given.onnx", model), "--multi-label")
+    assert done.exit_code == 0, done.output
+    assert ("a sigmoid of each" if is_logits else "probabilities already") in done.output
+    system, scores = served(tmp_path)
+    assert system.multi_label
+    expected = 1 / (1 + np.exp(-scores)) if is_logits else scores
+    np.testing.assert_allclose(system.read({"y": scores}), expected, atol=1e-6)
+    config = read_config(tmp_path / "models" / "flowers_onnx")
+    assert float(config.parameters["threshold"].string_value) == 0.5
+    with pytest.raises(UsageError, match="may have several labels"):
+        _ = SystemParts("flowers", registry.piece).training
+
+
+def test_of_several_labels_those_above_the_threshold_are_answered(new: New, tmp_path: Path) -> None:
+    assert new(saved(tmp_path / "given.onnx", network()), "--multi-label").exit_code == 0
+    system = registry.classification("flowers")
+    prediction = Prediction(system, ("a", "b", "c"), (0.6, 0.1, 0.9), "m", "1", 0.5)
+    assert prediction.applying == [("c", 0.9), ("a", 0.6)]
+    assert (prediction.shown, prediction.label, prediction.sure) == ("c, a", "c", True)
+    none = Prediction(system, ("a", "b", "c"), (0.4, 0.1, 0.2), "m", "1", 0.5)
+    assert (none.applying, none.shown, none.sure) == ([], "a", False)
+    with pytest.raises(BadAnswer, match="not between 0 and 1"):
+        replace(system, probability_outputs=("y",)).probabilities(
+            {"y": np.array([[0.1, 1.5, 0.2]], np.float32)}, ModelInfo("m", (), ())
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            network(head=WEIGHTS * 0),
+            "all labels the same score, as a network does whose last layer is all zeros",
+        ),
+        (
+            network(last=[helper.make_node("Constant", [], ["b"], value_floats=[0.1, 0.7, 0.2])]),
+            "all the same",
+        ),
+        (network(head=WEIGHTS * 1e6), "its answers are saturated"),
+    ],
+    ids=["zeros", "constant", "saturated"],
+)
+def test_answers_that_no_trained_network_gives_are_named_and_refused_without_yes(
+    model: onnx.ModelProto, reason: str, new: New, tmp_path: Path
+) -> None:
+    if reason == "all the same":
+        zero = helper.make_node("Sub", ["z", "z"], ["o"])
+        model.graph.node.extend([zero, helper.make_node("Add", ["o", "b"], ["y"])])
+    path = saved(tmp_path / "given.onnx", model)
+    done = new(path, "--outputs", "logits")
+    assert done.exit_code == 2, done.output
+    assert reason in done.output
+    assert "say --yes" in done.output
+    assert not (tmp_path / "models").exists()
+    assert not list((tmp_path / "systems").iterdir())
+    done = new(path, "--outputs", "logits", "--yes")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_weights_whose_last_layer_is_zeros_are_refused_too(zeroed: bool, new: New, tmp_path: Path) -> None:
+    path = small_network.saved(tmp_path / "theirs.pth")
+    tensors = torch.load(path)["state_dict"]
+    for name in ("module.fc.weight", "module.fc.bias"):
+        tensors[name] *= 0 if zeroed else 1
+    torch.save(tensors, path)
+    done = new(path, "--architecture", small_network.ARCHITECTURE, labels=",".join(small_network.LABELS))
+    assert done.exit_code == (2 if zeroed else 0), done.output
+    assert ("all labels the same score" in done.output) == zeroed
+
+
+def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
+    assert new(saved(tmp_path / "given.onnx", network()), "--scale", "1/127.5", "--mean", "1").exit_code == 0
+    system = registry.classification("flowers")
+    deployment = new_system.next_version(system, tmp_path / "given.onnx", None, lambda _done: None)
+    assert deployment.targets["onnx"].model == "flowers_onnx"
+    with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
+        new_system.next_version(
+            system, saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda _done: None
+        )

@@ -6,6 +6,9 @@ import { bytes, h, icon, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
 
+/** The label, or all that apply where a picture may have several. */
+export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
+
 export class Card {
   #picture = h("img", { alt: "", hidden: true });
   #body = h("div", { class: "body" });
@@ -75,7 +78,7 @@ export class Card {
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
     this.#set("answered", [h("article", { class: answer.sure ? "answer" : "answer unsure" },
       answer.relevant === false ? h("h3", {}, t("irrelevant", { subject: settings.subject })) : h("h3", {}, icon(answer.label),
-        h("span", { class: "label" }, ...soft(answer.sure ? answer.label : t("perhaps", { label: answer.label }))),
+        h("span", { class: "label" }, ...soft(answer.sure ? named(answer) : t("perhaps", { label: answer.label }))),
         h("span", { class: "share" }, percent(answer.probability))),
       answer.sure ? null : h("p", { class: "doubt" }, answer.relevant === false
         ? t("irrelevant_hint", { label: answer.label }) : t("unsure", { threshold: percent(answer.threshold) })),

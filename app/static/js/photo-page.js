@@ -1,6 +1,6 @@
 // The pages that take photos: each photo becomes a job with a card, and a few are sent at a time.
 import * as api from "./api.js";
-import { Card } from "./card.js";
+import { Card, named } from "./card.js";
 import * as cardStore from "./card-store.js";
 import * as health from "./health.js";
 import { history, remember } from "./history-view.js";
@@ -128,7 +128,7 @@ class Job {
     const answer = await api.classify(photo, this.file.name, modelToAsk(), signal, true);
     this.card.answered(photo, answer, this.#sent);
     say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
-      { file: this.file.name, label: answer.label, share: percent(answer.probability), subject: settings.subject }));
+      { file: this.file.name, label: named(answer), share: percent(answer.probability), subject: settings.subject }));
     this.#keep({ answer });
     remember(this.file, photo, answer);
   }

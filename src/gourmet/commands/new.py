@@ -44,6 +44,13 @@ from gourmet.tasks.classification.preparing import AskedFor, prepared
 @click.option("--std", type=fractions, help="Their standard deviation.")
 @click.option("--scale", type=fraction, help="Multiply pixels of 0 to 255 by this first.  [default: 1/255]")
 @click.option("--layout", type=click.Choice(["NCHW", "NHWC"]), help="Where an ONNX file has its channels.")
+@click.option(
+    "--outputs",
+    type=click.Choice(["logits", "probabilities"]),
+    help="What an ONNX file gives.  [default: as it answers]",
+)
+@click.option("--multi-label", is_flag=True, help="A picture may have several labels, or none.")
+@click.option("--yes", is_flag=True, help="Serve it although its answers look like an untrained network's.")
 @to_option
 @url_option(
     "Load the model into this Triton.  [default: the running stack, if it serves --to]", required=False
@@ -57,14 +64,12 @@ def new(
     weights: Path | None,
     architecture: str | None,
     data: Path | None,
-    size: int | None,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    scale: float | None,
-    layout: str | None,
+    multi_label: bool,
+    yes: bool,
     models: Path,
     url: str | None,
     send: bool,
+    **how: Any,
 ) -> None:
     """Make a picture classification system called NAME, and serve WEIGHTS as its model.
 
@@ -93,8 +98,9 @@ def new(
         datatypes=("FP32",),
         architecture=architecture or "",
         layout="NCHW",
+        multi_label=multi_label,
     )
-    asked = AskedFor(size, mean or (), std or (), scale, layout or "")
+    asked = AskedFor(**{option: value for option, value in how.items() if value})
     known = [_like(like)] if like else []
     if weights:
         check_weights(weights)
@@ -106,18 +112,23 @@ def new(
         )
     from gourmet.deploying.deploy import deploy
     from gourmet.deploying.target import table
-    from gourmet.tasks.classification.new_system import as_given, deployment_of
+    from gourmet.tasks.classification.new_system import as_given, deployment_of, doubt
     from gourmet.tasks.classification.torchvision_network import pictures
 
     if weights and onnx:
         system = as_given(system, weights, asked, known, click.echo)
     else:
         system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
-        if layout == "NHWC":
-            raise UsageError(f"--layout {layout}: only an ONNX file may have the channels last")
+        if asked.layout == "NHWC" or asked.outputs == "probabilities":
+            raise UsageError("--layout NHWC and --outputs probabilities are for ONNX files alone")
         known.append((f"{system.architecture}, as torchvision trained it", pictures(system.architecture)))
         system, shown = prepared(system, asked, known)
         click.echo(shown)
+
+    def trusted(version: Path) -> None:
+        if not yes and (reason := doubt(system, version / "model.onnx")):
+            raise UsageError(f"{weights} is not served: {reason}. Where that is meant, say --yes")
+
     stack = None
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
@@ -127,7 +138,7 @@ def new(
                 deployment = deployment_of(system, weights, data, tick)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
-                version, checks = deploy(deployment, "onnx", models)
+                version, checks = deploy(deployment, "onnx", models, served=trusted)
             click.echo(f"{version}\n{table(checks)}")
         with stops_held_back():
             aside.rename(folder)

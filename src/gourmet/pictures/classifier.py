@@ -64,6 +64,8 @@ class PictureClassifier:
     # The names of a model's output, if it is probabilities or if it is logits.
     probability_outputs: tuple[str, ...] = ("PROBABILITIES", "probabilities")
     logit_outputs: tuple[str, ...] = ("output",)
+    # Whether a picture may show several of the labels: each has a probability of its own then.
+    multi_label: bool = False
     # What all pictures show, such as food, where models tell pictures that do not.
     subject: str = ""
     metrics_prefix: str = ""
@@ -97,10 +99,11 @@ class PictureClassifier:
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
         labels = self.labels_of(model)
         rows = self.probabilities(outputs, model)
-        if rows.shape != (1, len(labels)) or not np.isclose(rows.sum(), 1.0, atol=1e-3):
+        if rows.shape != (1, len(labels)) or not self.are_probabilities(rows):
             raise BadAnswer(
                 f"the model {model.name!r} answered one picture with probabilities of shape "
-                f"{list(rows.shape)} that sum to {rows.sum():.3f}; expected {[1, len(labels)]} and a sum of 1"
+                f"{list(rows.shape)} that sum to {rows.sum():.3f}; expected {[1, len(labels)]} and "
+                f"{'numbers from 0 to 1' if self.multi_label else 'a sum of 1'}"
             )
         best = int(rows[0].argmax())
         return f"the sample is {labels[best]}, {rows[0, best]:.0%} sure"
@@ -209,8 +212,21 @@ class PictureClassifier:
         """The same for outputs that no server gave; raises ValueError."""
         rows, are_logits = self._scores(outputs, len(labels or self.labels))
         if are_logits:
-            return softmax(rows, temperature)
+            return self.scaled(rows, temperature)
+        if self.multi_label and not self.are_probabilities(rows):
+            raise ValueError("a probability is not between 0 and 1")
         return np.asarray(rows / rows.sum(axis=1, keepdims=True)) if self.subject else rows
+
+    def scaled(self, logits: Floats, temperature: float = 1.0) -> Floats:
+        """Probabilities [rows, labels] of `logits`."""
+        if not self.multi_label:
+            return softmax(logits, temperature)
+        return np.asarray(0.5 + 0.5 * np.tanh(logits / np.float32(2.0 * temperature)), np.float32)
+
+    def are_probabilities(self, rows: Floats) -> bool:
+        """Whether each row may be an answer: it sums to 1, or has a probability for each label."""
+        within = (rows >= 0.0) & (rows <= 1.0) if self.multi_label else rows.sum(axis=1)
+        return bool(np.allclose(within, 1.0, atol=1e-3))  # not true of nan either
 
     def relevance(self, outputs: Tensors, model: ModelInfo) -> Floats | None:
         """[rows]: how likely each picture shows the subject at all; None where `model` does not tell.

@@ -53,6 +53,7 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
         std=std,
         probability_outputs=_texts(outputs["probabilities"]),
         logit_outputs=_texts(outputs["logits"]),
+        multi_label=outputs.get("several_labels", False) is True,
         architecture=_text(described.get("architecture", "")),
     )
 
@@ -82,7 +83,11 @@ def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]
             "datatype": system.datatypes[0],
             "layout": system.layout,
         },
-        "outputs": {"probabilities": system.probability_outputs, "logits": system.logit_outputs},
+        "outputs": {
+            "probabilities": system.probability_outputs,
+            "logits": system.logit_outputs,
+            "several_labels": system.multi_label,
+        },
         "provenance": provenance,
     }
     try:

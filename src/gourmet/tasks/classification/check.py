@@ -13,7 +13,6 @@ import numpy as np
 
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UnknownSystem, UsageError
-from gourmet.pictures.classifier import softmax
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime import malloc
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, ask_all
@@ -86,7 +85,7 @@ class PictureCheck:
         rows, expected = contract.probabilities(outputs, info), (pictures, len(self.served.labels))
         if rows.shape != expected:
             raise BadAnswer(f"the answer has the shape {list(rows.shape)} instead of {list(expected)}")
-        if not np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):  # not true of nan either
+        if not contract.are_probabilities(rows):
             raise BadAnswer("the probabilities of a row do not sum to 1")
         relevance = contract.relevance(outputs, info)
         shown = None if relevance is None else relevance.tolist()
@@ -133,7 +132,7 @@ class PictureCheck:
             rows = np.flatnonzero(answers.there).tolist()
             pictures = self.pictures.read(rows)
             logits = evaluation.ask(network, self.served.contract, pictures, len(rows), tick)
-        theirs = softmax(logits, self.served.info.temperature)
+        theirs = self.served.contract.scaled(logits, self.served.info.temperature)
         return agreement(answers, theirs, self.pictures, self.served.labels, weights)
 
 

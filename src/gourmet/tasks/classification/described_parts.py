@@ -26,11 +26,11 @@ def data(system: PictureClassifier) -> LabelledPictures:
 
 
 def train(system: PictureClassifier) -> Training:
-    return PictureTraining(system, data(system), _network(system))
+    return PictureTraining(system, data(system), _network(_of_one_label(system)))
 
 
 def evaluate(system: PictureClassifier) -> Evaluation:
-    return ClassifierEvaluation(system, data(system), _network(system))
+    return ClassifierEvaluation(system, data(system), _network(_of_one_label(system)))
 
 
 def export(system: PictureClassifier) -> Export:
@@ -58,6 +58,14 @@ class _DescribedExport:
     def _trained(self) -> ClassifierExport:
         models = {"onnx": Exported(self.system.default_model)}
         return ClassifierExport(self.system, data(self.system), _network(self.system), models)
+
+
+def _of_one_label(system: PictureClassifier) -> PictureClassifier:
+    if system.multi_label:
+        raise UsageError(
+            f"pictures of {system.name!r} may have several labels, which nothing here trains or measures"
+        )
+    return system
 
 
 def _network(system: PictureClassifier) -> TorchvisionNetwork:

@@ -36,22 +36,26 @@ _NOTHING: Final = AskedFor()
 
 def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
     """Its weights, ready to be deployed as `onnx`."""
+    # What a label has to reach where several may apply; yours to change, in the model's config.
+    threshold = {"threshold": 0.5} if system.multi_label else {}
     if weights.suffix != ".onnx":
-        return described_parts.export(system).open(weights, data, tick)
+        found = described_parts.export(system).open(weights, data, tick)
+        return replace(found, calibration={**found.calibration, **threshold})
     tick(1.0)
     facts = {
         "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
         "training": {"weights_sha256": sha256(weights)},
         "verified_on": "made-up pictures",
     }
-    return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration()))
+    return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration(**threshold)))
 
 
 def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
     """The same of a system that is there, whose description an ONNX file has to fit."""
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
-    given = as_given(system, weights, AskedFor(layout=system.layout), [size])
+    asked = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
+    given = as_given(system, weights, asked, [size])
     if len(given.mean) == len(system.mean):  # pictures go on being prepared in the same way
         given = replace(given, mean=system.mean, std=system.std)
     differ = []
@@ -138,7 +142,7 @@ def as_given(
     system, shown = prepared(system, asked, [("the file", file), *known])
     show(shown)
     try:
-        rows = found.answers(system, batched=True)(_pictures(system, 1))
+        rows = found.answers(system, batched=False)(_pictures(system, 4))
     except GourmetError as exc:
         if found.rows < 2:
             raise
@@ -146,9 +150,42 @@ def as_given(
             f"{path} takes {found.rows} pictures at a time, also within the network: export it again with a "
             "free batch, or one of 1"
         ) from exc
-    if (rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3):
-        return replace(system, probability_outputs=(found.output,), logit_outputs=())
-    return system
+    within = bool(((rows >= 0) & (rows <= 1)).all() and rows.any())
+    are_probabilities = within and system.are_probabilities(rows)
+    if asked.outputs == "probabilities" and not are_probabilities:
+        raise UsageError(
+            f"--outputs probabilities: {path} gives numbers that are none, such as {rows[0, :3]}"
+        )
+    if within and not are_probabilities and not asked.outputs:
+        raise UsageError(
+            f"{path} gives numbers from 0 to 1 that do not sum to 1: say --multi-label where a picture may "
+            "have several labels, or --outputs logits"
+        )
+    if asked.outputs == "logits" or not are_probabilities:
+        function = "a sigmoid of each" if system.multi_label else "their softmax"
+        show(f"output    {found.output}, logits: shown is {function}")
+        return system
+    show(f"output    {found.output}, probabilities already: shown as they are")
+    return replace(system, probability_outputs=(found.output,), logit_outputs=())
+
+
+def doubt(system: PictureClassifier, served: Path) -> str:
+    """Why the answers of a `served` file to different pictures are hardly a trained network's; or empty."""
+    found = GivenOnnx(served, system.layout)
+    pictures = _pictures(system, 16)
+    scores = found.answers(system, batched=found.rows != 1)(pictures)
+    rows = system.read({(*system.logit_outputs, *system.probability_outputs)[0]: scores})
+    small = 1e-5 * float(np.abs(scores).max())
+    if np.ptp(scores, axis=1).max() <= small:
+        return "it gives all labels the same score, as a network does whose last layer is all zeros"
+    if np.ptp(scores, axis=0).max() <= small:
+        return f"it answers {len(pictures)} different pictures all the same"
+    if (np.abs(rows - 0.5) >= 0.49999).all():
+        return (
+            f"its answers are saturated: to each of {len(pictures)} made-up pictures every probability is 0 "
+            "or 1, as where pictures have to be prepared in another way (--scale, --mean, --std)"
+        )
+    return ""
 
 
 def _pictures(system: PictureClassifier, count: int) -> Pixels:

@@ -23,6 +23,7 @@ class AskedFor:
     std: Sequence[float] = ()
     scale: float | None = None
     layout: str = ""
+    outputs: str = ""
 
     def statistics(self) -> dict[str, Any]:
         """The mean and the standard deviation of pictures from 0 to 1."""
