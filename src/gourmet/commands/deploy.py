@@ -36,6 +36,7 @@ from gourmet.systems import registry
     metavar="FOLDER-OR-NAME",
     help="Deploy weights as others publish them, from a folder or by their public name.",
 )
+@click.option("--fp32", is_flag=True, help="Round no weights, where a system does.")
 @click.option("--version", "number", type=POSITIVE, help="Replace this version.  [default: a new one]")
 @url_option(
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
@@ -49,6 +50,7 @@ def deploy(
     weights: Path | None,
     checkpoint: str | None,
     data: Path | None,
+    fp32: bool,
     number: int | None,
     architecture: str,
     url: str | None,
@@ -61,7 +63,7 @@ def deploy(
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
-    from gourmet.deploying.target import table
+    from gourmet.deploying.target import Quantizing, table
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
@@ -69,6 +71,10 @@ def deploy(
     formats = (*export.formats, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
+    if fp32:
+        if not isinstance(export, Quantizing):
+            raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
+        export = export.in_fp32()
     if checkpoint and weights:
         raise UsageError("--checkpoint and --weights are two ways to name the same: give one of them")
     chosen = weights or Path("runs") / system / "last.safetensors"

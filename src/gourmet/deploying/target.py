@@ -71,3 +71,10 @@ class Export(Protocol):
 
     def find(self, checkpoint: str) -> Path:
         """The weights that others publish, of a folder or by a public name; raises GourmetError."""
+
+
+@runtime_checkable
+class Quantizing(Export, Protocol):
+    """One that rounds weights, unless it is asked not to."""
+
+    def in_fp32(self) -> Export: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,8 @@ _MAX_POSITIONS: Final = 1 << 16
 _MOST_BYTES: Final = 64 << 20
 # What is in the network and not in the file: positions are computed, and what is shared is stored once.
 _SPARE: Final = 1 << 24
+_POSITIONS: Final = "embed_positions.weight"
+_OTHERS: Final = {"t5": "T5", "bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def build(config: dict[str, Any]) -> nn.Module:
 def load(weights: Path) -> Checkpoint:
     """A file of weights beside its config.json and tokenizer, as runs and public checkpoints have them."""
     folder = weights.parent
+    check_architecture(folder)
     if lacking := [name for name in (CONFIG, *FILES) if not (folder / name).is_file()]:
         raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
     tensors, about = load_tensors(weights)
@@ -67,8 +71,27 @@ def load(weights: Path) -> Checkpoint:
     if (bias := tensors.get("final_logits_bias")) is not None:
         # Not a parameter, and yet public checkpoints have learned it.
         network.get_buffer("final_logits_bias").copy_(bias)
-    put_tensors(network, tensors, weights)
+    # Computed, and nothing that transformers saves today.
+    positions = {name: own for name, own in network.state_dict().items() if name.endswith(_POSITIONS)}
+    put_tensors(network, positions | tensors, weights)
     return Checkpoint(network.eval(), tokenizer, folder, weights, about)
+
+
+def check_architecture(folder: Path) -> None:
+    """Raise GourmetError where the config.json of `folder` is of a network that is not served here."""
+    try:
+        config = read_table(folder / CONFIG)
+    except (OSError, ValueError):
+        return  # which is said where it is read
+    kind, size = str(config.get("model_type", "marian")), config.get("vocab_size")
+    if kind != "marian":
+        raise GourmetError(
+            f"{folder} holds {_OTHERS.get(kind, shorten(kind, 40))}: only translators of Marian's "
+            "architecture are served, such as those of Helsinki-NLP"
+        )
+    shared = config.get("share_encoder_decoder_embeddings", True)
+    if not shared or (config.get("decoder_vocab_size") or size) != size:
+        raise GourmetError(f"{folder} has a vocabulary for each language, and only a shared one is served")
 
 
 def _built_for(config: dict[str, Any], tensors: Tensors) -> nn.Module:
@@ -91,6 +114,7 @@ def find(checkpoint: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
+        check_architecture(path)
         for name in (*WEIGHTS, BEST, LAST):
             if (path / name).is_file():
                 return path / name
@@ -104,6 +128,8 @@ def find(checkpoint: str) -> Path:
 
     try:
         return find(snapshot_download(checkpoint, allow_patterns=[CONFIG, *FILES, *WEIGHTS]))
+    except GourmetError:
+        raise
     except Exception as exc:
         reason = next(iter(str(exc).splitlines()), type(exc).__name__)
         raise GourmetError(

@@ -1,0 +1,154 @@
+"""Translators of others: what is a checkpoint, and what the gate says of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from gourmet.cli import main
+from gourmet.deploying.target import Deployment
+from gourmet.errors import GourmetError
+from gourmet.runtime.decoding import package
+from gourmet.systems.digits.network import DigitsNetwork
+from gourmet.systems.translator import tokenizer as tokenizers
+from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport, _agreement
+from gourmet.systems.translator.network import build, find, load
+
+OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A network of random weights with a vocabulary, as transformers saves it; its answers have no end."""
+    files = tokenizers.learn([text.decode() for text in SYSTEM.examples(200, seed=0)], 120)
+    tokenizer = tokenizers.Tokenizer(files)
+    sides = {
+        f"{side}_{what}": of
+        for side in ("encoder", "decoder")
+        for what, of in {"layers": 1, "attention_heads": 2, "ffn_dim": 16}.items()
+    }
+    ends = {
+        "pad_token_id": tokenizer.pad,
+        "eos_token_id": tokenizer.end,
+        "forced_eos_token_id": tokenizer.end,
+    }
+    torch.manual_seed(0)
+    start = {"decoder_start_token_id": tokenizer.pad, "max_position_embeddings": 512}
+    network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends})
+    with torch.no_grad():
+        network.final_logits_bias[0, tokenizer.end] = -1e4
+    folder = tmp_path / "checkpoint"
+    network.save_pretrained(folder)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def opened(folder: Path, export: Any = EXPORT) -> Deployment:
+    deployment: Deployment = export.open(find(str(folder)), None, lambda share, words="": None)
+    return deployment
+
+
+def changed(folder: Path, **config: Any) -> None:
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about | config))
+
+
+def test_a_checkpoint_as_transformers_saves_it_today_is_opened_and_its_answers_without_an_end_agree(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """It has no embed_positions; and transformers forces the end of an answer where ours is cut."""
+    assert not [name for name in load_file(checkpoint / "model.safetensors") if "embed_positions" in name]
+    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"]
+    file = tmp_path / "model.zip"
+    assert target.build(file)["form"] == "ONNX in a package, fp32"
+    words, _ = target.verify(file)
+    assert (words.measured, words.passed) == ("32 of 32 sentences", True)
+
+
+def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path) -> None:
+    own = load(find(str(checkpoint))).network.state_dict()
+    positions = {name: each + 1.0 for name, each in own.items() if "embed_positions" in name}
+    file = checkpoint / "model.safetensors"
+    save_file(load_file(file) | positions, file)
+    loaded = load(file).network.state_dict()
+    torch.testing.assert_close({name: loaded[name] for name in positions}, positions)
+
+
+@pytest.mark.parametrize(
+    ("same", "texts", "passed"),
+    [(32, 32, True), (31, 32, True), (30, 32, False), (495, 500, True), (494, 500, False), (4, 5, False)],
+)
+def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
+    same: int, texts: int, passed: bool
+) -> None:
+    right = [[1, 2]] * texts
+    found = [[1, 2]] * same + [[1, 3]] * (texts - same)
+    check = _agreement(found, right, fp32=False)
+    assert check.passed == passed
+    assert check.measured == f"{same} of {texts} sentences"
+    assert ("--fp32" in check.allowed) != passed
+
+
+def test_answers_of_the_longest_length_are_equal_up_to_the_end_that_is_forced() -> None:
+    longest = list(range(MAX_TOKENS))
+    assert _agreement([longest], [longest[:-1]], fp32=True).passed
+    assert not _agreement([[*longest[:-2], 7]], [longest[:-1]], fp32=True).passed
+
+
+def test_a_network_that_answers_nothing_is_refused_although_all_agree(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    tensors["final_logits_bias"][0, 0] = 1e4
+    save_file(tensors, file)
+    target = opened(checkpoint).targets["python"]
+    target.build(tmp_path / "model.zip")
+    words, answers = target.verify(tmp_path / "model.zip")
+    assert words.passed
+    assert (answers.measured, answers.passed) == ("0 of 32", False)
+
+
+def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Path, tmp_path: Path) -> None:
+    def types(export: Any) -> set[int]:
+        opened(checkpoint, export).targets["python"].build(tmp_path / "model.zip")
+        network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
+        return {each.data_type for each in network.graph.initializer if len(each.dims) == 2}
+
+    assert onnx.TensorProto.INT8 in types(EXPORT)
+    assert types(EXPORT.in_fp32()) == {onnx.TensorProto.FLOAT}  # type: ignore[attr-defined]
+    done = CliRunner().invoke(main, ["deploy", "digits", "--fp32", "--to", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "--fp32 does not apply to digits" in done.output
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_not_marian_is_refused_as_what_it_is_in_one_sentence(kind: str, tmp_path: Path) -> None:
+    """Whatever lies beside it: others have other vocabularies, and weights in several files."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    words = ["deploy", "translator", "--to", str(tmp_path / "models"), "--checkpoint", str(tmp_path)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of Marian's architecture are served"
+    assert said in " ".join(done.output.split())
+    weights = tmp_path / "model.safetensors"
+    network: nn.Module = DigitsNetwork()
+    save_file(network.state_dict(), weights)
+    with pytest.raises(GourmetError, match=f"holds {OTHERS[kind]}: "):
+        load(weights)
+
+
+def test_a_checkpoint_with_a_vocabulary_for_each_language_is_refused(checkpoint: Path) -> None:
+    changed(checkpoint, share_encoder_decoder_embeddings=False)
+    with pytest.raises(GourmetError, match="has a vocabulary for each language"):
+        opened(checkpoint)
