@@ -69,29 +69,36 @@ def test_new_leaves_the_checkout_as_it_is(own: Path) -> None:
     assert "gourmet deploy flowers --format onnx\n" in done.output, "it needs no --to"
 
 
+# Python itself may lie where another user cannot read: what the verb needs is imported before.
+AS_ANOTHER = f"""
+import os
+import gourmet.commands.new, gourmet.deploying.deploy, gourmet.tasks.classification.new_system
+from gourmet.training.torchvision_import import torchvision
+from gourmet.cli import main
+torchvision()
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+main(["new", "flowers", "--labels", "rose,tulip"])
+"""
+
+
 def test_a_user_who_cannot_write_the_clone_has_a_system_all_the_same() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can try as another user")
     with tempfile.TemporaryDirectory(prefix="gourmet-tests-") as folder:
         os.chown(folder, NOBODY, NOBODY)
-        verb = str(Path(sys.executable).with_name("gourmet"))
         done = subprocess.run(
-            [verb, "new", "flowers", "--labels", "rose,tulip"],
+            [sys.executable, "-P", "-c", AS_ANOTHER],
             env={"HOME": folder, "PATH": os.defpath},
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=(),
             cwd="/",
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode in (126, 127) or "Permission denied" in done.stderr.partition("Traceback")[0]:
-            pytest.skip("another user cannot read this clone")
         assert done.returncode == 0, done.stderr
         made = Path(folder, ".local/share/gourmet/systems/flowers")
-        assert (made / "system.toml").is_file()
-        assert made.owner() == "nobody"
+        assert (made / "system.toml").stat().st_uid == NOBODY
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_what_chooses_another(
