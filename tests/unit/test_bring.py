@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -431,9 +433,64 @@ def test_weights_whose_last_layer_is_zeros_are_refused_too(zeroed: bool, new: Ne
 def test_the_next_version_is_prepared_as_the_description_says(new: New, tmp_path: Path) -> None:
     assert new(saved(tmp_path / "given.onnx", network()), "--scale", "1/127.5", "--mean", "1").exit_code == 0
     system = registry.classification("flowers")
-    deployment = new_system.next_version(system, tmp_path / "given.onnx", None, lambda _done: None)
+    deployment = new_system.next_version(system, tmp_path / "given.onnx", None, lambda *_: None)
     assert deployment.targets["onnx"].model == "flowers_onnx"
     with pytest.raises(UsageError, match=r"layout 'NHWC', not 'NCHW'"):
         new_system.next_version(
-            system, saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda _done: None
+            system, saved(tmp_path / "last.onnx", network(("n", 8, 8, 3))), None, lambda *_: None
         )
+
+
+def test_timm_where_it_is_missing_is_told_with_the_way_to_it(
+    new: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "timm.models", None)
+    done = new(small_network.saved(tmp_path / "theirs.pth"), "--architecture", "timm:resnet18")
+    assert done.exit_code == 1
+    assert "needs the package timm, which is not installed here: run `pip install -c " in done.output
+    assert (Path(__file__).parents[2] / "requirements" / "timm.txt").read_text().count("\ntimm==") == 1
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """In place of the package, with one network; what it was asked to make."""
+    made: list[str] = []
+
+    def create_model(name: str, num_classes: int) -> torch.nn.Module:
+        made.append(name)
+        return build(small_network.ARCHITECTURE, num_classes)
+
+    about = SimpleNamespace(input_size=(3, 64, 64), mean=(0.5,) * 3, std=(0.25,) * 3)
+    models = ModuleType("timm.models")
+    models.__dict__.update(
+        list_models=lambda: ["small"],
+        list_pretrained=lambda: ["small.in1k"],
+        get_pretrained_cfg=lambda _name: about,
+        create_model=create_model,
+    )
+    monkeypatch.setitem(sys.modules, "timm", ModuleType("timm"))
+    monkeypatch.setitem(sys.modules, "timm.models", models)
+    return made
+
+
+def test_weights_of_timm_are_served_as_timm_prepares_pictures(
+    new: New, tmp_path: Path, timm: list[str]
+) -> None:
+    path = small_network.saved(tmp_path / "theirs.pth")
+    done = new(path, "--architecture", "timm:small.in1k", labels=",".join(small_network.LABELS))
+    assert done.exit_code == 0, done.output
+    system = registry.classification("flowers")
+    assert (system.input_size, system.mean, system.std) == (64, (0.5,) * 3, (0.25,) * 3)
+    assert "timm:small.in1k, as" in done.output
+    assert set(timm) == {"small.in1k"}
+
+
+@pytest.mark.parametrize("name", ["hf_hub:somebody/something", "local-dir:/tmp/x", "hf-hub:a/b", "", "tiny"])
+def test_only_networks_that_timm_has_itself_are_made(
+    name: str, new: New, tmp_path: Path, timm: list[str]
+) -> None:
+    done = new(small_network.saved(tmp_path / "theirs.pth"), "--architecture", f"timm:{name}")
+    assert done.exit_code == 2
+    assert "timm has no network" in done.output
+    assert timm == []

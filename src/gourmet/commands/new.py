@@ -37,7 +37,7 @@ from gourmet.tasks.classification.preparing import AskedFor, prepared
 @click.option("--title", help="Title that people read.  [default: NAME]")
 @click.option("--like", help="Take the size and the normalisation of pictures from this system.")
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
-@click.option("--architecture", help="Network of a .pth or .safetensors file, as in torchvision:resnet18.")
+@click.option("--architecture", help="Network of a .pth or .safetensors file: torchvision:NAME or timm:NAME.")
 @click.option("--data", type=PATH, help="Verify with these labelled pictures.  [default: made-up ones]")
 @click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side that the network takes.")
 @click.option("--mean", type=fractions, help="Mean of the network's pictures, a number for each channel.")
@@ -121,7 +121,7 @@ def new(
         system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
         if asked.layout == "NHWC" or asked.outputs == "probabilities":
             raise UsageError("--layout NHWC and --outputs probabilities are for ONNX files alone")
-        known.append((f"{system.architecture}, as torchvision trained it", pictures(system.architecture)))
+        known.append((f"{system.architecture}, as first trained", pictures(system.architecture)))
         system, shown = prepared(system, asked, known)
         click.echo(shown)
 

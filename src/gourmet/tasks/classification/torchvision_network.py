@@ -1,7 +1,8 @@
-"""Networks of torchvision by name, with as many outputs as a system has labels."""
+"""Networks of torchvision and timm by name, with as many outputs as a system has labels."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +16,23 @@ from gourmet.training.files import Tensors, check_about, load_tensors, put_tenso
 from gourmet.training.torchvision_import import torchvision
 
 PREFIX: Final = "torchvision:"
+TIMM: Final = "timm:"
 _AUXILIARY: Final = ("aux1.", "aux2.", "AuxLogits.")
 _OTHERS: Final = ("segmentation", "detection", "video", "optical_flow", "quantization")
 
 
 def build(architecture: str, outputs: int, *, pretrained: bool = False, **options: Any) -> nn.Module:
     """A network such as `torchvision:resnet18`; `pretrained` downloads what ImageNet taught its body."""
+    network: nn.Module
+    if architecture.startswith(TIMM):
+        if pretrained:
+            raise UsageError(f"--pretrained is for networks of torchvision, and this is {architecture}")
+        network = _timm(architecture).create_model(architecture.removeprefix(TIMM), num_classes=outputs)
+        return network
     models, name = torchvision().models, _name(architecture)
     if name in ("googlenet", "inception_v3"):  # as torchvision's own are once they are trained
         options = {"transform_input": True, "aux_logits": False, "init_weights": False, **options}
-    network: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
+    network = models.get_model(name, weights=None, num_classes=outputs, **options)
     if pretrained:
         weights = models.get_model_weights(name).DEFAULT
         try:
@@ -49,8 +57,25 @@ def _name(architecture: str) -> str:
     what = f"a network of torchvision.models.{other[0]}" if other else "not an architecture known here"
     raise UsageError(
         f"{architecture!r} is {what}: write {PREFIX} and a classifier of "
-        f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2"
+        f"torchvision, such as {PREFIX}resnet18 or {PREFIX}mobilenet_v2, or {TIMM} and one of timm"
     )
+
+
+def _timm(architecture: str) -> Any:
+    """The package, which is optional; UsageError unless it has the network."""
+    torchvision()  # which it asks for, and which may have to be helped
+    try:
+        models = importlib.import_module("timm.models")
+    except ImportError as exc:
+        raise GourmetError(
+            f"{architecture} needs the package timm, which is not installed here: run `pip install -c "
+            "requirements/constraints.txt -r requirements/timm.txt`, or name a network of torchvision"
+        ) from exc
+    # Another name could mean a folder, or code to download.
+    name = architecture.removeprefix(TIMM)
+    if not (name in models.list_models() or name in models.list_pretrained()):
+        raise UsageError(f"{architecture}: timm has no network {name!r}; timm.list_models() has all")
+    return models
 
 
 def without_auxiliary(tensors: Tensors) -> Tensors:
@@ -59,7 +84,10 @@ def without_auxiliary(tensors: Tensors) -> Tensors:
 
 
 def pictures(architecture: str) -> dict[str, Any]:
-    """How the pictures are prepared that torchvision's own first weights of it were trained on."""
+    """How the pictures are prepared that the first weights of it that torchvision has, or timm's, know."""
+    if architecture.startswith(TIMM):
+        about = _timm(architecture).get_pretrained_cfg(architecture.removeprefix(TIMM))
+        return {"size": about.input_size[-1], "mean": tuple(about.mean), "std": tuple(about.std)}
     weights = next(iter(torchvision().models.get_model_weights(_name(architecture))))
     made = weights.transforms()
     return {"size": made.crop_size[0], "mean": tuple(made.mean), "std": tuple(made.std)}

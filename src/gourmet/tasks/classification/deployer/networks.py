@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,13 +11,12 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import UsageError
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import torchvision_network
 from gourmet.training.files import load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
 
-TIMM: Final = "timm:"
 _SIDE: Final = 224
 _IMAGENET_CLASSES: Final = 1000
 MEAN: Final = (0.485, 0.456, 0.406)
@@ -94,10 +92,9 @@ def build(config: str, outputs: int, seed: int) -> Network:
     torch.manual_seed(seed)
     if make := _NAMED.get(config):
         return Network(config, make(outputs).eval())
-    if config.startswith(torchvision_network.PREFIX):
-        return _of_torchvision(config, outputs)
-    if config.startswith(TIMM):
-        return _of_timm(config, outputs)
+    if config.startswith((torchvision_network.PREFIX, torchvision_network.TIMM)):
+        module = torchvision_network.build(config, outputs).eval()
+        return Network(config, module, *torchvision_network.pictures(config).values())
     raise UsageError(
         f"--config {config!r} is not a network known here: use {', '.join(_NAMED)}, torchvision:NAME "
         "such as torchvision:resnet18, or timm:NAME"
@@ -169,24 +166,3 @@ _NAMED: Final[Mapping[str, Callable[[int], nn.Module]]] = {
     "se-resnext101-32x4d": _se_resnext,
     "resnet50-v1": _first_resnet50,
 }
-
-
-def _of_torchvision(config: str, outputs: int) -> Network:
-    module = torchvision_network.build(config, outputs).eval()
-    return Network(config, module, *torchvision_network.pictures(config).values())
-
-
-def _of_timm(config: str, outputs: int) -> Network:
-    try:
-        timm = importlib.import_module("timm")
-    except ImportError as exc:
-        raise GourmetError(
-            f"--config {config} needs the package timm, which is not installed: run `pip install timm`, or "
-            "name a network of torchvision"
-        ) from exc
-    name = config.removeprefix(TIMM)
-    if name not in timm.list_models():
-        raise UsageError(f"--config {config}: timm has no network {name!r}; timm.list_models() has all")
-    module = timm.create_model(name, pretrained=False, num_classes=outputs).eval()
-    about = module.default_cfg
-    return Network(config, module, about["input_size"][-1], tuple(about["mean"]), tuple(about["std"]))
