@@ -110,6 +110,7 @@ def test_a_system_is_renamed_with_its_model_config_manifest_and_page(own: Path) 
         ("flowers", "stones", "stones_onnx is there already"),
         ("food11", "food12", "is not data that `gourmet new` made, but code"),
         ("nobody", "somebody", "no system 'nobody'"),
+        ("../systems/flowers", "blumen", "no system '../systems/flowers'"),
     ],
 )
 def test_a_name_that_cannot_be_changes_nothing(name: str, new_name: str, complaint: str, own: Path) -> None:
@@ -177,9 +178,10 @@ def test_half_a_system_can_be_removed(gone: str, own: Path) -> None:
 def test_a_model_or_one_of_its_versions_goes_alone(own: Path) -> None:
     model = own / "models" / "flowers_onnx"
     shutil.copytree(model / "1", model / "2")
+    shutil.copytree(model / "1", model / ".withdrawn-1")  # of a verb that was killed
     assert "is the latest version" in run("remove", "flowers_onnx/2", "--yes", status=2).output
     assert "has no version '7', but 1, 2" in run("remove", "flowers/7", "--yes", status=2).output
-    run("remove", "flowers_onnx/1", "--yes")
+    assert "leaves" not in run("remove", "flowers_onnx/1", "--yes").output
     assert sorted(path.name for path in model.iterdir()) == ["2", "config.pbtxt", "labels.txt"]
     run("remove", "flowers_onnx", "--yes")
     assert not model.exists()

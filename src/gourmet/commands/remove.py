@@ -36,14 +36,18 @@ def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None
         click.confirm("Remove it?", abort=True)
     if removal_of(name, repositories_to_change(repositories)) != removal:
         raise UsageError(f"{name} was changed meanwhile: look at it again with `gourmet list`")
+    for folder in {path.parent for path in removal.of_models if path.is_dir()}:
+        tidied(folder)
     _take_away(removal.of_system)
     if removal.system:
         tell_web(removal.system, is_there=False)
     for model in removal.models:
         unload(model.name, url or serving_url(model.parent))
-        tidied(model)
-    _take_away(removal.of_models)
-    for version in (path for path in removal.of_models if not removal.models):
+    if removal.models:
+        _take_away(removal.of_models)
+        return
+    for version in removal.of_models:
+        take_away([version])
         if triton := url or serving_url(version.parents[1]):
             load(triton, version.parent.name)
 

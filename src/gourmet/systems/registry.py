@@ -29,7 +29,7 @@ def names() -> tuple[str, ...]:
 
 
 def folder_of(system: str) -> Path:
-    for folder in folders():
+    for folder in folders() if system.isidentifier() else ():
         if any((folder / system / file).exists() for file in _FILES):
             return folder / system
     raise UnknownSystem(f"no system {system!r}; there are {', '.join(names())}")
