@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,6 +19,7 @@ from support.stopping import everything, sigterm_after
 from torch import nn
 
 from gourmet.cli import main
+from gourmet.deploying import deploy as deploying
 from gourmet.deploying.deploy import staged
 from gourmet.deploying.rollback import deployed_together, rollback
 from gourmet.errors import GourmetError
@@ -116,6 +119,26 @@ def test_where_the_version_before_does_not_answer_all_is_as_it_was(two_of_two: l
     assert everything(two_of_two[0].parent) == before
 
 
+def test_ctrl_c_while_a_rollback_is_undone_does_not_stop_that(
+    two_of_two: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write, refused = everything(two_of_two[0].parent), deploying.write_whole, []
+
+    def refuse(served: Mapping[Path, int]) -> None:
+        refused.append(served)
+        raise GourmetError("does not answer")
+
+    def interrupted(path: Path, text: str) -> None:
+        if refused:
+            signal.raise_signal(signal.SIGINT)
+        write(path, text)
+
+    monkeypatch.setattr(deploying, "write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rollback(two_of_two, refuse)
+    assert everything(two_of_two[0].parent) == before
+
+
 def test_a_version_that_is_not_what_was_deployed_is_not_gone_back_to(two_of_two: list[Path]) -> None:
     (two_of_two[1] / "1" / "model.onnx").write_text("cut sho")
     before = everything(two_of_two[0].parent)
@@ -208,6 +231,26 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
     done = gourmet("rollback", "colours", "--to", models)
     assert done.exit_code == 0, done.output
     assert everything(models) == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
+    """Both said that theirs was version 2, and one was lost."""
+    models, files = tmp_path / "models", [onnx_file(tmp_path / f"{number}.onnx") for number in range(3)]
+    done = gourmet("new", "colours", "--labels", "red,green,blue", "--weights", files[0], "--to", models)
+    assert done.exit_code == 0, done.output
+    program = Path(sys.executable).with_name("gourmet")
+    both = [
+        subprocess.Popen(
+            [program, "deploy", "colours", "--weights", file, "--to", models],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for file in files[1:]
+    ]
+    said = sorted(process.communicate()[0].splitlines()[0] for process in both)
+    assert said == [str(models / "colours_onnx" / number) for number in "23"]
+    assert versions(models / "colours_onnx") == (1, 2, 3)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -129,7 +129,7 @@ def deployer(url: str | None, save_dir: Path, labels: str | None, **given: Any) 
             click.echo(f"weights of {options.config}: {weights}", err=True)
             try:
                 folder, checks = deploy(ready.deployment, form, save_dir, options.version, serve)
-            except GourmetError:
+            except BaseException:
                 if server:
                     with suppress(GourmetError):  # have it serve what it did before
                         server.load(model) if was_there else server.unload(model)

@@ -47,7 +47,7 @@ def deploy(
     """
     target = deployment.targets[form]
     model = repository / target.model
-    with contextlib.ExitStack() as undo:
+    with undone_whole() as undo:
         new = not model.exists()
         if new and target.config:
             _make_folder(model, undo)
@@ -92,6 +92,18 @@ def deploy(
             for name, text in files.items():
                 replace_text(model / name, text, undo)
     return final, checks
+
+
+@contextlib.contextmanager
+def undone_whole() -> Iterator[contextlib.ExitStack]:
+    """What is undone where something fails; a Ctrl-C that comes meanwhile acts afterwards."""
+    with contextlib.ExitStack() as undo:
+        try:
+            yield undo
+        except BaseException:
+            with stops_held_back():
+                undo.close()
+            raise
 
 
 def replace_text(path: Path, text: str, undo: contextlib.ExitStack) -> None:

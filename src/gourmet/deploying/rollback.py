@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gourmet.client.model_config import as_json, parse
-from gourmet.deploying.deploy import replace_text, tidied
+from gourmet.deploying.deploy import replace_text, tidied, undone_whole
 from gourmet.repository import CONFIG, RepositoryError, model_names, versions
 from gourmet.repository.config_file import ConfigFile
 from gourmet.repository.model_config import LABELS_FILE
@@ -20,20 +19,18 @@ from gourmet.runtime.signals import stops_held_back
 
 def deployed_together(repository: Path, name: str) -> list[Path]:
     """What the last deployment of the system `name` made versions of; else the model of that name."""
-    when = {}
-    for model in (repository / each for each in model_names(repository)):
+    names, when = model_names(repository), {}
+    for model in (repository / each for each in names):
         numbers = versions(model)
         about = manifest.facts(model / str(max(numbers, default=0)))
         if about.get("network", {}).get("system") == name:
             # One with a single version has nothing to go back to.
             when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
-    last = [model for model, at in when.items() if at == max(when.values())] or [repository / name]
-    if not last[0].is_dir():
+    if not when and name not in names:
         raise RepositoryError(
-            f"{repository} has no model and no models of a system {name!r}: it has "
-            f"{', '.join(model_names(repository))}"
+            f"{repository} has no model and no models of a system {name!r}: it has {', '.join(names)}"
         )
-    return last
+    return [model for model, at in when.items() if at == max(when.values())] or [repository / name]
 
 
 def rollback(
@@ -45,7 +42,7 @@ def rollback(
     """
     steps = {model: tidied(model)[-2:] for model in models}
     texts = {model: _texts_of_before(model, numbers) for model, numbers in steps.items()}
-    with contextlib.ExitStack() as undo:
+    with undone_whole() as undo:
         withdrawn = []
         for model, (_, latest) in steps.items():
             folder, aside = model / str(latest), model / f".withdrawn-{latest}"
