@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import shutil
 import ssl
+import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from support.small_network import ARCHITECTURE, LABELS, saved
 from support.stack import SAMPLES
 from support.tls import Certificates, TlsDoor
 from support.triton import MODELS, RunningTriton, run_triton
+from support.up import GOURMET
 
 from app import create_app
 from app.core.settings import Settings
@@ -24,7 +30,9 @@ from gourmet.measure.inputs import DataSource, rows_for
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.task import Addresses, ask_alone, wire_for
 from gourmet.repository import versions
+from gourmet.serving import run_file
 from gourmet.serving.connect import connect
+from gourmet.serving.run_file import RunningStack
 
 MODEL = "food_classifier_onnx"
 TOKEN = "token-of-the-test"
@@ -185,3 +193,47 @@ def test_texts_come_over_tls_and_to_nobody_without_a_certificate(
                 without.delenv("TRITON_CLIENT_CERT")
                 with connect(url, 3) as stranger, pytest.raises(TritonUnreachable):
                     stranger.check_live()
+
+
+@pytest.mark.slow
+def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack_here(
+    elsewhere: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --url and --repository alone, beside a stack whose run file every verb finds."""
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+    local, theirs = tmp_path / "home" / "models", elsewhere.repository
+    shutil.copytree(MODELS / MODEL, local / MODEL)
+    stack = RunningStack(os.getpid(), "127.0.0.1:1", "127.0.0.1:2", "", "", [str(local)], "explicit")
+    there: tuple[object, ...] = ("--url", elsewhere.http_url, "--repository", theirs)
+    network = ("--weights", saved(tmp_path / "best.pth"), "--architecture", ARCHITECTURE)
+
+    def run(*words: object) -> str:
+        done = subprocess.run(
+            [GOURMET, *map(str, words)], capture_output=True, text=True, timeout=250, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def listed() -> dict[tuple[str, int], str]:
+        rows = json.loads(run("list", "--json", *there))
+        return {(row["model"], row["version"]): row["state"] for row in rows if row["model"]}
+
+    before = {path: path.stat().st_mtime_ns for path in local.rglob("*")}
+    with run_file.kept((1, 2), {"stack": asdict(stack)}):
+        made = run("new", "plums", "--labels", ",".join(LABELS), *network, "--yes", *there)
+        assert "plums_onnx answers: the sample is " in made
+        assert f"--url {elsewhere.http_url}" in made, "what comes next is for that server, too"
+        assert "plums_onnx answers: the sample is " in run("deploy", "plums", *network, *there)
+        assert listed() == {("plums_onnx", 1): "not loaded", ("plums_onnx", 2): "serves"}
+        assert "now: 2 ×" in run("config", "plums_onnx", "--instances", 2, *there[:2])
+        assert "now: " in run("config", "plums_onnx", "--reset", *there)
+        assert "version 1 serves" in run("rollback", "plums", *there)
+        assert "cherries_onnx answers: the sample is " in run("rename", "plums", "cherries", *there)
+        assert listed() == {("cherries_onnx", 1): "serves"}
+        assert "ready: cherries_onnx" in run("doctor", *there)
+        run("remove", "cherries", "--yes", *there)
+        with connect(elsewhere.http_url) as triton:
+            assert triton.ready_models() == []
+    assert not list(theirs.iterdir())
+    assert {path: path.stat().st_mtime_ns for path in local.rglob("*")} == before
+    assert not list((tmp_path / "home" / "systems").iterdir())

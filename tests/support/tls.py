@@ -90,6 +90,8 @@ class TlsDoor:
             self._context.wrap_socket(plain, server_side=True) as near,
             socket.create_connection(self._target, 5) as far,
         ):
+            for each in (near, far):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while not self._ending.is_set() and not self._hanging_up.is_set():
                 ready = [near] if near.pending() else select.select([near, far], [], [], 0.05)[0]
                 for one, other in ((near, far), (far, near)):
