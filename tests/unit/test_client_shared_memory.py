@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -106,6 +107,16 @@ def test_memory_is_used_again_and_registered_with_the_key_of_that_call() -> None
     infer(memory)
     infer(memory, LARGE[:-1].repeat(2))  # needs more
     assert server.asked() == ["register", *["infer shared"] * 2, "register", "infer shared"]
+
+
+def test_what_is_closed_asks_its_server_no_more() -> None:
+    before = set(threading.enumerate())
+    memory = SharedMemory(Server(shares=True))
+    infer(memory)
+    (waits,) = set(threading.enumerate()) - before
+    memory.close()
+    waits.join(5)
+    assert not waits.is_alive()
 
 
 KILLED = """

@@ -60,6 +60,7 @@ class SharedMemory:
         # The one that was used last is used next; a request in flight has its own.
         self._idle: list[SharedInput] = []
         self._folder: RunFolder | None = None
+        self._later: threading.Timer | None = None
         self._folder_made = threading.Lock()
 
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
@@ -84,6 +85,8 @@ class SharedMemory:
 
     def close(self) -> None:
         self._idle.clear()
+        if self._later:
+            self._later.cancel()
         if self._folder:
             self._folder.close()
         self._below.close()
@@ -121,13 +124,12 @@ class SharedMemory:
         """The name of this process's folder; a while after it is made, what others left is unregistered."""
         with self._folder_made:
             if not self._folder:
-                self._folder = RunFolder(
-                    _PREFIX, FOLDER
-                )  # which removes the folders of those that were killed
+                # Which removes the folders of those that were killed.
+                self._folder = RunFolder(_PREFIX, FOLDER)
                 weakref.finalize(self, self._folder.close)
-                later = threading.Timer(_LAST_ANSWERS_S, self.unregister_abandoned)
-                later.daemon = True
-                later.start()
+                self._later = threading.Timer(_LAST_ANSWERS_S, self.unregister_abandoned)
+                self._later.daemon = True
+                self._later.start()
             return self._folder.path.name
 
     def unregister_abandoned(self) -> None:
@@ -135,7 +137,7 @@ class SharedMemory:
         if not self._folder or not self._is_shared:
             return
         deadline = Deadline(_LAST_ANSWERS_S)
-        with contextlib.suppress(TritonError):
+        with contextlib.suppress(TritonError, ValueError):  # gRPC's where it is closed meanwhile
             (reply,) = self._below.send(Call("regions"), deadline)
             regions = reply.fields or () if reply else ()
             names = [each if isinstance(each, str) else str(each.get("name")) for each in regions]
