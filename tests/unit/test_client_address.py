@@ -18,8 +18,10 @@ from app.core.settings import Settings, SettingsError
 from gourmet.cli import main
 from gourmet.client import address
 from gourmet.client.address import Address
+from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused, TritonUnreachable
 from gourmet.client.keys import memory_key
+from gourmet.client.transport import Call
 from gourmet.client.triton import Triton, transports
 from gourmet.errors import UsageError
 from gourmet.serving.api_keys import headers_for
@@ -117,6 +119,22 @@ def test_https_is_asked_where_the_certificate_is_of_a_known_ca_and_of_its_name(
         with pytest.raises(TritonUnreachable, match=r"certificate is refused.*127\.0\.0\.1"):
             triton.check_live()
         assert b"HTTP" not in wrong.asked
+
+
+def test_grpcs_says_nothing_to_a_server_of_another_name_or_ca(
+    certificates: Certificates, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_TOKEN", TOKEN)
+    asked = []
+    for ca, san in ((True, "IP:127.0.0.1"), (True, "DNS:another.example"), (False, "IP:127.0.0.1")):
+        monkeypatch.setenv("TRITON_CA_FILE", str(certificates.ca) if ca else "")
+        with TlsDoor(listen(LIVE).url, certificates.context("grpc", san)) as door:
+            (transport,) = transports(f"grpcs://{door.place}", 1.0)
+            with pytest.raises(TritonUnreachable):  # what is behind the door knows no gRPC
+                list(transport.send(Call("live"), Deadline(1.0)))
+            transport.close()
+            asked.append(b"HTTP/2" in door.asked)
+    assert asked == [True, False, False]
 
 
 def test_a_server_that_wants_a_client_s_certificate_gets_the_one_that_was_named(

@@ -90,6 +90,10 @@ def test_a_folder_that_was_named_tells_for_other_hosts_too_and_the_environment_g
         assert headers_for("triton:8000") == KEYS.headers()
         monkeypatch.setenv(api_keys.ADMIN_ENV, "e" * 16)
         assert headers_for("triton:8000")["gourmet-admin-key"] == "e" * 16
+        monkeypatch.delenv(api_keys.ADMIN_ENV)
+        monkeypatch.setenv("TRITON_SERVER_URL", "triton:8000")
+        assert headers_for("triton:8000") == KEYS.headers()
+        assert headers_for("theirs:8000") == {}, "which is not what the folder was named for"
 
 
 def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:

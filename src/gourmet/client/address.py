@@ -64,18 +64,19 @@ class Address(NamedTuple):
         """Where its gRPC usually is, as safe as this."""
         return self if self.is_grpc else Address("grpcs" if self.is_tls else "http", self.host, 8001)
 
-    def may_have(self, secret: str) -> bool:
-        """Whether a variable's value is sent there: to hosts that the environment names, or any if none.
-
-        What somebody may not expect of that is said, once.
-        """
+    @property
+    def is_named(self) -> bool:
+        """Whether the environment names its host, or none."""
         named = ",".join(filter(None, map(os.environ.get, (SERVER_ENV, "TRITON_GRPC_URL"))))
-        local = self.host in LOOPBACK
         hosts = {each.host for each in self.each(named or str(self))}
-        if self.host not in hosts and not (local and hosts & set(LOOPBACK)):
+        return self.host in hosts or bool(self.host in LOOPBACK and hosts & set(LOOPBACK))
+
+    def may_have(self, secret: str) -> bool:
+        """Whether a variable's value is sent there; what somebody may not expect of that is said, once."""
+        if not self.is_named:
             _say(f"{secret} is for the hosts of {SERVER_ENV}, and is not sent to {self}")
             return False
-        if not self.is_tls and not local:
+        if not self.is_tls and self.host not in LOOPBACK:
             _say(f"{secret} goes to {self} without TLS, where it can be read on the way: use https or grpcs")
         return True
 

@@ -14,8 +14,9 @@ from typing import Final
 
 import click
 
+from gourmet.client.address import Address
 from gourmet.commands.options import as_options, port_options, url_option
-from gourmet.errors import GourmetError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
@@ -48,6 +49,8 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
     if not _NOTEBOOK.is_file():
         raise GourmetError(f"no notebook found at {_NOTEBOOK}: run this in a checkout")
     log, ending, running = LogPrinter(), threading.Event(), {}
+    if url and Address.of(url).scheme != "http":
+        raise UsageError(f"the notebook and NVIDIA's tools in it ask over plain HTTP, not {url}")
     chosen, url = url, url or f"127.0.0.1:{ports['http_port']}"
     # What was started last ends first: Jupyter, whose kernels use the other.
     with stops_set(ending), connect(url) as triton, contextlib.ExitStack() as started:

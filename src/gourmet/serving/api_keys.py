@@ -93,7 +93,8 @@ def headers_for(url: str, *, grpc: bool = False) -> dict[str, str]:
     if (admin or memory) and not Address.of(url).may_have(ADMIN_ENV):
         admin = memory = ""
     # A file says what a port of this machine wants; other hosts are not sent it, unless the folder was named.
-    if not (admin or memory) and (host in LOOPBACK or os.environ.get(run_file.FOLDER_ENV)):
+    named = bool(os.environ.get(run_file.FOLDER_ENV)) and Address.of(url).is_named
+    if not (admin or memory) and (host in LOOPBACK or named):
         for found in run_file.contents():
             if port in map(str, found["ports"]) and "admin" in found:
                 admin, memory = found["admin"], found["memory"]
