@@ -61,10 +61,7 @@ _OPTIONS: Final = (
 
 
 class GrpcTransport:
-    """A server at `address` (host:port, or grpcs://host:port).
-
-    It tells silences of a whole answer, and none of a streamed one.
-    """
+    """A server at `address`; it tells silences of a whole answer, and none of a streamed one."""
 
     protocol: Literal["http", "grpc"] = "grpc"
 
