@@ -20,13 +20,13 @@ def create_app(settings: Settings | None = None, classifier: Classifier | None =
     from app.features import FEATURES, OWN_PAGES
 
     settings = settings or Settings.from_env(os.environ)
-    services = Services(settings, OWN_PAGES, classifier)
     app = http.FlaskApp(__name__)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     # What every request passes: before a view in this order, and after it in reverse.
     middleware = (metrics, logs, http, tracing, hosts_and_cors, uploads, auth, rate_limit, messages, errors)
     for each in middleware:
         each.init_app(app, settings)
+    services = Services(settings, OWN_PAGES, app.extensions["metrics"], classifier)
     links = [link for add in FEATURES for link in add(app, services)]
     app.register_blueprint(services.api)
     add_navigation(app, links)

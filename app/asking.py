@@ -1,5 +1,5 @@
-"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace, each served
-model belongs to a system, and its statistics tell how long a request was inside.
+"""Triton as the app asks it: its errors are those of the app, its calls are spans of a trace and are counted,
+and each served model belongs to a system.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from app.core import tracing
 from app.core.errors import (
@@ -38,17 +38,14 @@ from gourmet.client.errors import (
 )
 from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
-from gourmet.client.statistics import ModelStatistics
+from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, KeyedTransport, Reply, Transport, WholeAnswersOver
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import Answer, Triton, transports
 from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, System, Tensors
 
 S = TypeVar("S", bound=System)
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
-# A backend counts a request after it answered, on a busy machine a while after: the statistics are read again
-# after each of these pauses.
-_PAUSES_S: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.0)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[0-9]{1,18})?")
 
 
@@ -101,7 +98,15 @@ class AppTriton(Triton):
     Whole answers come from `grpc_addresses` if they are given, the same servers' in the same order.
     """
 
-    def __init__(self, addresses: str, connect_timeout_s: float = 2.0, grpc_addresses: str = "") -> None:
+    def __init__(
+        self,
+        addresses: str,
+        connect_timeout_s: float = 2.0,
+        grpc_addresses: str = "",
+        count: Callable[[str, str], object] = lambda model, outcome: None,
+    ) -> None:
+        """`count` is told what became of each request to a model: answered, refused, or an error's code."""
+        self._count = count
         below: list[Transport] = [
             SharedMemory(KeyedTransport(each, memory_key(os.environ, each.address)))
             for each in transports(addresses, connect_timeout_s)
@@ -114,13 +119,28 @@ class AppTriton(Triton):
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)
-    infer = as_serving_errors()(Triton.infer)
+
+    def infer(
+        self, model: str, inputs: Inputs, deadline: Deadline | None = None, request_id: str = ""
+    ) -> Answer:
+        with self._counted(model):
+            return super().infer(model, inputs, deadline, request_id)
 
     def stream(
         self, model: ModelInfo, inputs: Tensors, deadline: Deadline | None = None, request_id: str = ""
     ) -> Generator[Tensors | None, None, None]:
-        with as_serving_errors():
+        with self._counted(model.name):
             yield from super().stream(model, inputs, deadline, request_id)
+
+    @contextlib.contextmanager
+    def _counted(self, model: str) -> Iterator[None]:
+        try:
+            with as_serving_errors():
+                yield
+        except ServingError as exc:
+            self._count(model.partition("/")[0], "refused" if isinstance(exc, RefusedByModel) else exc.code)
+            raise
+        self._count(model.partition("/")[0], "answered")
 
 
 @dataclass(frozen=True)
@@ -244,45 +264,3 @@ def _deaths(model: str) -> int:
     with contextlib.suppress(KeyError, OSError):  # another program keeps Triton, or none died so far
         return Path(os.environ[DEATHS_ENV]).read_text().splitlines().count(model)
     return 0
-
-
-class ServerTiming(NamedTuple):
-    """Milliseconds, the mean of so many requests."""
-
-    requests: int
-    queue: float
-    compute: float
-
-
-class ServerTimer:
-    """Begun before a request and read after its answer, which it never costs.
-
-    Triton's answer over HTTP does not say. Its statistics do, as sums over a model's requests: what they grew
-    by while a request was under way is that request's own where it was the only one that ended meanwhile, and
-    else the mean of those that did, which is told as such.
-    """
-
-    def __init__(self, triton: Triton, model: str, deadline: Deadline) -> None:
-        self._triton, self._model, self._deadline = triton, model, deadline
-        self._before = self._now()
-
-    def inside(self, version: str) -> ServerTiming | None:
-        """What Triton noted of `version` since; None where it was loaded again or notes nothing."""
-        before = self._before.get(version)
-        for pause_s in _PAUSES_S:
-            now = self._now().get(version)
-            if before is None or now is None or now.requests < before.requests:
-                return None
-            if now.requests > before.requests:
-                grew = now.since(before)
-                compute_ns = grew.input_ns + grew.infer_ns + grew.output_ns
-                each_ms = 1 / grew.requests / 1e6
-                return ServerTiming(grew.requests, grew.queue_ns * each_ms, compute_ns * each_ms)
-            time.sleep(pause_s)
-        return None
-
-    def _now(self) -> dict[str, ModelStatistics]:
-        with contextlib.suppress(ServingError):
-            found = self._triton.statistics(self._model, self._deadline)
-            return {statistics.version: statistics for statistics in found}
-        return {}

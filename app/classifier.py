@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from app.asking import Served, ServedModels, ServerTimer, ServerTiming
+from app.asking import Served, ServedModels
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError
+from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadAnswer, BadModel
@@ -140,11 +141,8 @@ class Classifier:
         max_sandboxed: int = 1,
         expected: Collection[str] = (),
     ) -> None:
-        """The first of `systems` is asked where none is named; `configured` has a model for each.
-
-        Others are `expected` (see ServedModels).
-
-        At most `max_sandboxed` pictures are decoded by other processes at a time.
+        """The first of `systems` is asked where none is named; other processes decode at most `max_sandboxed`
+        pictures at a time. The others are those of ServedModels.
         """
         self._triton = triton
         self._sandboxed = decoders.turns(max_sandboxed)

@@ -18,6 +18,7 @@ from app.api.text_calls import Generator
 from app.asking import AppTriton
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSlow, TritonUnavailable
+from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
@@ -171,7 +172,11 @@ class Services:
     """What the app has for all its features."""
 
     def __init__(
-        self, settings: Settings, own_pages: Sequence[str], classifier: Classifier | None = None
+        self,
+        settings: Settings,
+        own_pages: Sequence[str],
+        metrics: Metrics,
+        classifier: Classifier | None = None,
     ) -> None:
         """`own_pages` are the systems with a feature of their own; the first is what the app is about."""
         every = load_all()
@@ -181,13 +186,14 @@ class Services:
         self.own_pages = own_pages
         self.first_system = next(iter(systems))
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
-        self.triton: Triton = AppTriton(settings.triton_url, settings.connect_timeout_s)
+        where = settings.triton_url, settings.connect_timeout_s
+        self.triton: Triton = AppTriton(*where, count=metrics.count_model)
         self.classifier = classifier or Classifier(
             self.triton, self.pictures, settings.models, settings.max_sandboxed, settings.served_models
         )
         # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
         for_texts = (
-            AppTriton(settings.triton_url, settings.connect_timeout_s, settings.triton_grpc_url)
+            AppTriton(*where, settings.triton_grpc_url, metrics.count_model)
             if settings.triton_grpc_url
             else self.triton
         )

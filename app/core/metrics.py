@@ -31,6 +31,11 @@ _Table = dict[str, tuple[Callable[..., Any], str, list[str]]]
 _OF_THE_WEB: Final[_Table] = {
     "requests_total": (Counter, "Requests answered, by route and status", ["route", "method", "status"]),
     "request_seconds": (_Times, "Time from the end of a request's headers to its answer", ["route"]),
+    "model_requests_total": (
+        Counter,
+        "Requests to models, samples too: answered, refused by the model, or failed with that code",
+        ["model", "outcome"],
+    ),
     "photo_bytes": (_Bytes, "How large the photos were that came", []),
     "errors_total": (Counter, "Requests and photos refused or failed, by the code of the error", ["code"]),
     "photos_in_flight": (
@@ -75,6 +80,7 @@ class Metrics:
         web = self._made("web", _OF_THE_WEB)
         self.requests: Counter = web["requests_total"]
         self.request_seconds: Histogram = web["request_seconds"]
+        self.model_requests: Counter = web["model_requests_total"]
         self.photo_bytes: Histogram = web["photo_bytes"]
         self.errors: Counter = web["errors_total"]
         self.in_flight: Gauge = web["photos_in_flight"]
@@ -85,6 +91,9 @@ class Metrics:
             name: kind(f"{prefix}_{name}", text, labels, registry=self._registry)
             for name, (kind, text, labels) in table.items()
         }
+
+    def count_model(self, model: str, outcome: str) -> None:
+        self.model_requests.labels(model, outcome).inc()
 
     def observe_phases(self, system: str, timings_ms: Mapping[str, float]) -> None:
         for phase, ms in timings_ms.items():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -306,6 +309,45 @@ def test_a_request_alone_may_bring_more_than_may_wait(client: triton_http.Infere
     assert [each[0] for each in found] == [found[0][0]] * 32
     searched = translations(client.infer("translator", given(["Да."] * 20 + ["Нет."], BEAMS=2)))
     assert [each[0] for each in searched] == [searched[0][0]] * 20 + ["No."]
+
+
+def test_triton_s_metrics_tell_of_the_room_s_queue_and_of_its_tokens(
+    client: triton_http.InferenceServerClient, triton: RunningTriton
+) -> None:
+    """Triton itself counts a request as answered once it is handed over."""
+
+    def figures() -> Counter[str]:
+        with urllib.request.urlopen(triton.options.metrics_url, timeout=10) as reply:
+            text = reply.read().decode()
+        found = re.findall(
+            r'^generation_(\w+){model="translator",process="\d+",version="1"} (\S+)$', text, re.M
+        )
+        sums = Counter[str]()
+        for name, value in found:  # of each process
+            sums[name] += float(value)  # type: ignore[assignment]
+        return sums
+
+    wait_until(lambda: len(figures()) == 5, 10, "the room's figures are not there")
+    before, highest = figures(), dict.fromkeys(("waiting", "at_work"), 0.0)
+    pending = [client.async_infer("translator", given([f"{LONG} " * 7] * 16)) for _ in range(3)]
+
+    def seen() -> bool:
+        now = figures()
+        highest.update({name: max(most, now[name]) for name, most in highest.items()})
+        return min(highest.values()) > 0
+
+    wait_until(seen, 30, "nothing was seen to wait and to be at work")
+    answered = [translations(each.get_result()) for each in pending]
+    tokens = sum(each[1] for texts in answered for each in texts)
+    rows = 3 * 16 * 7
+    # An answer's end is a token of the network's too, and none of the answer's.
+    told = {"waiting": 0, "at_work": 0, "begun_total": rows, "tokens_total": tokens + rows}
+
+    def grew() -> dict[str, float]:
+        return {name: value - before[name] for name, value in figures().items()}
+
+    wait_until(lambda: grew().items() >= told.items(), 30, f"{told} is not told")
+    assert 0 < grew()["first_token_seconds_total"] / rows < 60
 
 
 def failure(request: Any) -> str:

@@ -247,6 +247,27 @@ def test_versions_that_serve_side_by_side_are_offered_and_compared(two_versions:
     assert answers == [("10", "daisy"), ("9", "rose")]
 
 
+def test_requests_to_models_are_counted_by_what_became_of_them(two_versions: Listener) -> None:
+    """A version counts as its model, and what no model was asked for counts nowhere."""
+    (browser,) = client(two_versions)
+
+    def ask(model: str) -> int:
+        return browser.post(f"/api/v1/classify?model={model}", data=form()).status_code
+
+    assert [ask(each) for each in ("flowers", "flowers/9", "flowers/8")] == [200, 200, 404]
+    two_versions.script["/flowers/infer"] = http({"error": "not today"}, "500 Internal Server Error")
+    assert ask("flowers") == 502
+    two_versions.script["/flowers/infer"] = http({"error": "not these"}, "400 Bad Request")
+    assert ask("flowers") == 400
+    text = browser.get("/metrics").text
+    found = re.findall(r"^web_model_requests_total\{(.*)\} (\S+)$", text, re.M)
+    assert sorted(found) == [
+        ('model="flowers",outcome="answered"', "2.0"),
+        ('model="flowers",outcome="inference_failed"', "1.0"),
+        ('model="flowers",outcome="refused"', "1.0"),
+    ]
+
+
 def test_another_system_s_model_is_not_one_of_food_but_may_be_configured_for_it(triton: Listener) -> None:
     (browser,) = client(triton)
     assert browser.post("/predict?model=flowers", data=form(), headers=JSON).status_code == 404

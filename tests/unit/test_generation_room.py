@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ import pytest
 from support import caption_network
 from support.eventually import eventually
 
+from gourmet.runtime.decoding import figures
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
+from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import Row, TooManyRows
 from gourmet.runtime.decoding.room import GenerationRoom
 
@@ -132,6 +135,48 @@ def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
     assert [(row.tokens, row.score, row.finished) for row in rows] == [
         (row.tokens, row.score, row.finished) for row in expected
     ]
+
+
+class _Metrics:
+    """What the room's figures need of Triton's Python backend."""
+
+    GAUGE, COUNTER = "gauge", "counter"
+
+    def __init__(self) -> None:
+        self.MetricFamily = self
+        self.made: dict[str, Any] = {}
+
+    def __call__(self, name: str, description: str, kind: str) -> Any:
+        def metric(labels: dict[str, str]) -> Any:
+            self.made[name] = made = SimpleNamespace(kind=kind, labels=labels, value=0.0)
+            made.increment = lambda by: vars(made).update(value=made.value + by)
+            return made
+
+        return SimpleNamespace(Metric=metric, description=description)
+
+
+def test_a_room_s_figures_are_told_as_metrics(engine: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "_EVERY_S", 0.01)
+    goes_on = threading.Event()
+    engine.before_step = lambda: goes_on.wait(WITHIN_S)
+    rows, triton = [Row(each, 20) for each in pictures(8)], _Metrics()
+
+    def told(**expected: float) -> bool:
+        now = {name: triton.made[f"generation_{name}"].value for name in expected}
+        return now == expected
+
+    with opened(engine, max_rows=2) as room:
+        told_of = RoomFigures(triton, room, {"model": "m", "process": "1"})
+        room.submit(rows)
+        eventually(lambda: told(waiting=4, at_work=4, tokens_total=0, begun_total=0))
+        goes_on.set()
+        finished(rows)
+        tokens = sum(len(row.tokens) + (row.finished == "stop") for row in rows)
+        eventually(lambda: told(waiting=0, at_work=0, tokens_total=tokens, begun_total=8))
+        told_of.close()
+    assert triton.made["generation_first_token_seconds_total"].value > 0
+    assert {each.kind for name, each in triton.made.items() if name.endswith("_total")} == {"counter"}
+    assert all(each.labels == {"model": "m", "process": "1"} for each in triton.made.values())
 
 
 def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:

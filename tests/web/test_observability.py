@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.triton import run_triton, some_models
 
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
@@ -21,21 +23,19 @@ FOLDER = Path(__file__).parents[2] / "observability"
 # They have an answer only where something failed, or where there is a GPU.
 MAY_BE_EMPTY = {"Failures", "GPUs", "Refused for too much", "Errors by code"}
 
+JPEG = {"Content-Type": "image/jpeg"}
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def ask(
-    python_web: Any, triton: Any, sample: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ask]:
-    """Puts a question to a Prometheus that has seen some photos answered."""
+@contextlib.contextmanager
+def prometheus(folder: Path, metrics_port: int, web_port: int, rules: str) -> Iterator[Ask]:
+    """Puts a question to a real one, by the shipped config, that asks these two every second."""
     if not shutil.which("prometheus"):
         pytest.skip("no prometheus here: Debian's package prometheus brings it")
-    folder = tmp_path_factory.mktemp("prometheus")
-    shutil.copy(FOLDER / "rules.yml", folder)
+    (folder / "rules.yml").write_text(rules)
     config = (FOLDER / "prometheus.yml").read_text().replace(": 10s", ": 1s")
-    config = config.replace("triton:8002", f"127.0.0.1:{triton.options.metrics_port}")
-    (folder / "prometheus.yml").write_text(config.replace("flask:5000", f"127.0.0.1:{python_web.port}"))
+    config = config.replace("triton:8002", f"127.0.0.1:{metrics_port}")
+    (folder / "prometheus.yml").write_text(config.replace("flask:5000", f"127.0.0.1:{web_port}"))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
@@ -54,17 +54,87 @@ def ask(
 
     try:
         wait_until(lambda: http_ok(f"{url}/-/ready"), 120, "Prometheus was not ready")
-
-        def seen() -> bool:
-            assert python_web.predict(sample).status == 200
-            time.sleep(0.2)
-            return bool(query("web:errors:share5m") and query("model:triton_queue_seconds:mean2m"))
-
-        wait_until(seen, 120, "Prometheus saw no photo answered")
         yield query
     finally:
         process.terminate()
         process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def ask(
+    python_web: Any, triton: Any, sample: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ask]:
+    """A Prometheus that has seen some photos answered, and a text."""
+    folder, rules = tmp_path_factory.mktemp("prometheus"), (FOLDER / "rules.yml").read_text()
+    with prometheus(folder, triton.options.metrics_port, python_web.port, rules) as query:
+
+        def seen() -> bool:
+            assert python_web.predict(sample).status == 200
+            text = json.dumps({"text": "Я люблю чай.", "stream": True})
+            kind = {"Content-Type": "application/json"}
+            assert python_web.request("POST", "/api/v1/translate", text, **kind).status == 200
+            time.sleep(0.2)
+            figures = ("web:errors:share5m", "model:triton_queue_seconds:mean2m")
+            counts = ("generation_begun_total", "translator_first_piece_seconds_count")
+            return all(map(query, (*figures, *(f"rate({name}[2m]) > 0" for name in counts))))
+
+        wait_until(seen, 120, "Prometheus saw no photo answered")
+        yield query
+
+
+FAILING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        error = pb_utils.TritonError("not today", pb_utils.TritonError.{code})
+        return [pb_utils.InferenceResponse(error=error) for _ in requests]
+"""
+CONFIG = """
+backend: "python" max_batch_size: 8
+input {{ name: "image" data_type: TYPE_UINT8 dims: [ 224, 224, 3 ] }}
+output {{ name: "probabilities" data_type: TYPE_FP32 dims: [ 11 ] }}
+instance_group {{ kind: KIND_CPU }}
+parameters {{ key: "system" value: {{ string_value: "food11" }} }}
+"""
+
+
+def test_a_model_that_fails_or_refuses_every_request_fires_the_alert_though_triton_counts_successes(
+    start: Any, sample: bytes, tmp_path: Path
+) -> None:
+    """By the shipped rules, in seconds in place of minutes."""
+    models = some_models(tmp_path / "models", "food_classifier_onnx")
+    for code in ("INTERNAL", "INVALID_ARG"):
+        folder = models / code.lower()
+        (folder / "1").mkdir(parents=True)
+        (folder / "1" / "model.py").write_text(FAILING.format(code=code))
+        (folder / "config.pbtxt").write_text(CONFIG.format())
+    rules = (FOLDER / "rules.yml").read_text().replace("for: 5m", "for: 2s").replace("[5m]", "[20s]")
+    for triton in run_triton(models):
+        web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx")
+        with prometheus(tmp_path, triton.options.metrics_port, web.port, rules) as query:
+
+            def fires(web: Any = web, query: Ask = query) -> bool:
+                """Bad photos are no model's fault."""
+                asked = {
+                    model: web.request("POST", f"/api/v1/classify?model={model}", photo, **JPEG).status
+                    for model, photo in (
+                        ("internal", sample),
+                        ("invalid_arg", sample),
+                        ("food_classifier_onnx", sample),
+                        ("food_classifier_onnx", b"no photo"),
+                    )
+                }
+                assert asked["internal"] == 502, asked
+                time.sleep(0.2)
+                firing = query('ALERTS{alertname="ModelFails",alertstate="firing"}')
+                return {each["metric"]["model"] for each in firing} == {"internal", "invalid_arg"}
+
+            wait_until(fires, 60, "the alert does not fire")
+            counted = query('sum by (model) (nv_inference_request_failure{model="internal"})')
+            assert [each["value"][1] for each in counted] == ["0"]
+            (successes,) = query('sum by (model) (nv_inference_request_success{model="internal"})')
+            assert int(successes["value"][1]) > 5
 
 
 def test_both_servers_are_asked(ask: Ask) -> None:

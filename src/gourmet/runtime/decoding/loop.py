@@ -42,6 +42,7 @@ class Row:
     on_tokens: Callable[[Row], None] = lambda row: None  # called after each token, and at the end
     tokens: list[int] = field(default_factory=list)
     score: float = 0.0  # the logarithm of the probability of all tokens
+    arrived: float = field(default_factory=time.monotonic)
     forced: int = 0  # tokens of the prefix that the network has had
     finished: FinishReason | None = None
     error: Exception | None = None
@@ -69,6 +70,8 @@ class Loop:
         self._engine, self._slots = engine, Slots(engine, max_rows, start)
         self._end = end
         self._rows: list[Row] = []
+        # Sums over all rows so far: tokens, rows with their first one, and how long that took.
+        self.tokens, self.begun, self.first_token_s = 0, 0, 0.0
 
     @property
     def capacity(self) -> int:
@@ -106,6 +109,9 @@ class Loop:
                 row.forced += 1
                 continue
             advanced.append(row)
+            if not row.tokens:
+                self.begun += 1
+                self.first_token_s += time.monotonic() - row.arrived
             row.score += score
             if tokens[place] == self._end:
                 row.finished = "stop"
@@ -113,6 +119,7 @@ class Loop:
                 row.tokens.append(tokens[place])
                 if len(row.tokens) >= row.max_tokens:
                     row.finished = "length"
+        self.tokens += len(advanced)
         self._slots.choose(tokens)
         for place in reversed(range(len(self._rows))):
             if self._rows[place].finished:

@@ -72,6 +72,16 @@ class GenerationRoom:
         if waiting >= _WAITING * self._max_rows:
             raise TooManyRows(f"{waiting:,} sentences wait already: ask again later")
 
+    def figures(self) -> dict[str, float]:
+        """How many wait and are at work now, and sums since the start."""
+        with self._changed:
+            waiting = sum(map(len, self._lines))
+            at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready, self._searching)))
+        loop = self._loop
+        sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
+        first = loop.first_token_s
+        return {"waiting": waiting, "at_work": at_work, **sums, "first_token_seconds_total": first}
+
     @property
     def _lines(self) -> Sequence[Lines[Row]]:
         return self._waiting, self._brief, self._searched

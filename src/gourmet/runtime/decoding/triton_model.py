@@ -10,6 +10,7 @@ Imported only inside Triton.
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationServing, ServedNetwork, submit
+from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import TooManyRows
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
@@ -64,6 +66,8 @@ class GenerationModel:
             max_rows=rows,
             continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
         )
+        labels = {"model": args["model_name"], "version": args["model_version"]}
+        self.figures = RoomFigures(pb_utils, self.room, {**labels, "process": str(os.getpid())})
         # Handing an answer to Triton takes as long as a step, which the loop does not wait for.
         self.sending = ThreadPoolExecutor(1, thread_name_prefix="send")
 
@@ -72,6 +76,7 @@ class GenerationModel:
             _Reply(request, self)
 
     def finalize(self) -> None:
+        self.figures.close()
         self.room.close()
         self.sending.shutdown()
 
