@@ -81,10 +81,8 @@ class Prediction:
         """Where a picture may have several labels: those that are sure, best first."""
         if not self.system.multi_label:
             return None
-        found = [
-            pair for pair in zip(self.labels, self.probabilities, strict=True) if pair[1] >= self.threshold
-        ]
-        return sorted(found, key=lambda pair: -pair[1])
+        pairs = zip(self.labels, self.probabilities, strict=True)
+        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
 
     @property
     def shown(self) -> str:

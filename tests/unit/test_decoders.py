@@ -31,6 +31,8 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[decoder
     """Two processes of this test's own, with the faults."""
     for name, value in plant(tmp_path).items():
         monkeypatch.setenv(name, value)
+    # Those that an earlier test of this process left idle are children of it too.
+    decoders.decoders.close()
     monkeypatch.setattr(decoders, "decoders", decoders.Decoders(2))
     yield decoders.decoders
     decoders.decoders.close()
