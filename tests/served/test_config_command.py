@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
 
 from gourmet.cli import main
 from gourmet.repository import read_config
+from gourmet.serving import instance_budget
 
 MODEL = "food_classifier_onnx"
 
@@ -45,6 +49,24 @@ def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None
     )
     result = gourmet_config(MODEL, "--reset")
     assert "now: 2 × CPU, openvino on the CPU; at most 16 rows a batch; no dynamic batching" in result.output
+
+
+@pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])
+def test_more_instances_than_the_machine_has_room_for_are_refused_before_anything_is_loaded(
+    gourmet_config, monkeypatch, memory
+) -> None:
+    """Of the stack on this machine; of another's, whatever any machine has."""
+    if memory:
+        stack = SimpleNamespace(pid=os.getpid())  # which started that Triton
+        monkeypatch.setattr(instance_budget, "stack_at", lambda url: stack)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=memory))
+    before = gourmet_config(MODEL).output
+    result = gourmet_config(MODEL, "--instances", "8" if memory else "500")
+    assert result.exit_code == 2
+    said = "8 instances take some" if memory else "500 instances are more than 64"
+    assert said in result.output
+    assert "give --yes" in result.output
+    assert gourmet_config(MODEL).output == before
 
 
 def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:

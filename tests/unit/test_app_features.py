@@ -122,6 +122,7 @@ def test_nothing_is_kept_unless_the_operator_switched_it_on() -> None:
     page = browser.get("/").text
     assert "correction.js" not in page
     assert "not stored on the server" in page
+    assert "Nothing is stored" in page
     assert ADDRESS not in browser.get("/api/v1/openapi.json").get_json()["paths"]
 
 
@@ -129,6 +130,7 @@ def test_the_page_says_that_corrected_photos_are_kept(tmp_path: Path) -> None:
     page = client(keep_corrections=tmp_path).get("/").text
     assert "correction.js" in page
     assert "only those that you correct are kept on the server" in page
+    assert "Nothing is stored" not in page  # as the history says where none are kept
 
 
 def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Path) -> None:

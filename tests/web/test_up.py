@@ -46,7 +46,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
             process.stop(signal.SIGTERM)
 
 
-def predict(port: int) -> tuple[int, dict[str, str], dict]:
+def predict(port: int, path: str = "/predict") -> tuple[int, dict[str, str], dict]:
     """POST the sample the way the README's curl does."""
     boundary = "bowl"
     body = (
@@ -55,7 +55,7 @@ def predict(port: int) -> tuple[int, dict[str, str], dict]:
         + f"\r\n--{boundary}--\r\n".encode()
     )
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/predict",
+        f"http://127.0.0.1:{port}{path}",
         body,
         {"Content-Type": f"multipart/form-data; boundary={boundary}", "Accept": "application/json"},
     )
@@ -78,10 +78,15 @@ def few(tmp_path: Path) -> Path:
     [(signal.SIGINT, "food_classifier"), (signal.SIGTERM, ONNX)],
     ids=["Ctrl-C, all models", "SIGTERM, few models"],
 )
-def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model) -> None:
+def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model, tmp_path) -> None:
     repository = () if model == "food_classifier" else ("--model-repository", str(few))
-    running = up(*repository, env={contract.SYSTEM.model_variable: model})
+    kept = tmp_path / "kept"
+    env = {contract.SYSTEM.model_variable: model, "KEEP_CORRECTIONS": os.path.relpath(kept)}
+    running = up(*repository, env=env)
     running.wait_for("the page http://127.0.0.1:")
+    assert f"corrected photos are kept in {kept}\n" in running.output
+    assert predict(running.port, "/api/v1/corrections?label=Bread")[0] == 200
+    assert len(list(kept.glob("food11/Bread/*.jpg"))) == 1
     status, _, answer = predict(running.port)
     assert status == 200, answer
     assert answer["model"]["name"] == model

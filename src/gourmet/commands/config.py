@@ -17,6 +17,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.repository.config_change import VARIANTS, Change, changed, summary
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.openvino_network import ENGINES
+from gourmet.serving import instance_budget
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 
@@ -53,6 +54,7 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
     help="Versions that serve side by side, like 1,2, or all; more than one is asked for as NAME/VERSION.",
 )
 @click.option("--reset", is_flag=True, help="Go back to the config.pbtxt of the model repository.")
+@click.option("--yes", is_flag=True, help="Start more instances than the machine seems to have room for.")
 @repositories_option(found=True)
 @click.option("--write", type=FILE, help="Save the config as this config.pbtxt.")
 @url_option()
@@ -60,6 +62,7 @@ def config(
     model: str,
     variant: str | None,
     reset: bool,
+    yes: bool,
     repositories: tuple[Path, ...],
     write: Path | None,
     url: str,
@@ -101,6 +104,8 @@ def config(
             chosen = as_json(repository.read_config(holding[0] / model))
         else:
             chosen = changed(running, change)
+        if not yes and (why := instance_budget.problem(url, running, chosen)):
+            raise UsageError(f"{why}: ask for fewer, or give --yes")
         try:
             if reset or change:
                 triton.load(model, chosen)

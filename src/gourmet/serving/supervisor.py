@@ -38,6 +38,7 @@ from gourmet.systems import FOLDERS_ENV, folders, registry
 _WEB_DRAIN_TIMEOUT_S: Final = 3.5
 _POLL_S: Final = 0.1
 _HEALTHY_S: Final = 60.0
+_CORRECTIONS: Final = "KEEP_CORRECTIONS"
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,9 @@ class Supervisor:
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
+        if corrections := env.get(_CORRECTIONS, "").strip():
+            env[_CORRECTIONS] = str(Path(corrections).resolve())
+            self._say(f"corrected photos are kept in {env[_CORRECTIONS]}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
         env.pop(ADMIN_ENV, None)  # what faces the world needs no more than this:
