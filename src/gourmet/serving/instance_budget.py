@@ -50,4 +50,4 @@ def _held_by_each(pid: int, model: str) -> float:
             version = version_of_stub(process)
             if version and version.parent.name == model:
                 held.append(process.memory_full_info().uss)
-    return sum(held) / max(1, len(held))
+    return float(sum(held)) / max(1, len(held))
