@@ -39,7 +39,7 @@ from gourmet.client.errors import (
 from gourmet.client.keys import memory_key
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import Inputs
-from gourmet.client.transport import Call, KeyedTransport, Reply, Transport, WholeAnswersOver
+from gourmet.client.transport import Call, Reply, Transport, WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transports
 from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, System, Tensors
 
@@ -108,7 +108,7 @@ class AppTriton(Triton):
         """`count` is told what became of each request to a model: answered, refused, or an error's code."""
         self._count = count
         below: list[Transport] = [
-            SharedMemory(KeyedTransport(each, memory_key(os.environ, each.address)))
+            SharedMemory(each, memory_key(os.environ, each.address))
             for each in transports(addresses, connect_timeout_s)
         ]
         if grpc_addresses:

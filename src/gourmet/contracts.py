@@ -94,7 +94,7 @@ class ModelInfo:
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
         )
 
-    @property
+    @cached_property
     def target(self) -> str:
         """What Triton is asked for: NAME, which is the newest version, or NAME/VERSION."""
         return f"{self.name}/{self.version}" if self.pinned else self.name

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 EVERY_S = 0.1
 # A Triton of a test serves copies of the models.
 _PLACES = {f"{ROOT / folder}/": f"{folder}/" for folder in ("app", "src")}
+# Threads that work for no request.
+_BESIDE = ("walk", "figures")
 _seen: set[str] = set()
 
 
@@ -29,7 +31,7 @@ def begin(*own: Path) -> None:
 
 
 def _note(frame: FrameType, event: str, _: Any) -> None:
-    if event == "call":
+    if event == "call" and threading.current_thread().name not in _BESIDE:
         _seen.add(frame.f_code.co_filename)
 
 

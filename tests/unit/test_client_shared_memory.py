@@ -16,7 +16,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused
 from gourmet.client.shared_memory import FOLDER, LEAST_BYTES, SharedInput, SharedMemory
 from gourmet.client.tensors import SharedTensor
-from gourmet.client.transport import Call, KeyedTransport, Reply
+from gourmet.client.transport import Call, Reply
 from gourmet.runtime.run_folder import RunFolder
 
 LARGE = np.zeros(LEAST_BYTES, np.uint8)
@@ -101,7 +101,7 @@ def infer(memory: SharedMemory, values: Any = LARGE, **more: Any) -> None:
 
 def test_memory_is_used_again_and_registered_with_the_key_of_that_call() -> None:
     server = Server(shares=True)
-    memory = SharedMemory(KeyedTransport(server, {"key": "secret"}))
+    memory = SharedMemory(server, {"key": "secret"})
     infer(memory)
     assert [call.keys for call in server.calls] == [{"key": "secret"}, {}]
     infer(memory)

@@ -225,7 +225,7 @@ def test_its_health_its_metrics_and_its_place_in_the_document(web: WebApp) -> No
     operation = web.request("GET", "/api/v1/openapi.json").json["paths"][GENERATE]["post"]
     assert operation["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
     fields = web.request("GET", "/api/v1/openapi.json").json["components"]["schemas"]["GenerateRequest"]
-    assert fields["properties"].keys() == {"text", "picture", "stream", "model", "options"}
+    assert fields["properties"].keys() == {"text", "picture", "stream", "model", "version", "options"}
     assert "base64" in fields["properties"]["picture"]["description"]
 
 

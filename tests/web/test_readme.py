@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gourmet.serving import run_file
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -82,8 +85,13 @@ def test_curl_prints_what_it_shows(python_web, triton) -> None:
 
 
 def test_the_config_commands_print_what_it_shows(python_web, triton) -> None:
-    for command in CONFIGS:
-        assert form(run(command, python_web.port, triton)) == form(shown(command))
+    options, folders = triton.options, [str(triton.repository)]
+    addresses = triton.http_url, triton.grpc_url, "", ""
+    stack = run_file.RunningStack(os.getpid(), *addresses, folders, options.model_control)
+    # As `gourmet up` lets a verb know what is served where.
+    with run_file.kept((options.http_port, options.grpc_port), {"stack": asdict(stack)}):
+        for command in CONFIGS:
+            assert form(run(command, python_web.port, triton)) == form(shown(command))
 
 
 def test_perf_analyzer_prints_what_it_shows(python_web, triton) -> None:

@@ -77,7 +77,7 @@ class HttpTransport:
 
     def __init__(self, address: str, connect_timeout_s: float) -> None:
         self._at = Address.of(address)
-        self.address = str(self._at)
+        self.address, self._host = str(self._at), self._at.place
         self._tls = self._at.tls()
         self._headers = self._at.authorization()
         self._connect_timeout_s = connect_timeout_s
@@ -175,7 +175,7 @@ class HttpTransport:
             for name, value in (headers | {**self._headers, **call.headers, **call.keys}).items()
         )
         length = sum(map(len, parts))
-        lines = f"Host: {self._at.place}\r\n{lines}Content-Length: {length}\r\n\r\n"
+        lines = f"Host: {self._host}\r\n{lines}Content-Length: {length}\r\n\r\n"
         return b"".join([f"{method} {path} HTTP/1.1\r\n{lines}".encode(), *parts])
 
     def _connect(self, deadline: Deadline) -> _Connection:

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ import numpy as np
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonError, TritonRefused
 from gourmet.client.tensors import SharedTensor, datatype_of, raw, raw_bytes
-from gourmet.client.transport import Call, Reply, Transport
+from gourmet.client.transport import Call, KeyedTransport, Reply, Transport
 from gourmet.contracts import Array
 from gourmet.runtime.run_folder import RunFolder
 
@@ -52,10 +53,11 @@ class SharedMemory:
     Each address has one of these, since one server may share memory and another not.
     """
 
-    def __init__(self, below: Transport) -> None:
+    def __init__(self, below: Transport, keys: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`keys` open the server's shared memory, where that is locked."""
         self.protocol: Literal["http", "grpc"] = below.protocol
         self.address = below.address
-        self._below = below
+        self._below, self._keyed = below, KeyedTransport(below, keys)
         self._is_shared = os.access(FOLDER, os.W_OK)
         # The one that was used last is used next; a request in flight has its own.
         self._idle: list[SharedInput] = []
@@ -109,7 +111,7 @@ class SharedMemory:
                 return found
 
         def register(name: str, fields: Mapping[str, Any]) -> None:
-            list(self._below.send(Call("register", name, fields), deadline))
+            list(self._keyed.send(Call("register", name, fields), deadline))
 
         try:
             name = f"{self._owner()}-{uuid.uuid4().hex}"
@@ -138,7 +140,7 @@ class SharedMemory:
             return
         deadline = Deadline(_LAST_ANSWERS_S)
         with contextlib.suppress(TritonError, ValueError):  # gRPC's where it is closed meanwhile
-            (reply,) = self._below.send(Call("regions"), deadline)
+            (reply,) = self._keyed.send(Call("regions"), deadline)
             regions = reply.fields or () if reply else ()
             names = [each if isinstance(each, str) else str(each.get("name")) for each in regions]
             owners = {name: found[1] for name in names if (found := _REGION.fullmatch(name))}
@@ -146,7 +148,7 @@ class SharedMemory:
             if self._folder.path.name in owners.values():
                 for name, owner in owners.items():
                     if not (FOLDER / owner).is_dir():
-                        list(self._below.send(Call("unregister", name), deadline))
+                        list(self._keyed.send(Call("unregister", name), deadline))
 
 
 class SharedInput:

@@ -37,7 +37,7 @@ class RoomFigures:
         self._metrics = {name: each.Metric(labels=dict(labels)) for name, each in self._families.items()}
         self._told = dict.fromkeys(self._metrics, 0.0)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._tell, name="figures", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
