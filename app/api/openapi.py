@@ -10,15 +10,16 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from flask import Flask
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from app.api.schemas import Base64Photos, Error, Schema
+from app.api.schemas import Base64Photo, Base64Photos, Error, Schema
 from app.core.errors import BadPicture, RefusedRequest, ServingError
 from app.core.http import JSON, View, marks_of
 from app.core.messages import starting_with
@@ -28,7 +29,15 @@ _EXAMPLES: Final = Path(__file__).parent / "examples"
 # What may go wrong where photos are answered, and what of it with a single one.
 ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
 _PHOTO_ERRORS: Final = (400, 413, 415, 500, 502, 503, 504)
-_BINARY: Final = {"type": "string", "contentMediaType": "application/octet-stream"}
+# By `format`, which is older than 3.1, generated clients know that it is a file and no text.
+_BINARY: Final = {
+    "type": "string",
+    "format": "binary",
+    "contentMediaType": "application/octet-stream",
+    "minLength": 1,
+}
+EVENTS: Final = "text/event-stream"
+_HTML: Final = "text/html"
 _REF: Final = "#/components/schemas/"
 _KEYS: Final[list[dict[str, list[str]]]] = [{"bearer": []}, {"key": []}]
 _WHEN: Final = {"schema": {"type": "integer"}, "description": "Seconds until it is worth trying"}
@@ -37,17 +46,29 @@ _BEGUN: Final = tomllib.loads(Path(__file__).with_name("openapi.toml").read_text
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """One of the query, where it says more than a text that may be left out."""
+
+    about: str
+    allowed: Collection[str] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True)
 class Operation:
     """What a route's code does not say by itself; its docstring has the summary and the description."""
 
     answer: type[Schema]
-    # By content type, what the answer or a part of it may be, where that is not just `answer` as JSON.
-    kinds: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
+    # By content type, what each line or event of an answer may be that comes in parts.
+    in_parts: Mapping[str, tuple[type[Schema], ...]] = field(default_factory=dict)
+    as_json: bool = True
+    # Whether it answers in HTML those who do not ask for JSON.
+    as_html: bool = False
     errors: tuple[int, ...] = ERRORS
     # Whether a photo that failed alone is reported in the shape of the answer.
     fails_as_answer: bool = False
     bodies: Mapping[str, Any] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | Parameter] = field(default_factory=dict)
 
 
 def documented(operation: Operation) -> Callable[[View], View]:
@@ -66,20 +87,21 @@ def examples_of(operation_id: str) -> Path:
     return _EXAMPLES / operation_id.rpartition("_")[2]
 
 
-def form(*, several: bool) -> dict[str, Any]:
-    """The body of a form with a photo, or several, in its field `file`."""
-    files: dict[str, Any] = {"type": "array", "items": _BINARY, "minItems": 1} if several else _BINARY
+def form(*, most: int = 1) -> dict[str, Any]:
+    """The body of a form with a photo, or at most so many, in its field `file`."""
+    several = {"type": "array", "items": _BINARY, "minItems": 1, "maxItems": most}
+    files: dict[str, Any] = several if most > 1 else _BINARY
     text = {"type": "string", "description": "As the parameter of that name"}
     fields = {"file": files, "model": text, "version": text}
     return {"multipart/form-data": {"type": "object", "required": ["file"], "properties": fields}}
 
 
-def photos(*, several: bool) -> dict[str, Any]:
-    """The bodies in which a photo, or several, may come."""
-    return form(several=several) | {
+def photos(*, most: int = 1) -> dict[str, Any]:
+    """The bodies in which a photo, or at most so many, may come."""
+    return form(most=most) | {
         "image/*": _BINARY,
         "application/octet-stream": _BINARY,
-        JSON: Base64Photos,
+        JSON: Base64Photos if most > 1 else Base64Photo,
     }
 
 
@@ -87,16 +109,14 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
     """The whole document; with keys or a rate limit only where they are set."""
     paths: dict[str, dict[str, Any]] = {}
     shapes: set[type[Schema]] = {Error}
+    taken: set[type[Schema]] = set()
     for rule in app.url_map.iter_rules():
         view = app.view_functions[rule.endpoint]
         operation: Operation | None = getattr(view, "openapi", None)
         if operation is None:
             continue
-        shapes |= {
-            operation.answer,
-            *(shape for shapes in operation.kinds.values() for shape in shapes),
-            *(s for s in operation.bodies.values() if isinstance(s, type)),
-        }
+        taken |= {body for body in operation.bodies.values() if isinstance(body, type)}
+        shapes |= {operation.answer, *chain.from_iterable(operation.in_parts.values())}
         for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
             summary, _, description = (inspect.getdoc(view) or "").partition("\n")
             paths.setdefault(rule.rule, {})[method.lower()] = {
@@ -104,7 +124,7 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
                 "description": " ".join(description.split()),
                 **_described(operation, rule.endpoint.replace(".", "_"), not marks_of(view).open, settings),
             }
-    components = {**_BEGUN["components"], "schemas": _schemas(shapes)}
+    components = {**_BEGUN["components"], "schemas": _schemas(shapes, taken)}
     return {**_BEGUN, "paths": dict(sorted(paths.items())), "components": components}
 
 
@@ -118,30 +138,48 @@ def _described(operation: Operation, operation_id: str, guarded: bool, settings:
         "security": _KEYS if guarded and settings.api_keys else [],
         "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
-        "parameters": [
-            {"name": name, "in": "query", "schema": {"type": "string"}, "description": text}
-            for name, text in operation.query.items()
-        ],
+        "parameters": [_parameter(name, said) for name, said in operation.query.items()],
         "requestBody": {"required": True, "content": content} if content else None,
     }
     return {name: said for name, said in described.items() if said or name == "security"}
 
 
+def _parameter(name: str, said: str | Parameter) -> dict[str, Any]:
+    said = Parameter(said) if isinstance(said, str) else said
+    schema = {"type": "string"} | ({"enum": list(said.allowed)} if said.allowed else {})
+    described = {"name": name, "in": "query", "schema": schema, "description": said.about}
+    return described | ({"required": True} if said.required else {})
+
+
 def _answer(operation: Operation, example: Path) -> dict[str, Any]:
-    if operation.kinds:
-        content = {kind: {"schema": _any_of(shapes)} for kind, shapes in operation.kinds.items()}
-        return {"description": "The answer, in parts; each is one of these", "content": content}
-    answer: dict[str, Any] = {"schema": _any_of([operation.answer])}
-    if example.exists():
-        answer["example"] = json.loads(example.read_text())
-    return {"description": "The answer", "content": {JSON: answer}}
+    """JSON comes first, which is what generated clients read."""
+    content: dict[str, Any] = {}
+    if operation.as_json:
+        content[JSON] = {"schema": _any_of([operation.answer])}
+        if example.exists():
+            content[JSON]["example"] = json.loads(example.read_text())
+    for kind, shapes in operation.in_parts.items():
+        content[kind] = {"schema": _event(shapes) if kind == EVENTS else _any_of(shapes)}
+    return {"description": "The answer", "content": content | _html(operation)}
+
+
+def _event(shapes: Sequence[type[Schema]]) -> dict[str, Any]:
+    """One server-sent event."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": _any_of(shapes)}
+    names = {"type": "string", "enum": [shape.event for shape in shapes]}
+    return {"type": "object", "required": ["event", "data"], "properties": {"event": names, "data": data}}
+
+
+def _html(operation: Operation) -> dict[str, Any]:
+    return {_HTML: {"schema": {"type": "string"}}} if operation.as_html else {}
 
 
 def _refusal(status: int, operation: Operation) -> dict[str, Any]:
     both = operation.fails_as_answer and status in _PHOTO_ERRORS
+    content = {JSON: {"schema": _any_of([Error, operation.answer] if both else [Error])}}
     refused = {
         "description": ", ".join(f"`{code}`" for code in codes()[status]),
-        "content": {JSON: {"schema": _any_of([Error, operation.answer] if both else [Error])}},
+        "content": content | _html(operation),
     }
     return refused | ({"headers": {"Retry-After": _WHEN}} if status in (429, 503) else {})
 
@@ -184,16 +222,17 @@ class _Plain(GenerateJsonSchema):
         return {key: value for key, value in made.items() if (key, value) != ("default", None)}
 
 
-def _schemas(shapes: set[type[Schema]]) -> dict[str, Any]:
+def _schemas(shapes: set[type[Schema]], taken: set[type[Schema]]) -> dict[str, Any]:
     _, made = models_json_schema(
-        [(shape, "serialization") for shape in sorted(shapes, key=lambda shape: shape.__name__)],
+        [(shape, "serialization") for shape in sorted(shapes | taken, key=lambda shape: shape.__name__)],
         ref_template=_REF + "{model}",
         schema_generator=_Plain,
     )
     schemas: dict[str, Any] = made["$defs"]
-    for schema in schemas.values():
+    for name, schema in schemas.items():
         # Answers may get new fields, which older clients should not mind.
-        schema.pop("additionalProperties", None)
+        if name not in {shape.__name__ for shape in taken}:
+            schema.pop("additionalProperties", None)
         # Docstrings are wrapped for the reader of the code.
         schema["description"] = re.sub(r"\s+", " ", schema.get("description", "")).strip()
     return dict(sorted(schemas.items()))

@@ -20,6 +20,7 @@ from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import FIELD, photo_too_large, receiving
 from app.api import schemas
+from app.api.openapi import Parameter
 from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
 from app.classifier import Prediction
@@ -41,10 +42,13 @@ MODEL_PARAMETER: Final = {
     "model": "One of the models that are ready; the default unless given",
     "version": "One of the model's versions that serve; the newest unless given",
 }
-PARAMETERS: Final = {
+PARAMETERS: Final[Mapping[str, str | Parameter]] = {
     **MODEL_PARAMETER,
-    "inside": "`1` for the time as well that Triton had the photo in its queue and with the model, which "
-    "costs two more questions to Triton",
+    "inside": Parameter(
+        "`1` for the time as well that Triton had the photo in its queue and with the model, which costs two "
+        "more questions to Triton",
+        ("1",),
+    ),
 }
 
 TimingsMs = Mapping[str, float]
@@ -61,9 +65,11 @@ class _Results(schemas.Schema):
 
 
 def one_of(parameter: str, allowed: Collection[str]) -> str:
-    """A parameter of the query that is one of `allowed`, or empty."""
-    given = request.args.get(parameter, "")
-    if given and given not in allowed:
+    """A parameter of the query that is one of `allowed`, or empty where it is not there."""
+    given = request.args.get(parameter)
+    if given is None:
+        return ""
+    if given not in allowed:
         raise BadRequest(f"{parameter} is {given!r}; allowed: {', '.join(allowed)}")
     return given
 
@@ -74,7 +80,7 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     if services.settings.rate_limit:
         count_photos(current_app, len(photos))
     deadline = deadline_of_request(services.settings.request_deadline_s)
-    asked_as, with_server_timing = request_id(), request.args.get("inside") == "1"
+    asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
 
     def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000

@@ -96,7 +96,7 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
 def from_json(shape: type[S], body: bytes, expected: str) -> S:
     """What came as JSON; raise BadRequest with the first thing that is wrong, and where."""
     try:
-        return shape.model_validate_json(body)
+        return shape.model_validate_json(body, strict=True)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:_MOST_OF_A_NAME] or "the body"

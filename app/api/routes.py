@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api import photo_calls, schemas
-from app.api.openapi import Operation, document, documented, examples_of, photos
+from app.api.openapi import Operation, Parameter, document, documented, examples_of, photos
 from app.api.photo_calls import answer_of
 from app.api.services import NavigationEntry, Services
 from app.classifier import Prediction
@@ -49,7 +49,11 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.Models,
             errors=(400, 502, 503, 504),
-            query={"system": "Only the models of this system; `default` is its default then"},
+            query={
+                "system": Parameter(
+                    "Only the models of this system; `default` is its default then", services.readiness
+                )
+            },
         )
     )
     def models() -> Response:
@@ -78,10 +82,10 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.Results,
             fails_as_answer=True,
-            bodies=photos(several=True),
+            bodies=photos(most=settings.max_photos),
             query={
                 **photo_calls.PARAMETERS,
-                "probabilities": "`all` for the probability of every label as well",
+                "probabilities": Parameter("`all` for the probability of every label as well", ("all",)),
             },
         )
     )
@@ -105,7 +109,12 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.Health,
             errors=(400,),
-            query={"system": "The system whose configured model is asked; the first of them unless given"},
+            query={
+                "system": Parameter(
+                    "The system whose configured model is asked; the first of them unless given",
+                    services.readiness,
+                )
+            },
         )
     )
     def health() -> Response:

@@ -5,16 +5,35 @@ What their fields say is in app/texts.toml.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Milliseconds = Annotated[float, Field(ge=0), AfterValidator(partial(round, ndigits=2))]
 # Left out where there is none, and never null.
 Maybe = SkipJsonSchema[None]
+# As JSON Schema has it, 2.0 is one too.
+Whole = Annotated[
+    int, BeforeValidator(lambda it: int(it) if isinstance(it, float) and it.is_integer() else it)
+]
+Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64", "format": "byte"})]
+
+
+def either(one: str, other: str, then: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """In JSON Schema, that one of two fields is given and the other is not; what else holds with `one`.
+
+    Not as `oneOf`, of which generated clients make two shapes without any field.
+    """
+    null = {"type": "null"}
+    return {
+        "if": {"required": [one], "properties": {one: {"not": null}}},
+        "then": {"properties": {other: null, **(then or {})}},
+        "else": {"required": [other], "properties": {other: {"not": null}}},
+    }
 
 
 class Schema(BaseModel):
@@ -194,23 +213,47 @@ class Health(Schema):
     model: HealthModel
 
 
-class Base64Photos(Schema):
+class Chosen(Schema):
+    """What every request may say besides; many clients send null for what they leave out."""
+
+    model: str | None = None
+    version: str | None = None
+
+
+class Base64Photos(Chosen):
     """Photos as text, for clients that speak JSON only. A data: URL is taken too."""
 
-    images: list[str] = Field(min_length=1)
-    model: str | Maybe = None
-    version: str | Maybe = None
+    images: list[Base64] = Field(min_length=1)
 
 
-class GenerateRequest(Schema):
+class Base64Photo(Base64Photos):
+    """The same where one photo is taken."""
+
+    images: list[Base64] = Field(min_length=1, max_length=1)
+
+
+class ToGenerate(Chosen):
+    """How an answer is to be made."""
+
+    stream: bool = False
+    options: dict[str, Whole | str] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
+
+
+class TextRequest(ToGenerate):
+    """A text to answer."""
+
+    picture: ClassVar[None] = None
+
+    text: str = Field(min_length=1, max_length=20_000)
+
+
+class GenerateRequest(ToGenerate):
     """A text or a picture to answer, whichever the model takes."""
 
-    text: str | Maybe = Field(default=None, min_length=1, max_length=20_000)
-    picture: str | Maybe = Field(default=None, min_length=1)
-    stream: bool = False
-    model: str | Maybe = None
-    version: str | Maybe = None
-    options: dict[str, int | str] = Field(default_factory=dict, examples=[{"max_tokens": 99}])
+    model_config = ConfigDict(json_schema_extra=either("picture", "text"))
+
+    text: str | None = Field(default=None, min_length=1, max_length=20_000)
+    picture: Base64 | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _one_of_them(self) -> GenerateRequest:

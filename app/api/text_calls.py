@@ -20,6 +20,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 
 from app.admission.uploads import admission, discard, receiving
 from app.api import schemas
+from app.api.openapi import EVENTS
 from app.asking import Served, ServedModels
 from app.core.errors import BadRequest, InferenceFailed, RefusedRequest, as_dict, for_visitor
 from app.core.http import JSON, phases_ms, request_id
@@ -39,7 +40,6 @@ from gourmet.contracts import (
 )
 
 LINES: Final = "application/x-ndjson"
-EVENTS: Final = "text/event-stream"
 # Examples of one request: while a model reads it, the requests of others wait.
 _AT_ONCE: Final = 8
 ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)

@@ -15,7 +15,7 @@ from flask import Flask, Response
 from PIL import Image
 
 from app.admission.queue import deadline_of_request
-from app.api.openapi import Operation, documented, photos
+from app.api.openapi import Operation, Parameter, documented, photos
 from app.api.photo_calls import one_of
 from app.api.request_parsing import photos_and_model
 from app.api.schemas import Kept
@@ -41,10 +41,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @documented(
         Operation(
             Kept,
-            bodies=photos(several=False),
+            bodies=photos(),
             query={
-                "label": "What the photo shows: one of the system's labels",
-                "system": "The system whose label it is; the first of them unless given",
+                "label": Parameter("What the photo shows: one of the system's labels", required=True),
+                "system": Parameter("The system whose label it is; the first of them unless given", systems),
             },
         )
     )

@@ -47,6 +47,7 @@ class Step(NamedTuple):
 
 STEPS: Final = (Step(7, 1), Step(14, 3))
 GRIDS: Final = tuple(step.grid for step in STEPS)
+_GRIDS: Final = tuple(map(str, GRIDS))
 
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
@@ -58,13 +59,16 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @documented(
         Operation(
             schemas.HeatMap,
-            kinds={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
+            as_json=False,
+            in_parts={LINES: (schemas.Progress, schemas.Error, schemas.HeatMap)},
             errors=(*openapi.ERRORS, 429),
-            bodies=openapi.photos(several=False),
+            bodies=openapi.photos(),
             query={
                 **MODEL_PARAMETER,
                 "label": "The label to explain; the likeliest unless given",
-                "grid": f"{GRIDS[0]} for the coarse map alone; both are made unless given",
+                "grid": openapi.Parameter(
+                    f"{GRIDS[0]} for the coarse map alone; both are made unless given", _GRIDS
+                ),
             },
         )
     )
@@ -77,7 +81,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         with `final` true, or the `Error` that ended it. Clients take turns, and none has all places.
         """
         photos, model = photos_and_model(settings)
-        grid = int(one_of("grid", [str(grid) for grid in GRIDS]) or GRIDS[-1])
+        grid = int(one_of("grid", _GRIDS) or GRIDS[-1])
         if len(photos) != 1:
             raise BadRequest(f"one photo at a time is explained, and these are {len(photos)}")
         if photos[0].fault:

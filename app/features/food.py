@@ -33,7 +33,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
     @routes.post("/predict")
     @marked(admitted="photos", charged=True)
-    @documented(Operation(Predicted, bodies=form(several=False), query=MODEL_PARAMETER))
+    @documented(Operation(Predicted, as_html=True, bodies=form(), query=MODEL_PARAMETER))
     def predict() -> Response:
         """What food is on this photo.
 

@@ -7,17 +7,17 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from flask import Blueprint, Flask, Response, request
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls
-from app.api.openapi import Operation, documented
+from app.api.openapi import EVENTS, Operation, documented
 from app.api.request_parsing import chosen_model, from_json
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
-from app.api.text_calls import EVENTS, ReadyModel
+from app.api.text_calls import ReadyModel
 from app.core.errors import BadRequest, ModelNotReady, ServingError, UnknownModel, for_visitor
 from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
@@ -25,6 +25,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,
+    OPTIONS,
     STREAMING_MODEL,
     SYSTEM,
     looks_russian,
@@ -37,21 +38,46 @@ MOST_TEXTS: Final = 32
 _MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
 _EXAMPLES: Final = 6
 
-Text = Annotated[str, Field(examples=["Я люблю чай."])]
+# What `problem` refuses, but for half characters.
+Text = Annotated[
+    str,
+    Field(
+        examples=["Я люблю чай."], json_schema_extra={"maxLength": MOST_CHARACTERS, "pattern": r"[^\s\x00]"}
+    ),
+]
 Texts = Annotated[
     list[Text], Field(min_length=1, max_length=MOST_TEXTS, examples=[["Я люблю чай.", "Он любит кофе."]])
 ]
 
 
-class TranslateRequest(Schema):
+class TranslateRequest(schemas.Chosen):
     """One text, which can be streamed, or several."""
 
-    texts: Texts | Maybe = None
-    text: Text | Maybe = None
+    model_config = ConfigDict(
+        json_schema_extra={
+            **schemas.either("texts", "text", then={"stream": {"const": False}}),
+            # The model that streams searches with a single beam.
+            "not": {
+                "required": ["stream", "options"],
+                "properties": {"stream": {"const": True}, "options": {"required": ["beams"]}},
+            },
+        }
+    )
+
+    texts: Texts | None = None
+    text: Text | None = None
     stream: bool = False
-    model: str | Maybe = None
-    version: str | Maybe = None
-    options: dict[str, int] = Field(default_factory=dict, examples=[{"beams": 4}])
+    options: dict[str, schemas.Whole] = Field(
+        default_factory=dict,
+        examples=[{"beams": 4}],
+        json_schema_extra={
+            "properties": {
+                name: {"type": "integer", "minimum": least, "maximum": most}
+                for name, (least, most, _) in OPTIONS.items()
+            },
+            "additionalProperties": False,
+        },
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TranslateRequest:
@@ -134,7 +160,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @documented(
         Operation(
             Translations,
-            kinds={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated), JSON: (Translations,)},
+            in_parts={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated)},
             errors=text_calls.ERRORS,
             bodies={JSON: TranslateRequest},
         )

@@ -104,7 +104,7 @@ def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
 @dataclass(frozen=True)
 class Translator:
     """Fulfils gourmet.contracts.Generation. Who takes a text from people asks `problem`, and the served model
-    itself `text_of`; `request_inputs` looks at the options, and at how many sentences there are.
+    itself `text_of`, as `request_inputs` does.
     """
 
     name: str = "translator"
@@ -132,7 +132,7 @@ class Translator:
         return f"«{_SAMPLE}» → {answer}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        check_sentences(example.decode(errors="replace"))
+        text_of(example)
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
