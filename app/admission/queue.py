@@ -5,8 +5,8 @@
                                                │                      └ MAX_AT_WORK at work, MAX_WAITING wait
                                                └ MAX_UPLOADS are being received
 
-A client is an address, or of IPv6 the /64 that a subscriber is given. Photos, texts and heat maps have a
-queue each, so that none of them waits for another kind.
+A client is an address, or of IPv6 the /64 that a subscriber is given. Photos, texts, heat maps and pages have
+a queue each, so that none of them waits for another kind.
 
 Before a request takes an upload slot, nothing of its body was read: there a refusal is cheap, and that is
 where it happens while the queue is full. The queue has hysteresis: once it was full it is kept short until it
@@ -23,12 +23,13 @@ import ipaddress
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from flask import g, request
 
 from app.core.errors import Overloaded, Stopping
+from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.runtime.turns import Lines, Shares, is_fair
 
@@ -36,6 +37,9 @@ from gourmet.runtime.turns import Lines, Shares, is_fair
 _COMING_S: Final = 0.25
 # A client that only says that it sends no more looks like one that left, and is given a moment.
 _HALF_CLOSED_S: Final = 1.0
+# So much of the places for photos a client has beside others: together with those of another worker about as
+# many as Triton works on at a time, so that no photo of another waits behind those that wait there.
+_OF_PHOTOS_BESIDE: Final = 4
 # The weight of the newest turn in the recent pace.
 _SMOOTHING: Final = 0.1
 
@@ -135,15 +139,21 @@ class AdmissionQueue:
     It is full for a client while its share of `waiting` wait, or are about to. Once it was, and
     until none of its requests waits, it is full for it with its share of as many as are `at_work`, which is
     enough for those never to be idle. It is full as well while a new request would wait for longer than
-    `wait_s` at the recent pace: better refused at once than then.
+    `wait_s` at the recent pace: better refused at once than then. Of those at work a client that is not alone
+    has at most so many `beside` others, if that is given.
     """
 
     def __init__(
-        self, at_work: int, waiting: int, wait_s: float, now: Callable[[], float] = time.monotonic
+        self,
+        at_work: int,
+        waiting: int,
+        wait_s: float,
+        beside: int | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lock = threading.RLock()
         self._now = now
-        self._turns = Shares(at_work)
+        self._turns = Shares(at_work, beside=beside, now=now)
         self._most_waiting = waiting
         self._most_when_crowded = min(waiting, at_work)
         self._crowded: set[str] = set()
@@ -238,3 +248,18 @@ class AdmissionQueue:
             self._closed = True
             for turn in self._waiting:
                 turn.set()
+
+
+def queues(settings: Settings) -> Mapping[str, AdmissionQueue]:
+    """One for each kind of work."""
+    at_work, waiting, wait_s = settings.at_work, settings.max_waiting, settings.max_wait_s
+    photos = at_work["photos"]
+    return {
+        "photos": AdmissionQueue(photos, waiting, wait_s, max(1, photos // _OF_PHOTOS_BESIDE)),
+        "texts": AdmissionQueue(at_work["texts"], waiting, wait_s),
+        "heat maps": AdmissionQueue(
+            at_work["heat maps"], settings.max_heat_maps_waiting, settings.explain_deadline_s
+        ),
+        # One thread at a time makes a page: two of them make each other's later.
+        "pages": AdmissionQueue(at_work["pages"], waiting, wait_s, 1),
+    }

@@ -17,7 +17,7 @@ from flask import current_app, g, request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of
+from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of, queues
 from app.core.errors import BrokenBody, Overloaded, RefusedRequest, ServingError, UploadTooSlow
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
 from app.core.metrics import Metrics
@@ -92,14 +92,7 @@ class Admission:
         self._most_bytes = settings.max_call_bytes
         stages = ("upload", "waiting", "work")
         self._uploading, self._waiting, self._working = map(metrics.in_flight.labels, stages)
-        at_work = settings.at_work
-        self.queues = {
-            "photos": AdmissionQueue(at_work["photos"], settings.max_waiting, settings.max_wait_s),
-            "texts": AdmissionQueue(at_work["texts"], settings.max_waiting, settings.max_wait_s),
-            "heat maps": AdmissionQueue(
-                at_work["heat maps"], settings.max_heat_maps_waiting, settings.explain_deadline_s
-            ),
-        }
+        self.queues = queues(settings)
         self._slots = UploadSlots(settings.max_uploads, settings.max_at_work * settings.max_call_bytes)
 
     def refuse(self, environ: WSGIEnvironment) -> WsgiAnswer | None:
@@ -147,9 +140,12 @@ class Admission:
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
-        if not marks().admitted:
-            return
         client = client_of(request.remote_addr or "")
+        if not marks().admitted:
+            if _is_page():
+                self.queues["pages"].acquire(client)
+                g.page_of = client
+            return
         g.coming = self._queue().expect(client)
         said = min(request.content_length or 0, self._most_bytes)
         g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
@@ -174,6 +170,8 @@ class Admission:
         if "upload" in g:
             self._end_upload()
             g.pop("upload").forget()
+        if "page_of" in g:
+            self.queues["pages"].release(g.pop("page_of"))
         self.keep_turn()()
 
     def keep_turn(self) -> Callable[[], None]:
@@ -197,6 +195,11 @@ class Admission:
         if upload and upload.is_coming:
             upload.received()
             self._uploading.dec()
+
+
+def _is_page() -> bool:
+    """Whether it is made here, and is no probe."""
+    return not (marks().probe or marks().charged or request.path.startswith(API))
 
 
 def init_app(app: FlaskApp, settings: Settings) -> None:

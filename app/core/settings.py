@@ -25,8 +25,10 @@ from gourmet.client.address import FORMS, Address
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.registry import load_all
 
-# For refusals, pages, health and metrics, whatever else there is to do.
+# For refusals, health and metrics, whatever else there is to do.
 _SPARE_THREADS: Final = 8
+# At work at a time. A page takes milliseconds, all of them in Python.
+_PAGES: Final = 8
 _HOST: Final = r"^(\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:]+\])$"
 _ORIGIN: Final = r"^(\*|https?://[A-Za-z0-9_.-]+(:\d{1,5})?|https?://\[[0-9a-fA-F:]+\](:\d{1,5})?)$"
 _KEY: Final = r"^[!-~]{16,}$"
@@ -153,7 +155,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     def at_work(self) -> Mapping[str, int]:
         """By kind; a heat map is many photos."""
         heat_maps = max(1, self.max_at_work // 2)
-        return {"photos": self.max_at_work, "texts": self.max_at_work, "heat maps": heat_maps}
+        photos = texts = self.max_at_work
+        return {"photos": photos, "texts": texts, "heat maps": heat_maps, "pages": _PAGES}
 
     @property
     def max_heat_maps_waiting(self) -> int:
@@ -163,7 +166,7 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     @property
     def threads(self) -> int:
         """What a process of gunicorn needs, so that one is always free; see app/admission/queue.py."""
-        waiting = 2 * self.max_waiting + self.max_heat_maps_waiting
+        waiting = 3 * self.max_waiting + self.max_heat_maps_waiting
         return self.max_uploads + sum(self.at_work.values()) + waiting + _SPARE_THREADS
 
     @classmethod

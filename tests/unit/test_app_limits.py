@@ -82,6 +82,27 @@ def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
     assert post(app).status_code == 200
 
 
+def test_pages_of_a_client_that_is_not_alone_are_made_one_after_the_other() -> None:
+    """And nobody waits for them: neither another's page, nor a probe, nor what has a queue of its own."""
+    app = create_app(Settings(max_waiting=4), FakeClassifier())
+    pages = app.extensions["admission"].queues["pages"]
+    pages.acquire(LOCAL)
+    pages.acquire("192.0.2.9")
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(app.test_client().get, "/")
+        eventually(lambda: pages._waiting.of(LOCAL) == 1)
+        assert post(app).status_code == 200
+        for path in ("/healthz", "/readyz", "/metrics", "/test", "/api/v1/health"):
+            assert app.test_client().get(path).status_code == 200
+        theirs = app.test_client().get("/", environ_base={"REMOTE_ADDR": "192.0.2.8"})
+        assert theirs.status_code == 200
+        assert not page.done()
+        pages.release(LOCAL)
+        assert page.result().status_code == 200
+    pages.release("192.0.2.9")
+    assert pages._turns.free == Settings().at_work["pages"]
+
+
 # A refusal without Flask
 
 

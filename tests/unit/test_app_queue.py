@@ -207,6 +207,30 @@ def test_there_is_room_for_the_next_client() -> None:
     assert shares.allows(YOU, 20)
 
 
+def test_beside_others_a_client_has_fewer_places_than_alone() -> None:
+    clock = [0.0]
+    shares = Shares(8, beside=2, now=lambda: clock[0])
+    assert fill(shares, ME) == 6
+    shares.give_back(ME, 6)
+    shares.take(YOU)
+    assert fill(shares, ME) == 2
+    clock[0] += 60  # it is still there
+    assert fill(shares, ME) == 0
+    shares.give_back(YOU)
+    assert fill(shares, ME) == 0
+    clock[0] += 6
+    assert fill(shares, ME) == 4
+
+
+def test_places_beside_others_are_enough_for_all_to_be_used() -> None:
+    shares, clients = Shares(8, beside=2), [f"198.51.100.{number}" for number in range(6)]
+    for client in clients * 2:
+        if shares.allows(client):
+            shares.take(client)
+    assert shares.free == 1  # which is for who has none
+    assert shares.allows(YOU)
+
+
 @pytest.mark.parametrize(
     ("address", "client"),
     [

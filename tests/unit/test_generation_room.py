@@ -343,6 +343,31 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
+def test_a_client_that_is_not_alone_has_half_of_the_loop(engine: Pictures) -> None:
+    many, own = pictures(2)
+    theirs = [Row(many, 12, client="me") for _ in range(200)]
+    honest = Row(own, 12, client="you")
+    with opened(engine, max_rows=8) as room:
+        loop, at = room._loop, list[tuple[int, int]]()
+
+        def count() -> None:
+            time.sleep(0.001)
+            at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
+
+        engine.before_step = count
+        room.submit(theirs)
+        eventually(lambda: len(at) > 50)
+        assert max(held for held, _ in at) > 5
+        room.submit([honest])
+        finished([honest])
+        began = len(at) + len(theirs[0].tokens)  # those that had joined before are finished then
+        eventually(lambda: len(at) > began + 50)
+        assert max(held for held, _ in at[began:]) == 4
+        for row in theirs:
+            row.is_cancelled = lambda: True
+        finished(theirs)
+
+
 def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:
     (picture,) = pictures(1)
     go_on = threading.Event()

@@ -3,18 +3,25 @@
 Nobody has more than three times as many places as are left free: three quarters of them for one client alone
 and less the more there are, so that there is always some room for the next. Those who wait have a line each,
 and who was served the least so far is next.
+
+What is at work cannot be interrupted: the next request of another client waits for it, or shares the
+processors with it. So where that takes long there are fewer places for a client that is not alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, Generic, TypeVar
 
 _TIMES_THE_FREE: Final = 3
+# For so long after another client was served, one is not alone.
+_NOT_ALONE_S: Final = 5.0
 # How often the one that waits looks whether it still should.
 LOOK_S: Final = 0.1
 # The parameter of a request to Triton in which our app names the client that it asks for.
@@ -35,23 +42,56 @@ def client_of_request(parameters: str) -> str:
     return str(json.loads(parameters or "{}").get(CLIENT_PARAMETER, ""))
 
 
+class Recent:
+    """Who was served last, and who before that: whether a client is alone."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._last = self._other = ("", -math.inf)
+
+    def add(self, client: str) -> None:
+        if client != self._last[0]:
+            self._other = self._last
+        self._last = client, self._now()
+
+    def is_alone(self, client: str) -> bool:
+        _, when = self._other if client == self._last[0] else self._last
+        return self._now() >= when + _NOT_ALONE_S
+
+
 class Shares:
     """So many places, and who has how many of them."""
 
-    def __init__(self, places: int, times: int = _TIMES_THE_FREE) -> None:
+    def __init__(
+        self,
+        places: int,
+        times: int = _TIMES_THE_FREE,
+        beside: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """At most so many `beside` others for each client, which may have more while it is alone."""
         self.free = places
         self._times = times
+        self._beside = places if beside is None else beside
+        self._recent = Recent(now)
         self._held: dict[str, int] = {}
 
     def allows(self, client: str, more: int = 1) -> bool:
-        return is_fair(self._held.get(client, 0), self.free, more, self._times)
+        held = self._held.get(client, 0)
+        is_many = held + more > self._beside and not self._is_alone(client)
+        return not is_many and is_fair(held, self.free, more, self._times)
+
+    def _is_alone(self, client: str) -> bool:
+        return len(self._held) <= (client in self._held) and self._recent.is_alone(client)
 
     def take(self, client: str, more: int = 1) -> None:
         self.free -= more
+        self._recent.add(client)
         self._held[client] = self._held.get(client, 0) + more
 
     def give_back(self, client: str, count: int = 1) -> None:
         self.free += count
+        self._recent.add(client)
         left = self._held.pop(client, 0) - count
         if left:
             self._held[client] = left

@@ -7,9 +7,10 @@ A long encode delays only the rows that it is for, since the loop goes on meanwh
 the loop's thread, since handing it over would cost a step. An encode that fails fails only its own rows. Rows
 are notified by the thread that did the work.
 
-Each client has a line and its share of the loop (gourmet.runtime.turns); a row counts by the steps that it
-may take. Of searches each client has one at a time, and those take their steps in turn. Rows without a client
-are those of the server's neighbours, who may have all that is free.
+Each client has a line and its share of the loop (gourmet.runtime.turns), half of it while it is not alone,
+since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches each
+client has one at a time, and those take their steps in turn. Rows without a client are those of the server's
+neighbours, who may have all that is free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
-from gourmet.runtime.turns import Lines, is_fair
+from gourmet.runtime.turns import Lines, Recent, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
@@ -51,6 +52,7 @@ class GenerationRoom:
         self._ready: deque[tuple[Row, Floats]] = deque()
         # A search keeps its rows to itself, and goes on beside the loop.
         self._searching: dict[str, tuple[Row, Iterator[None]]] = {}
+        self._recent = Recent()
         self._closing = False
         work = self._encode, self._decode, self._search
         self._threads = [threading.Thread(target=each, daemon=True) for each in work]
@@ -133,7 +135,14 @@ class GenerationRoom:
         ready = (row for row, _ in self._ready)
         held = Counter(row.client for row in chain(self._loop.rows, self._encoding, ready, more))
         free = self._max_rows + ahead - held.total()
-        return lambda client: not client or is_fair(held[client], free)
+        for client in held:
+            self._recent.add(client)
+
+        def allowed(client: str) -> bool:
+            is_many = held[client] >= max(1, self._max_rows // 2) and not self._recent.is_alone(client)
+            return not client or (not is_many and is_fair(held[client], free))
+
+        return allowed
 
     def _memories(self, rows: Sequence[Row]) -> list[tuple[Row, Floats]]:
         """Each with its memory; where they cannot be encoded together, each by itself."""
