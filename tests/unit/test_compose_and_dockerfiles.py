@@ -83,7 +83,7 @@ def test_the_services_are_the_three_and_the_cpu_file_replaces_only_triton() -> N
     assert set(CPU) == {"triton"}
     assert isinstance(CPU["triton"]["deploy"], Reset), "a machine without a GPU must not be asked for one"
     [devices] = SERVICES["triton"]["deploy"]["resources"]["reservations"]["devices"]
-    assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert devices == {"driver": "nvidia", "count": "${GPU_COUNT:-all}", "capabilities": ["gpu"]}
 
 
 @pytest.mark.parametrize("service", [*SERVICES.values(), *CPU.values()], ids=[*SERVICES, "triton (cpu)"])
@@ -153,13 +153,17 @@ def installed(dockerfile: Path) -> set[str]:
     text = dockerfile.read_text()
     picked = re.findall(r"\^([\w-]+)==/p", text)
     pins = "\n".join(path.read_text() for path in [ROOT / "requirements.txt", *REQUIREMENTS.glob("*.txt")])
-    waiting = [Requirement(line) for name in picked for line in re.findall(rf"^{name}==.*$", pins, re.M)]
+    waiting = [
+        Requirement(line.rstrip(" \\"))
+        for name in picked
+        for line in re.findall(rf"^{name}==.*$", pins, re.M)
+    ]
     waiting += [Requirement(name) for name in re.findall(r"/(tritonclient\[.+?\])/p", text)]
     files = re.findall(r"-r requirements/([\w.-]+\.txt)", text)
     for file in files:
         lines = (REQUIREMENTS / file).read_text().splitlines()
         files += [line.split()[1] for line in lines if line.startswith("-r")]
-        waiting += [Requirement(line) for line in lines if line and line[0] not in "#-"]
+        waiting += [Requirement(line.rstrip(" \\")) for line in lines if line and line[0] not in "#- "]
     found = set[tuple[str, str]]()
     while waiting:
         wanted = waiting.pop()
@@ -409,6 +413,30 @@ def test_every_service_is_restrained() -> None:
     assert SERVICES["flask"]["read_only"] is True
     assert CPU["triton"]["read_only"] is True
     assert "shm_size" in SERVICES["triton"]
+
+
+def test_every_service_has_an_end_of_its_memory_its_processes_and_its_log() -> None:
+    for name, service in (SERVICES | OBSERVERS | {"proxy": PROXY}).items():
+        assert re.fullmatch(r"\d+[mg]|\$\{\w+_MEMORY:-\d+g\}", service["mem_limit"]), name
+        assert service["pids_limit"] >= 100, name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+    for name in ("triton", "flask"):
+        assert default_of(SERVICES[name]["cpus"]) == "0", "as many as there are, unless somebody says so"
+
+
+def test_what_the_web_image_installs_by_hash_is_what_is_pinned() -> None:
+    hashed = (REQUIREMENTS / "web.hashes.txt").read_text()
+    assert "--require-hashes -r requirements/web.hashes.txt" in (ROOT / "Dockerfile.flask").read_text()
+    found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", hashed, re.MULTILINE)
+    assert len(found) == len(re.findall("==", hashed))
+    pins = "".join(path.read_text() for path in REQUIREMENTS.glob("*.txt") if path.name != "web.hashes.txt")
+    pinned = {
+        canonicalize_name(name): pin for name, pin in re.findall(r"^([\w.-]+)[^=\n]*==(\S+)", pins, re.M)
+    }
+    assert {name: pinned[canonicalize_name(name)] for name, _, _ in found} == {n: pin for n, pin, _ in found}
+    wanted = [REQUIREMENTS / name for name in ("web.txt", "tracing.txt")]
+    direct = re.findall(r"^([\w.-]+)[^=\n]*==", "".join(path.read_text() for path in wanted), re.M)
+    assert set(map(canonicalize_name, direct)) <= {canonicalize_name(name) for name, _, _ in found}
 
 
 def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
