@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,8 +18,9 @@ import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from support import small_network
+from support.onnx_network import BYTE, HALF, WEIGHTS, network
 
 from app.classifier import Prediction
 from gourmet.cli import main
@@ -33,8 +34,6 @@ from gourmet.tasks.classification.torchvision_network import build, without_auxi
 from gourmet.tasks.system_parts import SystemParts
 
 New = Callable[..., Result]
-FLOAT, HALF, BYTE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8
-WEIGHTS = np.array([[2.0, -1.0, 0.5], [-1.5, 1.0, 0.0], [0.0, 0.5, -1.0]], np.float32)
 
 
 @pytest.fixture
@@ -47,39 +46,6 @@ def new(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return CliRunner().invoke(main, [str(each) for each in (*fixed, *weights, *arguments)])
 
     return run
-
-
-def network(
-    given: Sequence[Any] = ("n", 3, 8, 8),
-    kind: int = FLOAT,
-    scores: Sequence[Any] = ("n", 3),
-    *,
-    head: npt.NDArray[np.float32] = WEIGHTS,
-    last: Sequence[onnx.NodeProto] = (),
-    opset: int = 17,
-) -> onnx.ModelProto:
-    """A linear classifier of the mean colour; `last` comes after its logits, which are called z then."""
-    value, node = helper.make_tensor_value_info, helper.make_node
-    axes = [1, 2] if given[-1] in (1, 3) and given[1] not in (1, 3) else [2, 3]
-    channels = given[3] if axes == [1, 2] else given[1]
-    head = head[: channels if isinstance(channels, int) else 3]
-    answer = HALF if kind == HALF else FLOAT
-    head = head.astype(np.float16) if kind == HALF else head / 255 if kind == BYTE else head
-    to_float = [node("Cast", ["x"], ["c"], to=FLOAT)] if kind == BYTE else [node("Identity", ["x"], ["c"])]
-    nodes = [
-        *to_float,
-        node("ReduceMean", ["c"], ["m"], axes=axes, keepdims=0),
-        node("MatMul", ["m", "w"], ["z" if last else "y"]),
-        *last,
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [value("x", kind, given)],
-        [value("y", answer, scores)],
-        [numpy_helper.from_array(head, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 def saved(path: Path, model: onnx.ModelProto, *, location: str = "") -> Path:

@@ -12,7 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+import safetensors.torch
+import torch
+from onnx import helper
+from support.onnx_network import BYTE, HALF, network
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.triton import some_models
 from support.up import GOURMET, Up
@@ -32,12 +37,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def gourmet(*words: object) -> str:
+def gourmet(*words: object, succeeds: bool = True) -> str:
     done = subprocess.run(
         [GOURMET, *map(str, words)], capture_output=True, text=True, timeout=250, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert (done.returncode == 0) is succeeds, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def git_status() -> str:
@@ -131,6 +136,88 @@ def test_a_system_comes_is_renamed_and_goes_and_nothing_is_left(
     assert [path for path in everything(home, models) if path.name != "systems"] == before
     assert git_status() == clone
     assert not up.leftovers()
+
+
+def brought(folder: Path) -> dict[str, tuple[object, ...]]:
+    """What somebody brings in a day, as `gourmet new` is asked for each; two of ten are wrong."""
+    weights = saved(folder / "best.pth")
+    safetensors.torch.save_file(
+        {name.removeprefix("module."): v for name, v in torch.load(weights)["state_dict"].items()},
+        folder / "best.safetensors",
+    )
+    (folder / "text.pth").write_text("no weights")
+    files = {
+        "first": network(),
+        "last": network(("n", 8, 8, 3)),
+        "pixels": network(("n", 8, 8, 3), BYTE),
+        "halves": network(kind=HALF),
+        "grey": network(("n", 1, 8, 8)),
+        "sure": network(last=[helper.make_node("Softmax", ["z"], ["y"], axis=1)]),
+        "masks": network(("n", 3, 8, 8), scores=("n", 2, 8, 8)),
+    }
+    for name, model in files.items():
+        onnx.save(model, folder / f"{name}.onnx")
+    torch_kind = ("--labels", ",".join(LABELS), "--architecture", ARCHITECTURE, "--weights")
+    asked: dict[str, tuple[object, ...]] = {
+        name: ("--labels", "a,b,c", "--weights", folder / f"{name}.onnx") for name in files
+    }
+    for suffix in ("pth", "safetensors"):
+        asked[f"of_{suffix}"] = (*torch_kind, folder / f"best.{suffix}")
+    return asked | {"text": (*torch_kind, folder / "text.pth")}
+
+
+WRONG = {"masks": "a segmentation", "text": "is not a file of weights"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_day_of_ten_files_their_versions_and_their_end_leaves_all_as_it_was(
+    home: Path, tmp_path: Path, sample: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "brought").mkdir()
+    asked = brought(tmp_path / "brought")
+    assert len(asked) == 10
+    models = some_models(tmp_path / "models", "food_classifier_onnx")
+    before, clone = everything(home, models), git_status()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    up = Up(f"--model-repository={models}", f"--model-repository={home / 'models'}", tmp=tmp_path / "tmp")
+    try:
+        up.wait_for("ready after")
+        page, began = f"http://127.0.0.1:{up.port}", listed()
+        for name, words in asked.items():
+            if name in WRONG:
+                assert WRONG[name] in gourmet("new", name, *words, succeeds=False)
+            else:
+                assert f"{name}_onnx answers: the sample is " in gourmet("new", name, *words)
+            assert status(f"{page}/classify/{name}") == (404 if name in WRONG else 200)
+
+        def answered(version: int) -> int:
+            body, headers = form(sample)
+            address = f"{page}/api/v1/classify?model=first_onnx&version={version}"
+            return status(urllib.request.Request(address, body, headers))
+
+        for version in (2, 3):
+            said = gourmet("deploy", "first", "--weights", tmp_path / "brought" / "first.onnx")
+            assert f"first_onnx/{version}\n" in said
+        gourmet("config", "first_onnx", "--versions", "2,3")
+        assert [answered(version) for version in (1, 2, 3)] == [404, 200, 200]
+        gourmet("config", "first_onnx", "--reset")
+        other = tmp_path / "brought" / "last.onnx"
+        assert "layout 'NHWC', not 'NCHW'" in gourmet("deploy", "first", "--weights", other, succeeds=False)
+        assert [answered(version) for version in (2, 3)] == [404, 200]
+        assert "version 3 is withdrawn, version 2 serves" in gourmet("rollback", "first")
+        assert answered(2) == 200
+        gourmet("rename", "first", "second")
+        for name in asked.keys() - WRONG.keys():
+            gourmet("remove", "second" if name == "first" else name, "--yes")
+        assert listed().keys() == began.keys()
+        assert git_status() == clone
+    finally:
+        up.stop()
+    assert [path for path in everything(home, models) if path.name != "systems"] == before
+    assert git_status() == clone
+    assert not up.leftovers()
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def up_ports(up: Up) -> list[str]:
