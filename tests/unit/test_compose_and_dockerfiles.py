@@ -400,6 +400,11 @@ def test_health_checks_ask_the_model_and_the_rest_waits_for_them() -> None:
     check = SERVICES["triton"]["healthcheck"]["test"][-1]
     for path in (ROOT / "Dockerfile.triton", ROOT / "Dockerfile.triton-cpu"):
         assert f"scripts/containers/{Path(check).name} {Path(check).parent}/" in path.read_text()
+        # The check ends the first process, which is the server itself, and the container is started again.
+        assert json.loads(instructions(path, "CMD")[0])[0] in ("python3", "gourmet")
+        assert "ENTRYPOINT" not in path.read_text()
+    first = runpy.run_path(str(ROOT / "scripts" / "containers" / Path(check).name))["FIRST_PROCESS"]
+    assert (first, SERVICES["triton"]["restart"]) == (1, "unless-stopped")
     for service in ("flask", "jupyter"):
         assert SERVICES[service]["depends_on"] == {"triton": {"condition": "service_healthy"}}
         assert SERVICES[service]["healthcheck"]
