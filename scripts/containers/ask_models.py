@@ -73,7 +73,7 @@ def check_sample(triton: Triton, system: System, model: str) -> None:
 
 
 def end_if_hung(triton: Triton, model: str) -> None:
-    """End the container where `model` computed nothing in several checks: one with much to do is only late."""
+    """End the container where `model` computed nothing in several checks: a busy one is only late."""
     computed = f"{model} {triton.total(model).executions}\n"
     before = HUNG.read_text() if HUNG.exists() else ""
     found = before + computed if before.startswith(computed) else computed
