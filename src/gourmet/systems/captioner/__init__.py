@@ -1,0 +1,1 @@
+"""A photo in, a sentence out that says what it shows."""
