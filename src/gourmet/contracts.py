@@ -184,6 +184,7 @@ class GeneratedText:
     text: str
     tokens: int | None = None
     score: float | None = None
+    others: Sequence[str] = ()  # what a search found beside it, the better first
 
 
 @runtime_checkable

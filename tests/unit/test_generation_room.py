@@ -395,6 +395,61 @@ def test_a_room_that_is_closed_answers_all_that_still_wait(engine: Pictures) -> 
     assert all(row.finished for row in rows)
 
 
+def test_a_source_that_takes_long_to_prepare_delays_nobody_else_and_fails_alone(engine: Pictures) -> None:
+    shown, go_on = pictures(4), threading.Event()
+
+    def made(row: Row) -> Pixels:
+        go_on.wait(WITHIN_S)
+        return shown[row.source]
+
+    def broken(row: Row) -> Pixels:
+        raise ValueError("not a picture")
+
+    slow = Row(0, 20, prepare=made), Row(1, 20, beams=2, prepare=made)
+    fails, others = Row(None, 20, prepare=broken), [Row(each, 20) for each in shown[2:]]
+    with opened(engine) as room:
+        room.submit([*slow, fails, *others])
+        finished([fails, *others])
+        assert not any(row.finished for row in slow)
+        go_on.set()
+        finished(slow)
+    assert str(fails.error) == "not a picture"
+    assert [row.tokens for row in slow] == [alone(shown[0]).tokens, alone(shown[1], beams=2).tokens]
+
+
+def test_more_that_have_to_be_prepared_than_there_are_threads_are_refused(engine: Pictures) -> None:
+    go_on = threading.Event()
+    rows = [Row(None, 20, prepare=lambda row: go_on.wait(WITHIN_S)) for _ in range(32)]
+    with opened(engine) as room:
+        room.submit(rows)
+        with pytest.raises(TooManyRows, match="32 others are being prepared: ask again later"):
+            room.submit([Row(None, 20, prepare=lambda row: None)])
+    assert {str(row.error) for row in rows} == {"the model is being unloaded"}
+    go_on.set()
+
+
+def test_where_sources_are_encoded_one_by_one_the_first_waits_for_no_other(engine: Pictures) -> None:
+    engine.max_sources = 1
+    shown, go_on = pictures(4), threading.Event()
+    engine.before_encoding = lambda sources: None if sources[0] is shown[0] else go_on.wait(WITHIN_S)
+    first, *others = [Row(each, 20) for each in shown]
+    with opened(engine) as room:
+        room.submit([first, *others])
+        finished([first])
+        go_on.set()
+        finished(others)
+    assert engine.encoded == [1, 1, 1, 1]
+
+
+def test_a_search_tells_what_else_it_found(engine: Pictures) -> None:
+    (picture,) = pictures(1)
+    network = Network(engine)
+    with opened(engine) as room:
+        answer = wait_for([Row(picture, 20, beams=3)], network, room, within_s=WITHIN_S)
+        assert not wait_for([Row(picture, 20)], network, room, within_s=WITHIN_S).others
+    assert len({answer.text, *answer.others}) == 3
+
+
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
     network, pieces, done = Network(engine), list[str](), threading.Event()

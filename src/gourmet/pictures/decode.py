@@ -89,6 +89,11 @@ def whole_pixels(picture: bytes | Header, longest: int) -> Pixels:
     return _pixels("whole", picture, longest)
 
 
+def squashed_pixels(picture: bytes | Header, size: int) -> Pixels:
+    """Decode a picture whole as uint8 [size, size, 3], whatever the ratio of its sides."""
+    return _pixels("squashed", picture, size)
+
+
 def is_harmless(data: bytes) -> bool:
     """Whether `data` is decoded in this process, or refused by its first look."""
     try:
@@ -116,8 +121,12 @@ def _everything(width: int, height: int, longest: int) -> tuple[Box, Size]:
     return (0.0, 0.0, width, height), (max(1, round(width * scale)), max(1, round(height * scale)))
 
 
+def _squashed(width: int, height: int, size: int) -> tuple[Box, Size]:
+    return (0.0, 0.0, width, height), (size, size)
+
+
 # What `_decoded` decodes of a picture so large (width, height), and the size that it becomes.
-_FRAMES: Final = {"square": _central_square, "whole": _everything}
+_FRAMES: Final = {"square": _central_square, "whole": _everything, "squashed": _squashed}
 
 
 def answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:

@@ -103,7 +103,11 @@ class AnswerJob:
         return sum(row.score for row in self.rows) / max(1, self.tokens + len(self.rows))
 
     def whole(self) -> GeneratedText:
-        return GeneratedText(self.text, self.tokens, self.score)
+        others: Sequence[str] = ()
+        if len(self._parts) == 1:  # those of several rows would have to be combined
+            decode = self._network.vocabulary.decode
+            others = [decode(row.answer_of(tokens)) for row in self.rows for tokens in row.others]
+        return GeneratedText(self.text, self.tokens, self.score, others)
 
     def _advanced(self, row: Row) -> None:
         if row.finished or self._in_pieces:

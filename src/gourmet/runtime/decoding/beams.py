@@ -54,7 +54,9 @@ def search(engine: Engine, row: Row, *, start: int, end: int) -> Iterator[None]:
         slots.take([place for _, place, _ in chosen])
         slots.choose([token for _, _, token in chosen])
         yield
-    row.tokens, row.score = max(whole or begun, key=_worth)
+    best, *others = sorted(whole or begun, key=_worth, reverse=True)[:beams]
+    row.tokens, row.score = best
+    row.others = [found.tokens for found in others]
     if not row.finished:
         row.finish("stop")
 

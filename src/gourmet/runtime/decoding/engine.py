@@ -33,6 +33,8 @@ class Engine(ABC):
 
     # Of every memory, where all have the same, as those of a picture's grid do.
     places: int | None = None
+    # Sources that are encoded together, at most: where it gains nothing, the first waits for all others.
+    max_sources: int = 64
 
     def __init__(self, decoder: Run) -> None:
         self._decoder = decoder

@@ -36,12 +36,15 @@ class Row:
     prefix: Sequence[int] = ()
     prefix_is_answer: bool = False
     beams: int = 1
+    # Makes the source of itself, where that may take long: the room has threads for it.
+    prepare: Callable[[Row], Any] | None = None
     client: str = ""  # who has a line and a share of the room
     deadline: float = float("inf")  # by the clock of time.monotonic
     is_cancelled: Callable[[], bool] = lambda: False
     on_tokens: Callable[[Row], None] = lambda row: None  # called after each token, and at the end
     tokens: list[int] = field(default_factory=list)
     score: float = 0.0  # the logarithm of the probability of all tokens
+    others: Sequence[Sequence[int]] = ()  # what else a search found, the better first
     arrived: float = field(default_factory=time.monotonic)
     forced: int = 0  # tokens of the prefix that the network has had
     finished: FinishReason | None = None
@@ -49,7 +52,10 @@ class Row:
 
     @property
     def answer(self) -> Sequence[int]:
-        return [*self.prefix, *self.tokens] if self.prefix_is_answer else self.tokens
+        return self.answer_of(self.tokens)
+
+    def answer_of(self, tokens: Sequence[int]) -> Sequence[int]:
+        return [*self.prefix, *tokens] if self.prefix_is_answer else tokens
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         self.finished, self.error = reason, error

@@ -3,9 +3,10 @@
     room = GenerationRoom(engine, start=1, end=0, max_rows=16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
 
-A long encode delays only the rows that it is for, since the loop goes on meanwhile. A brief one is done by
-the loop's thread, since handing it over would cost a step. An encode that fails fails only its own rows. Rows
-are notified by the thread that did the work.
+A source that has to be prepared first, such as a picture that takes seconds to decode, gets a thread that
+others do not wait for. A long encode delays only the rows that it is for, since the loop goes on
+meanwhile. A brief one is done by the loop's thread, since handing it over would cost a step. An encode that
+fails fails only its own rows. Rows are notified by the thread that did the work.
 
 Each client has a line and its share of the loop (gourmet.runtime.turns), half of it while it is not alone,
 since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches each
@@ -18,8 +19,9 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.beams import search
@@ -35,6 +37,8 @@ _WAITING: Final = 64
 _SEARCHES: Final = 4
 # Memories that are ready while the loop is full: the next to join need not wait, and few take space.
 _READY: Final = 2
+# Sources that are prepared at a time; there are no more threads for them.
+_PREPARED: Final = 32
 _CLOSED: Final = GourmetError("the model is being unloaded")
 
 
@@ -48,6 +52,8 @@ class GenerationRoom:
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
         self._waiting, self._brief, self._searched = Lines[Row](), Lines[Row](), Lines[Row]()
+        self._preparing: set[Row] = set()
+        self._preparers = ThreadPoolExecutor(_PREPARED, thread_name_prefix="prepare")
         self._encoding: Sequence[Row] = ()
         self._ready: deque[tuple[Row, Floats]] = deque()
         # A search keeps its rows to itself, and goes on beside the loop.
@@ -60,11 +66,36 @@ class GenerationRoom:
             thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
+        """Raise TooManyRows, with all of them left out, where more have to be prepared than can be."""
+        unprepared = {row for row in rows if row.prepare}
         with self._changed:
+            if unprepared and len(self._preparing) + len(unprepared) > _PREPARED:
+                raise TooManyRows(f"{len(self._preparing)} others are being prepared: ask again later")
+            self._preparing |= unprepared
             for row in rows:
-                greedy = self._brief if self._engine.is_brief(row.source) else self._waiting
-                line = self._searched if row.beams > 1 else greedy
-                line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
+                if row.prepare:
+                    self._preparers.submit(self._prepare, row, row.prepare)
+                else:
+                    self._line_up(row)
+            self._changed.notify_all()
+
+    def _line_up(self, row: Row) -> None:
+        greedy = self._brief if self._engine.is_brief(row.source) else self._waiting
+        line = self._searched if row.beams > 1 else greedy
+        line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
+
+    def _prepare(self, row: Row, prepare: Callable[[Row], Any]) -> None:
+        try:
+            row.source = prepare(row)
+        except Exception as exc:  # it is the answer of this row
+            if not row.gave_up():
+                row.finish("failed", exc)
+        with self._changed:
+            self._preparing.discard(row)
+            if self._closing and not row.finished:
+                row.finish("failed", _CLOSED)
+            if not row.finished:
+                self._line_up(row)
             self._changed.notify_all()
 
     def check(self, client: str) -> None:
@@ -77,7 +108,7 @@ class GenerationRoom:
     def figures(self) -> dict[str, float]:
         """How many wait and are at work now, and sums since the start."""
         with self._changed:
-            waiting = sum(map(len, self._lines))
+            waiting = len(self._preparing) + sum(map(len, self._lines))
             at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready, self._searching)))
         loop = self._loop
         sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
@@ -94,9 +125,10 @@ class GenerationRoom:
         self._notify()
         for thread in self._threads:
             thread.join()
+        self._preparers.shutdown(wait=False, cancel_futures=True)
         self._loop.fail(_CLOSED)
         at_work = [row for row, _ in chain(self._ready, self._searching.values())]
-        for row in chain(at_work, *self._lines):
+        for row in chain(at_work, list(self._preparing), *self._lines):
             row.finish("failed", _CLOSED)
 
     def _notify(self) -> None:
@@ -120,7 +152,8 @@ class GenerationRoom:
         if not self._waiting or not any(map(self._allowed(_READY), self._waiting.clients)):
             return 0
         ahead = _READY if self._continuous else self._max_rows
-        return max(0, max(self._loop.capacity, ahead) - len(self._ready))
+        free = max(self._loop.capacity, ahead) - len(self._ready)
+        return max(0, min(free, self._engine.max_sources))
 
     def _next(self, lines: Lines[Row], most: int, ahead: int = 0) -> list[Row]:
         """Up to `most` whose turn it is; those that nobody waits for any more are finished on the way."""

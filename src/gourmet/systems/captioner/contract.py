@@ -36,6 +36,8 @@ BEAMS: Final = "BEAMS"
 CAPTION: Final = "CAPTION"
 TOKENS: Final = "TOKENS"
 SCORE: Final = "SCORE"
+# What a search found beside the caption, the better first: a line each. A stream has none.
+ALTERNATIVES: Final = "ALTERNATIVES"
 
 # Answers piece by piece what the default model answers whole.
 STREAMING_MODEL: Final = "captioner_stream"
@@ -134,7 +136,13 @@ class Captioner:
         except (KeyError, IndexError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as captioners do: {exc}") from exc
         said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        return GeneratedText(said, int(tokens), float(score))
+        return GeneratedText(said, int(tokens), float(score), _others(outputs))
+
+
+def _others(outputs: Tensors) -> Sequence[str]:
+    lines = outputs.get(ALTERNATIVES)
+    text = b"" if lines is None else lines.ravel()[0]
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).splitlines()
 
 
 SYSTEM: Final = Captioner()

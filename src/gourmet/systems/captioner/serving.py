@@ -1,0 +1,113 @@
+"""The captioner as its served models open it: pictures as rows, each encoded once.
+
+A picture that is known to be harmless is decoded where its request is read; any other by a process that can
+be ended (gourmet.pictures.decoders), for which a thread of the room waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from gourmet.contracts import GeneratedText
+from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_pixels
+from gourmet.pictures.decoders import decoding_for
+from gourmet.pictures.header import look
+from gourmet.runtime.decoding.answers import Parts
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.loop import Row
+from gourmet.systems.captioner import contract
+from gourmet.systems.captioner.tokenizer import Tokenizer
+
+VISION: Final = "vision.onnx"
+DECODER: Final = "decoder.onnx"
+SETTINGS: Final = "captioner.json"
+
+
+class CaptionerEngine(Engine):
+    """Sources are the pixels of a picture; each is encoded by itself: it is the same in any company."""
+
+    max_sources = 1
+
+    def __init__(self, vision: Run, decoder: Run, places: int) -> None:
+        super().__init__(decoder)
+        self._vision, self.places = vision, places
+
+    def encode(self, sources: Sequence[Pixels]) -> Sequence[Floats]:
+        return [self._vision(["memory"], {"pixels": pixels[np.newaxis]})[0][0] for pixels in sources]
+
+
+class CaptionerNetwork:
+    """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
+
+    out_of_time = "the picture was not described in time"
+
+    def __init__(self, engine: CaptionerEngine, files: Mapping[str, bytes]) -> None:
+        self.engine, self.vocabulary = engine, Tokenizer(files)
+        settings = json.loads(files[SETTINGS])
+        self._size, self._max_tokens = int(settings["size"]), int(settings["max_tokens"])
+        self._prompt = str(settings["prompt"])
+
+    @classmethod
+    def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionerNetwork:
+        vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
+        return cls(CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"])), files)
+
+    def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
+        images = inputs[contract.IMAGE]
+        prompts = inputs.get(contract.PROMPT) or [self._prompt] * len(images)
+        limits, beams = (
+            inputs.get(name) or [contract.OPTIONS[name.lower()][2]] * len(images)
+            for name in (contract.MAX_TOKENS, contract.BEAMS)
+        )
+        rows = [self._row(*each) for each in zip(prompts, limits, beams, strict=True)]
+        for number, (row, image) in enumerate(zip(rows, images, strict=True)):
+            where = f"{contract.IMAGE} row {number} of {len(images)}"
+            with _refused(where):
+                head = look(from_base64(image))
+                row.source = squashed_pixels(head, self._size) if head.is_harmless else head
+            if not head.is_harmless:
+                row.prepare = partial(self._decoded, where)
+        return [[row] for row in rows]
+
+    def _row(self, prompt: object, limit: object, beams: object) -> Row:
+        max_tokens = min(contract.option_of(contract.MAX_TOKENS, limit), self._max_tokens)
+        prefix = self.vocabulary.encode(contract.prompt_of(prompt))
+        if len(prefix) > contract.MOST_PROMPT_TOKENS:
+            raise ValueError(
+                f"{contract.PROMPT} has {len(prefix)} pieces of words; a caption begins with at most "
+                f"{contract.MOST_PROMPT_TOKENS}"
+            )
+        width = contract.option_of(contract.BEAMS, beams)
+        return Row(None, max_tokens, prefix=prefix, prefix_is_answer=True, beams=width)
+
+    def _decoded(self, where: str, row: Row) -> Pixels:
+        """In another process."""
+        with _refused(where), decoding_for(row.deadline - time.monotonic(), row.gave_up, row.client):
+            return squashed_pixels(row.source, self._size)
+
+    def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
+        return {
+            contract.CAPTION: answer.text,
+            contract.TOKENS: np.int32(answer.tokens or 0),
+            contract.SCORE: np.float32(answer.score or 0.0),
+            contract.ALTERNATIVES: "\n".join(answer.others),
+        }
+
+
+@contextlib.contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """Say which row of a request has this picture."""
+    try:
+        yield
+    except PictureError as exc:
+        raise PictureError(exc.code, f"{where}: {exc} [{exc.code}]") from exc
+
+
+SERVING: Final = CaptionerNetwork
