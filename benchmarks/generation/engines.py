@@ -19,9 +19,9 @@ from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
-from gourmet.systems.translator.int8 import quantized
 from gourmet.systems.translator.network import Checkpoint, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, MarianEngine
+from gourmet.tasks.generation.int8 import quantized
 from gourmet.training.task import Tick
 from harness.report import DocsPart, about_line
 

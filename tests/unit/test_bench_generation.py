@@ -16,9 +16,10 @@ from generation.page import SentenceComparison
 from generation.sentences import AGREES
 from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
 from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, STEP_MS
-from gourmet.systems.translator.network import CONFIG, build
+from gourmet.systems.translator.network import build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.systems.translator.train import Config, shape_of
+from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.training.files import save_tensors
 from harness.load import BenchLoad, BenchWindow
 

@@ -20,8 +20,9 @@ from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.systems.translator import tokenizer as tokenizers
 from gourmet.systems.translator.contract import SYSTEM
-from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport, _agreement
+from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import build, find, load
+from gourmet.tasks.generation import served
 
 OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
 
@@ -93,7 +94,7 @@ def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
 ) -> None:
     right = [[1, 2]] * texts
     found = [[1, 2]] * same + [[1, 3]] * (texts - same)
-    check = _agreement(found, right, fp32=False)
+    check = served.agreement(found, right, fp32=False, what="sentences", compared=2)
     assert check.passed == passed
     assert check.measured == f"{same} of {texts} sentences"
     assert ("--fp32" in check.allowed) != passed
@@ -101,8 +102,12 @@ def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
 
 def test_answers_of_the_longest_length_are_equal_up_to_the_end_that_is_forced() -> None:
     longest = list(range(MAX_TOKENS))
-    assert _agreement([longest], [longest[:-1]], fp32=True).passed
-    assert not _agreement([[*longest[:-2], 7]], [longest[:-1]], fp32=True).passed
+    forced, wrong = (
+        served.agreement([found], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1)
+        for found in (longest, [*longest[:-2], 7])
+    )
+    assert forced.passed
+    assert not wrong.passed
 
 
 def test_a_network_that_answers_nothing_is_refused_although_all_agree(

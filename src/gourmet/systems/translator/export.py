@@ -6,110 +6,49 @@ quantized as it comes.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import onnx
-import onnxruntime
 import torch
 from torch import nn
 
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Loop, Row
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
-from gourmet.systems.translator.graphs import Encoder, StepNetwork, Whole
-from gourmet.systems.translator.int8 import quantized
+from gourmet.systems.translator.graphs import Encoder, MarianStep, Whole
 from gourmet.systems.translator.network import Checkpoint, find, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
+from gourmet.tasks.generation import served
+from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.generation.onnx_graph import OPSET, Graph
+from gourmet.tasks.generation.step import step_graph
 from gourmet.training.task import Tick
 
-OPSET: Final = 17
 _VERIFIED: Final = 500
-# Of sentences, the share whose words need not be those of the network; of a few, one.
-_DIFFER: Final = 0.01
-_FEW: Final = 10
-_ROWS: Final = 16
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A part of the network as ONNX: what it is given, and which of the axes may be of any size."""
-
-    module: nn.Module
-    inputs: Mapping[str, torch.Tensor]
-    outputs: Sequence[str]
-    axes: Mapping[str, Mapping[int, str]]
-
-    def write(self, path: Path) -> None:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporter, about constants that are constant
-            torch.onnx.export(
-                self.module.eval(),
-                tuple(self.inputs.values()),
-                str(path),
-                dynamo=False,
-                input_names=list(self.inputs),
-                output_names=list(self.outputs),
-                dynamic_axes={name: dict(axes) for name, axes in self.axes.items()},
-                opset_version=OPSET,
-            )
-        onnx.checker.check_model(str(path), full_check=True)
-
-    def eager(self) -> Sequence[torch.Tensor]:
-        with torch.inference_mode():
-            found = self.module.eval()(*self.inputs.values())
-        return found if isinstance(found, tuple) else (found,)
-
-    def dims(self) -> dict[str, list[int]]:
-        """Each tensor's shape without its rows, as the config of a served model says it."""
-        outputs = zip(self.outputs, self.eager(), strict=True)
-        return {
-            name: [-1 if axis in self.axes[name] else size for axis, size in enumerate(tensor.shape) if axis]
-            for name, tensor in (*self.inputs.items(), *outputs)
-        }
 
 
 def graphs(network: Any) -> dict[str, Graph]:
     """The encoder and the step, by the names of their files."""
-    config = network.config
-    layers, heads = config.decoder_layers, config.decoder_attention_heads
-    row = (2, layers, 2, heads)
+    words = {0: "rows", 1: "words"}
     ids, mask = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
-    one = torch.ones(2, 1, dtype=torch.int64)
-    cache, memory = (torch.zeros(*row, words, config.d_model // heads) for words in (3, 5))
-    rows, words = {0: "rows"}, {0: "rows", 1: "words"}
-    return {
-        ENCODER: Graph(
-            Encoder(network),
-            {"ids": ids, "mask": mask},
-            ("hidden", "memory"),
-            {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
-        ),
-        DECODER: Graph(
-            StepNetwork(network),
-            {"token": one, "length": one, "cache": cache, "memory": memory, "mask": mask},
-            ("tokens", "scores", "added"),
-            {
-                **dict.fromkeys(("token", "length", "tokens", "scores", "added"), rows),
-                "cache": {0: "rows", 4: "age"},
-                "memory": {0: "rows", 4: "words"},
-                "mask": words,
-            },
-        ),
-    }
+    encoder = Graph(
+        Encoder(network),
+        {"ids": ids, "mask": mask},
+        ("hidden", "memory"),
+        {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
+    )
+    return {ENCODER: encoder, DECODER: step_graph(MarianStep(network))}
 
 
 def whole(network: nn.Module) -> Graph:
@@ -141,70 +80,37 @@ class TrainedTranslator:
     def files(self) -> dict[str, bytes]:
         """All that a Python model needs."""
         files = {name: (self.checkpoint.folder / name).read_bytes() for name in FILES}
-        with TemporaryDirectory() as folder:
-            for name, graph in graphs(self.network).items():
-                graph.write(Path(folder) / name)
-                files[name] = (Path(folder) / name).read_bytes()
-        return files
+        return files | {name: graph.file() for name, graph in graphs(self.network).items()}
 
     def package(self, path: Path) -> dict[str, Any]:
-        package.write(path, self.files)
-        return {
-            "form": f"ONNX in a package, {self.form}",
-            "opset": OPSET,
-            "holds": sorted(self.files),
-        }
+        return served.write_package(path, self.files, self.form)
 
     def reference(self, path: Path) -> dict[str, Any]:
-        """For models that need the same package, which lies in the repository once."""
-        with TemporaryDirectory() as folder:
-            made = Path(folder) / package.FILE
-            package.write(made, self.files)
-            package.write_reference(path, SYSTEM.default_model, sha256(made))
-        return {"form": f"a reference to the package of {SYSTEM.default_model}"}
+        return served.write_reference(path, self.files, SYSTEM.default_model)
 
     def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
         graph.write(path)
         return {"form": f"ONNX, {self.form}", "opset": OPSET}
 
-    def same_shapes(self, graph: Graph, path: Path) -> Sequence[Check]:
-        """A graph alone answers nothing that could be compared but numbers, which quantizing changes."""
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found = session.run(list(graph.outputs), {name: each.numpy() for name, each in graph.inputs.items()})
-        shapes = [each.shape for each in found]
-        same = shapes == [tuple(each.shape) for each in graph.eager()]
-        return [Check("shapes of the outputs", ", ".join(map(str, shapes)), "the network's", same)]
-
     def agreement(self, path: Path) -> Sequence[Check]:
-        """The loop that is served against that of transformers."""
+        """The loop that is served against that of transformers.
+
+        The last place of an answer without an end is not compared: some checkpoints force an end there.
+        """
         tokenizer = self.checkpoint.tokenizer
         engine = open_engine(package.read(path), available_cpus(), tokenizer.pad)
         found = served_answers(engine, tokenizer, self.sources)
-        words = sum(any(map(str.isalpha, tokenizer.decode(answer))) for answer in found)
-        return [_agreement(found, self.answers, self.fp32), _with_words(words, len(found))]
-
-
-def _agreement(found: Sequence[Sequence[int]], right: Sequence[Sequence[int]], fp32: bool) -> Check:
-    """The last place of an answer without an end is not compared: some checkpoints force an end there."""
-    texts = len(right)
-    same = sum(a[: MAX_TOKENS - 1] == b[: MAX_TOKENS - 1] for a, b in zip(found, right, strict=True))
-    least = texts - max(int(_DIFFER * texts), texts >= _FEW)
-    allowed = f"at least {least}" + ("" if fp32 or same >= least else "; --fp32 rounds nothing")
-    return Check("the network's own words", f"{same} of {texts} sentences", allowed, same >= least)
-
-
-def _with_words(count: int, texts: int) -> Check:
-    return Check("answers with a word in them", f"{count} of {texts}", "at least half", 2 * count >= texts)
+        same = served.agreement(
+            found, self.answers, fp32=self.fp32, what="sentences", compared=MAX_TOKENS - 1
+        )
+        return [same, served.with_words(tokenizer, found)]
 
 
 def served_answers(
-    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
+    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = 16
 ) -> list[list[int]]:
-    """The loop's, which has as many of them at work as it takes."""
-    loop = Loop(engine, start=tokenizer.start, end=tokenizer.end, max_rows=rows_at_once)
     rows = [Row(each, MAX_TOKENS) for each in sources]
-    loop.complete(rows)
-    return [row.tokens for row in rows]
+    return served.served_answers(engine, tokenizer, rows, rows_at_once)
 
 
 @dataclass(frozen=True)
@@ -241,7 +147,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
     encoder, decoder = graphs(source.network).values()
 
     def graph(model: str, graph: Graph) -> Target:
-        build, verify = partial(source.graph, graph), partial(source.same_shapes, graph)
+        build, verify = partial(source.graph, graph), graph.same_shapes
         return Target(model, "model.onnx", build, verify, dims=graph.dims())
 
     def reference(model: str) -> Target:

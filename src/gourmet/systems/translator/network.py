@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Final
 
-import torch
 from torch import nn
 
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError
 from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
+from gourmet.tasks.generation import checkpoints
+from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes
 from gourmet.tasks.generation.packages import needed
 from gourmet.training.files import Tensors, load_tensors, put_tensors
-from gourmet.training.loop import BEST, LAST
 from gourmet.training.torchvision_import import torchvision
 
-CONFIG: Final = "config.json"
-WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 MOST_TOKENS: Final = 512
 _SIZES: Final = ("d_model", "vocab_size", "encoder_ffn_dim", "decoder_ffn_dim")
 _LAYERS: Final = ("encoder_layers", "decoder_layers")
 _MAX_POSITIONS: Final = 1 << 16
 _MOST_BYTES: Final = 64 << 20
-# What is in the network and not in the file: positions are computed, and what is shared is stored once.
-_SPARE: Final = 1 << 24
 _POSITIONS: Final = "embed_positions.weight"
 _OTHERS: Final = {"t5": "T5", "bart": "BART", "mbart": "mBART", "m2m_100": "M2M100", "gpt2": "GPT-2"}
 
@@ -98,41 +95,9 @@ def _built_for(config: dict[str, Any], tensors: Tensors) -> nn.Module:
     """The network of `config`, whose sizes are none that the file of weights does not have."""
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
     limits = dict.fromkeys(_SIZES, longest) | dict.fromkeys(_LAYERS, len(tensors))
-    for name, limit in {**limits, "max_position_embeddings": _MAX_POSITIONS}.items():
-        if not 0 < int(config.get(name, 1)) <= limit:
-            raise ValueError(f"{CONFIG} says {name} {config[name]!r}, and the weights allow {limit:,}")
-    with torch.device("meta"):  # which allocates nothing
-        claimed = sum(each.numel() for each in build(config).state_dict().values())
-    if claimed > 2 * sum(tensor.numel() for tensor in tensors.values()) + _SPARE:
-        raise ValueError(f"{CONFIG} describes {claimed:,} numbers, and the weights have fewer")
-    return build(config)
+    check_sizes(config, {**limits, "max_position_embeddings": _MAX_POSITIONS})
+    return built_for(partial(build, config), tensors)
 
 
 def find(checkpoint: str) -> Path:
-    """The weights of a checkpoint: a file, a folder, or a public name, which is downloaded."""
-    path = Path(checkpoint)
-    if path.is_file():
-        return path
-    if path.is_dir():
-        check_architecture(path)
-        for name in (*WEIGHTS, BEST, LAST):
-            if (path / name).is_file():
-                return path / name
-        raise UsageError(f"{path} holds neither {' nor '.join(WEIGHTS)}")
-    if checkpoint.count("/") != 1 or checkpoint.startswith((".", "/")):
-        raise UsageError(
-            f"{checkpoint} does not exist: name a folder, a file of weights, or a public checkpoint"
-        )
-    with needed():
-        from huggingface_hub import snapshot_download
-
-    try:
-        return find(snapshot_download(checkpoint, allow_patterns=[CONFIG, *FILES, *WEIGHTS]))
-    except GourmetError:
-        raise
-    except Exception as exc:
-        reason = next(iter(str(exc).splitlines()), type(exc).__name__)
-        raise GourmetError(
-            f"{checkpoint} is not a folder here, and cannot be downloaded ({reason}): get it elsewhere, "
-            "and name the folder that holds it"
-        ) from exc
+    return checkpoints.find(checkpoint, check_architecture, FILES)

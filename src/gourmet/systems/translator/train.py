@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import sentencepiece
 import torch
@@ -16,9 +16,11 @@ from torch import nn
 from gourmet.errors import UsageError
 from gourmet.systems.translator.data import DATA, software
 from gourmet.systems.translator.evaluate import padded, translate
-from gourmet.systems.translator.int8 import rounded
-from gourmet.systems.translator.network import CONFIG, MOST_TOKENS, build
+from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
+from gourmet.tasks.generation.checkpoints import CONFIG
+from gourmet.tasks.generation.configuring import changed
+from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
@@ -61,17 +63,7 @@ class TranslatorTraining:
 
     def configured(self, overrides: Sequence[str]) -> TranslatorTraining:
         """With some of its configuration as `name=value`; raises UsageError."""
-        with needed():
-            from omegaconf import OmegaConf
-            from omegaconf.errors import OmegaConfBaseException
-            from yaml import YAMLError
-        try:
-            merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.from_dotlist(list(overrides)))
-            changed = cast(Config, OmegaConf.to_object(merged))
-        except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as exc:
-            known = ", ".join(f"{name}={value}" for name, value in asdict(self.config).items())
-            raise UsageError(f"{next(iter(str(exc).splitlines()))}; there are {known}") from exc
-        return replace(self, config=changed)
+        return replace(self, config=changed(self.config, overrides))
 
     def recipe(
         self, *, epochs: int | None, rate: float | None, seed: int, device: str, pretrained: bool
