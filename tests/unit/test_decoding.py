@@ -327,3 +327,15 @@ def test_a_package_that_another_model_has_is_found_by_what_is_in_it(packed: Path
     (version / package.REFERENCE).write_text("{}")
     with pytest.raises(GourmetError, match="cannot be read"):
         package.open_version(version, {})
+
+
+def test_graphs_that_are_models_of_their_own_lie_in_a_repository_once(tmp_path: Path) -> None:
+    for model in ("whole", "vision"):
+        (tmp_path / model / "1").mkdir(parents=True)
+    path, files = tmp_path / "whole" / "1" / package.FILE, {"v.onnx": b"seen" * 999, "words": b"a"}
+    package.write(path, files, elsewhere={"v.onnx": "vision"})
+    assert path.stat().st_size < 999
+    with pytest.raises(GourmetError, match=r"a model\.onnx that .*vision does not have: keep both"):
+        package.read(path)
+    (tmp_path / "vision" / "1" / "model.onnx").write_bytes(files["v.onnx"])
+    assert package.read(path) == files

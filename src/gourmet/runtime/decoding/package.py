@@ -1,15 +1,17 @@
 """What a served model that generates needs, in one file: graphs and vocabulary.
 
 The same content is the same file, and lies in a repository once: instead of a package, another model may have
-a reference to one that a model beside it has, by its sha256.
+a reference to one that a model beside it has, by its sha256; and a package, to graphs that models beside it are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
@@ -17,21 +19,38 @@ from gourmet.runtime import manifest
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"
+_ELSEWHERE: Final = "elsewhere.json"
+_GRAPH: Final = "model.onnx"
 _ALWAYS: Final = (1980, 1, 1, 0, 0, 0)
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def write(path: Path, files: Mapping[str, bytes]) -> None:
-    """Not compressed: weights hardly shrink, and it would be paid for at each start."""
+def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] = NOTHING) -> None:
+    """Not compressed: weights hardly shrink, and it would be paid for at each start.
+
+    Of files that are `elsewhere`, which says for each what model it is, the package has the sha256.
+    """
+    refers = {
+        name: {"model": model, "sha256": hashlib.sha256(files[name]).hexdigest()}
+        for name, model in elsewhere.items()
+    }
+    held = {name: data for name, data in files.items() if name not in refers}
+    if refers:
+        held[_ELSEWHERE] = json.dumps(refers, indent=2).encode()
     with zipfile.ZipFile(path, "w") as package:
-        for name in sorted(files):
-            package.writestr(zipfile.ZipInfo(name, _ALWAYS), files[name])
+        for name in sorted(held):
+            package.writestr(zipfile.ZipInfo(name, _ALWAYS), held[name])
 
 
 def read(path: Path) -> dict[str, bytes]:
+    """All files of a package in a version's folder, those that are elsewhere included."""
     try:
         with zipfile.ZipFile(path) as package:
-            return {name: package.read(name) for name in package.namelist()}
-    except (OSError, zipfile.BadZipFile) as exc:
+            files = {name: package.read(name) for name in package.namelist()}
+        refers = json.loads(files.pop(_ELSEWHERE, b"{}"))
+        found = {name: _beside(path, each, _GRAPH) for name, each in refers.items()}
+        return files | {name: graph.read_bytes() for name, graph in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as exc:
         raise GourmetError(
             f"{path} cannot be read: {exc}. Deploy the model again with `gourmet deploy`"
         ) from exc
@@ -56,17 +75,21 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _referred_to(reference: Path) -> Path:
     try:
-        about = json.loads(reference.read_text(encoding="utf-8"))
-        model, digest = str(about["model"]), str(about["sha256"])
-        if model != Path(model).name:
-            raise ValueError(f"{model!r} is not the name of a model")
-        beside = reference.parents[2] / model
+        return _beside(reference, json.loads(reference.read_text(encoding="utf-8")), FILE)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
-    for path in sorted(beside.glob(f"[0-9]*/{FILE}")):
+
+
+def _beside(reference: Path, about: Mapping[str, Any], file: str) -> Path:
+    """The file of a model beside that of `reference` that has the sha256 that it says."""
+    model, digest = str(about["model"]), str(about["sha256"])
+    if model != Path(model).name:
+        raise ValueError(f"{model!r} is not the name of a model")
+    beside = reference.parents[2] / model
+    for path in sorted(beside.glob(f"[0-9]*/{file}")):
         if manifest.sha256(path) == digest:
             return path
     raise GourmetError(
-        f"{reference} refers to a package that {beside} does not have: keep both models in one repository, "
+        f"{reference} refers to a {file} that {beside} does not have: keep both models in one repository, "
         f"or deploy {beside.name} and then {reference.parents[1].name} again"
     )
