@@ -1,0 +1,91 @@
+"""The network cut into what is called once for a picture and what is called once for a word.
+
+    Vision     pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
+    BlipStep   see gourmet.tasks.generation.step
+    Whole      pixel_values float [B, 3, side, side], input_ids and attention_mask int64 [B, T]
+                                                   -> logits [B, T, V]
+
+A picture is seen as P places, each a hidden state of W numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from gourmet.systems.captioner.network import CaptionNetwork
+from gourmet.tasks.generation.onnx_graph import Graph
+from gourmet.tasks.generation.step import Attention, Memory, StepNetwork, step_graph
+
+
+def _attention(of: Any) -> Attention:
+    asked = of.self
+    return Attention(
+        asked.query, asked.key, asked.value, asked.num_attention_heads, asked.attention_head_size
+    )
+
+
+def across(network: Any) -> list[Attention]:
+    return [_attention(layer.crossattention) for layer in network.text_decoder.bert.encoder.layer]
+
+
+class Vision(nn.Module):
+    def __init__(self, network: CaptionNetwork) -> None:
+        super().__init__()
+        self.network, self.memory = network, Memory(across(network))
+
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.network.states(self.network.normalised(pixels))
+        return self.memory(states), states
+
+
+class BlipStep(StepNetwork):
+    def __init__(self, network: Any) -> None:
+        text = network.text_decoder
+        layers = text.bert.encoder.layer
+        super().__init__(layers, [_attention(layer.attention) for layer in layers], across(network))
+        self.embeddings, self.head = text.bert.embeddings, text.cls
+
+    def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        parts = self.embeddings
+        return parts.LayerNorm(  # type: ignore[no-any-return]
+            parts.word_embeddings(token) + parts.position_embeddings.weight[place]
+        )
+
+    def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return layer.attention.output(found, states)  # type: ignore[no-any-return]
+
+    def attended_across(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        return layer.crossattention.output(found, states)  # type: ignore[no-any-return]
+
+    def fed_forward(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
+        return layer.feed_forward_chunk(states)  # type: ignore[no-any-return]
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return self.head(states)  # type: ignore[no-any-return]
+
+
+def vision_graph(network: CaptionNetwork) -> Graph:
+    side, rows = network.side, {0: "rows"}
+    pixels = torch.zeros(2, side, side, 3, dtype=torch.uint8)
+    return Graph(
+        Vision(network),
+        {"pixels": pixels},
+        ("memory", "hidden"),
+        dict.fromkeys(("pixels", "memory", "hidden"), rows),
+    )
+
+
+def decoder_graph(network: CaptionNetwork) -> Graph:
+    return step_graph(BlipStep(network))
+
+
+def whole_graph(network: CaptionNetwork, side: int) -> Graph:
+    """All of a caption's places at once, and nothing kept: for loops in the client."""
+    rows, words = {0: "rows"}, {0: "rows", 1: "words"}
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    inputs = {"pixel_values": torch.zeros(2, 3, side, side), "input_ids": ids, "attention_mask": ids}
+    axes = {"pixel_values": rows, "input_ids": words, "attention_mask": words, "logits": words}
+    return Graph(network, inputs, ("logits",), axes)

@@ -1,0 +1,96 @@
+"""WordPiece, as BERT's and BLIP's vocabularies have it: whole words, and ## before what continues one."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gourmet.errors import GourmetError
+
+VOCABULARY: Final = "vocab.txt"
+SETTINGS: Final = "captioner.json"
+PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[DEC]", "[SEP]"
+MAX_TOKENS: Final = 40  # of a caption, after what it begins with
+_MORE: Final = "##"
+_LONGEST: Final = 100  # letters of a word
+_PARTS: Final = re.compile(r"\w+|[^\w\s]|_")
+# Written without spaces, which the pieces on both sides do not say.
+_JOINED: Final = re.compile(r"(?<=\w) (['-]) (?=\w)")
+_BEFORE: Final = re.compile(r" ([.,!?;:])")
+
+
+class Tokenizer:
+    """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        try:
+            self._pieces = files[VOCABULARY].decode().rstrip("\n").split("\n")
+            settings = json.loads(files[SETTINGS])
+            self.start, self.end = int(settings["start"]), int(settings["end"])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise GourmetError(f"{VOCABULARY} and {SETTINGS} are not those of a captioner: {exc!r}") from exc
+        self._ids = {piece.rstrip("\r"): number for number, piece in enumerate(self._pieces)}
+        if UNKNOWN not in self._ids or PAD not in self._ids:
+            raise GourmetError(f"{VOCABULARY} lacks {PAD} or {UNKNOWN}")
+        self.size, self.pad = len(self._pieces), self._ids[PAD]
+
+    def encode(self, text: str) -> list[int]:
+        """The pieces of `text`, without start and end."""
+        return [number for word in words(text) for number in self._cut(word)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Numbers that stand for no letters say nothing."""
+        found = ""
+        for piece in (self._pieces[token] for token in tokens if 0 <= token < self.size):
+            if piece.startswith(_MORE):
+                found += piece.removeprefix(_MORE)
+            elif not (piece.startswith("[") and piece.endswith("]")):
+                found += f" {piece}"
+        return _BEFORE.sub(r"\1", _JOINED.sub(r"\1", found.strip()))
+
+    def begins_word(self, token: int) -> bool:
+        return not (0 <= token < self.size and self._pieces[token].startswith(_MORE))
+
+    def _cut(self, word: str) -> list[int]:
+        """The longest known piece, again and again; a word that is not all known pieces is unknown."""
+        found, first = [], 0
+        while first < len(word) <= _LONGEST:
+            sign = _MORE if first else ""
+            ends = range(len(word), first, -1)
+            end = next((end for end in ends if sign + word[first:end] in self._ids), first)
+            if end == first:
+                break
+            found.append(self._ids[sign + word[first:end]])
+            first = end
+        return found if first == len(word) else [self._ids[UNKNOWN]]
+
+
+def settings_of(size: int, places: int, start: int, end: int, prompt: str = "") -> dict[str, bytes]:
+    """The settings beside a vocabulary: pictures of size × size pixels, seen as so many places."""
+    found = {"size": size, "places": places, "start": start, "end": end, "prompt": prompt}
+    return {SETTINGS: (json.dumps({**found, "max_tokens": MAX_TOKENS}, indent=2) + "\n").encode()}
+
+
+def words(text: str) -> list[str]:
+    """Lower case, without accents, every sign by itself."""
+    plain = "".join(
+        letter
+        for letter in unicodedata.normalize("NFD", text.lower())
+        if unicodedata.category(letter) != "Mn"
+    )
+    return _PARTS.findall(plain)
+
+
+def learn(texts: Iterable[str], least: int) -> bytes:
+    """A vocabulary of the words that `texts` have so often, and of all letters for the others."""
+    counted = Counter(word for text in texts for word in words(text))
+    letters = sorted({letter for word in counted for letter in word})
+    often = sorted(
+        (word for word, count in counted.items() if count >= least), key=lambda word: -counted[word]
+    )
+    pieces = dict.fromkeys([PAD, UNKNOWN, START, END, *often, *letters, *(_MORE + each for each in letters)])
+    return ("\n".join(pieces) + "\n").encode()
