@@ -35,6 +35,7 @@ VERBS: Final[dict[str, str]] = {
     "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
     "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
     "translate": "Say Russian texts in English, through the running stack.",
+    "caption": "Say what photos show, in a sentence each, through the running stack.",
     "lab": "Open the notebook in JupyterLab, beside a running Triton.",
     "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",
 }

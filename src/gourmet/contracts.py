@@ -128,6 +128,10 @@ class ModelInfo:
         """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
         return self.number(THRESHOLD_PARAMETER, 0.0)
 
+    def is_sure(self, score: float) -> bool | None:
+        """Whether a generated answer of this score may be relied on; None where nothing is said."""
+        return score >= self.threshold if self.parameters.get(THRESHOLD_PARAMETER) else None
+
     @cached_property
     def subject_threshold(self) -> float:
         """Below it, a picture does not show the system's subject; 0 where the model does not tell that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import http.client
 import json
 import time
@@ -17,10 +18,13 @@ import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from click.testing import CliRunner, Result
 from support.hostile_rows import stubs
 from support.planted import gif, plant
 from support.triton import MODELS, RunningTriton, run_triton, some_models
+from tritonclient.utils import np_to_triton_dtype
 
+from gourmet.commands.caption import caption
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
@@ -41,7 +45,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
         for name, value in plant(tmp_path_factory.mktemp("fault")).items():
             patch.setenv(name, value)
         folder = tmp_path_factory.mktemp("captioners") / "models"
-        yield from run_triton(some_models(folder, "captioner", "captioner_stream"))
+        parts = "captioner_vision", "captioner_decoder"
+        yield from run_triton(some_models(folder, "captioner", "captioner_stream", *parts))
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +217,62 @@ def test_who_goes_away_ends_the_work(server: RunningTriton, alone: list[Generate
     assert "".join(piece["CAPTION"] for piece in streamed(server, PHOTOS[0])) == alone[0].text
 
 
+def test_the_parts_that_are_models_of_their_own_find_the_same_first_word(
+    client: triton_http.InferenceServerClient, alone: list[GeneratedText]
+) -> None:
+    network = SERVING.open(package.read(MODELS / "captioner" / "1" / package.FILE), 1)
+    ((row,),) = network.requested({"IMAGE": PHOTOS[:1]})
+
+    def asked(model: str, **inputs: np.ndarray) -> triton_http.InferResult:
+        tensors = [
+            Given(name, each.shape, np_to_triton_dtype(each.dtype)).set_data_from_numpy(each)
+            for name, each in inputs.items()
+        ]
+        return client.infer(model, tensors)
+
+    memory = asked("captioner_vision", pixels=row.source[np.newaxis]).as_numpy("memory")
+    _, layers, pair, heads, places, size = memory.shape
+    found = asked(
+        "captioner_decoder",
+        token=np.array([[network.vocabulary.start]]),
+        length=np.zeros((1, 1), np.int64),
+        cache=np.zeros((1, layers, pair, heads, 1, size), np.float32),
+        memory=memory,
+        mask=np.ones((1, places), np.int32),
+    )
+    first = network.vocabulary.decode(found.as_numpy("tokens")[0, :1])
+    assert first
+    assert alone[0].text.startswith(first)
+
+
+def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
+    server: RunningTriton, alone: list[GeneratedText], tmp_path: Path
+) -> None:
+    for number, photo in enumerate(PHOTOS[:3]):
+        (tmp_path / f"{number}.jpg").write_bytes(photo)
+    folder, first = str(tmp_path), str(tmp_path / "0.jpg")
+
+    def said(*options: str) -> Result:
+        return CliRunner().invoke(caption, [*options, "--url", server.http_url])
+
+    lines = said(folder).stdout.splitlines()
+    assert lines == [f"{tmp_path}/{n}.jpg: {each.text}" for n, each in enumerate(alone[:3])]
+    assert said(first, "--stream").stdout == f"{first}: {alone[0].text}\n"
+    assert "a photograph of" in said(first, "--prompt", "a photograph of").stdout
+    (tmp_path / "3.png").write_bytes(b"%PDF-1.7")
+    table = said(folder, "--csv")
+    rows = list(csv.DictReader(table.stdout.splitlines()))
+    assert [row["caption"] for row in rows] == [each.text for each in alone[:3]]
+    assert [float(row["score"]) for row in rows] == pytest.approx(
+        [each.score for each in alone[:3]], abs=1e-3
+    )
+    assert "3.png: this is a PDF document" in table.stderr
+    assert str(table.exception) == "1 of 4 photos have no caption"
+
+
 def test_the_processes_that_serve_captions_have_neither_torch_nor_transformers(server: RunningTriton) -> None:
     serving = [psutil.Process(pid) for pid in stubs(server.http_url)]
-    assert len(serving) == 2
+    assert len(serving) == 4  # both parts too
     for process in serving:
         opened = {Path(each.path).name for each in process.memory_maps()}
         assert any("onnxruntime" in name for name in opened)

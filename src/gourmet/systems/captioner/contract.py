@@ -16,7 +16,6 @@ import numpy as np
 
 from gourmet.contracts import (
     NO_OPTIONS,
-    THRESHOLD_PARAMETER,
     Array,
     BadAnswer,
     BadModel,
@@ -79,7 +78,7 @@ def option_of(name: str, value: object) -> int:
 
 def is_sure(score: float, model: ModelInfo) -> bool | None:
     """Whether a caption of this score may be relied on; None where the model's config does not say when."""
-    return score >= model.threshold if model.parameters.get(THRESHOLD_PARAMETER) else None
+    return model.is_sure(score)
 
 
 @dataclass(frozen=True)

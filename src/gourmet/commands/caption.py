@@ -1,0 +1,155 @@
+"""`gourmet caption`: what photos show, in a sentence each, through the running stack."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gourmet.commands.options import url_option
+from gourmet.commands.progress import bar
+from gourmet.commands.values import PATH
+from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.bounded_reading import read_bytes
+
+if TYPE_CHECKING:
+    from gourmet.contracts import GeneratedText, Generation, ModelInfo, Options
+
+# Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
+_PHOTOS = 8
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
+_MOST_BYTES = 64 << 20
+_COLUMNS = ("photo", "caption", "sure", "score")
+
+
+@click.command()
+@click.argument("photos", nargs=-1, required=True, type=PATH, metavar="PHOTO...")
+@click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
+@click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
+@click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
+@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
+@click.option("--model", help="Ask this model.  [default: the system's own]")
+@url_option()
+def caption(
+    photos: tuple[Path, ...],
+    stream: bool,
+    as_csv: bool,
+    prompt: str | None,
+    beams: int,
+    model: str | None,
+    url: str,
+) -> None:
+    """Say what each PHOTO shows, or each photo of a folder. Captions are a model's, and may be wrong.
+
+    \b
+    gourmet caption dog.jpg --stream
+    gourmet caption holiday/ --csv > captions.csv
+    """
+    from gourmet.commands.generating import system_for
+    from gourmet.serving.connect import connect
+
+    if stream and (as_csv or beams > 1):
+        raise UsageError("--stream shows a caption while it is made: leave out --csv and --beams")
+    system = system_for("picture")
+    with connect(url) as triton:
+        info = triton.describe(
+            model or (f"{system.default_model}_stream" if stream else system.default_model)
+        )
+    if stream and not info.decoupled:
+        raise UsageError(f"{info.name} answers whole: leave out --stream, or name one that streams")
+    options: Options = {"prompt": prompt} if prompt is not None else {}
+    if beams > 1:
+        options = {**options, "beams": beams}
+    paths = list(_files(photos))
+    if stream:
+        _in_pieces(system, info, url, paths, options)
+    else:
+        _whole(system, info, url, paths, options, as_csv=as_csv)
+
+
+def _whole(
+    system: Generation, model: ModelInfo, url: str, paths: Sequence[Path], options: Options, *, as_csv: bool
+) -> None:
+    from gourmet.commands.generating import answers
+    from gourmet.contracts import GeneratedText
+
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    if as_csv:
+        table.writerow(_COLUMNS)
+    examples, failed = [partial(_read, path) for path in paths], 0
+    with bar("describing") as tick:
+        found = answers(system, model, url, examples, options, together=_PHOTOS)
+        for number, (path, answer) in enumerate(zip(paths, found, strict=True), 1):
+            tick(number / len(paths), f"{number}/{len(paths)}")
+            if not isinstance(answer, GeneratedText):
+                click.echo(f"{path}: {answer}", err=True)
+                failed += 1
+            elif as_csv:
+                sure = {True: "yes", False: "no", None: ""}[_sure(answer, model)]
+                table.writerow((_cell(str(path)), _cell(answer.text), sure, f"{answer.score or 0:.3f}"))
+            else:
+                click.echo(f"{path}: {answer.text}{_doubt(answer, model)}")
+    if failed:
+        raise GourmetError(f"{failed} of {len(paths)} photos have no caption")
+
+
+def _in_pieces(
+    system: Generation, model: ModelInfo, url: str, paths: Sequence[Path], options: Options
+) -> None:
+    from gourmet.client.deadline import Deadline
+    from gourmet.serving.connect import connect
+
+    with connect(url) as triton:
+        for path in paths:
+            try:
+                inputs = system.request_inputs(_read(path), model, options)
+            except ValueError as exc:
+                raise UsageError(f"{path}: {exc}") from exc
+            click.echo(f"{path}: ", nl=False)
+            piece = None
+            for outputs in triton.stream(model, inputs, Deadline(60.0)):
+                if outputs is not None:
+                    piece = system.generated(outputs, model)
+                    click.echo(piece.text, nl=False)
+            click.echo(_doubt(piece, model) if piece else "")
+
+
+def _files(photos: Sequence[Path]) -> Iterator[Path]:
+    """Those of a folder in the order of their names, whatever lies between them."""
+    for photo in photos:
+        if not photo.is_dir():
+            yield photo
+            continue
+        found = sorted(path for path in photo.rglob("*") if path.suffix.lower() in _SUFFIXES)
+        if not found:
+            raise UsageError(f"{photo} has no photos in it: they end in {', '.join(sorted(_SUFFIXES))}")
+        yield from found
+
+
+def _read(path: Path) -> bytes:
+    from gourmet.pictures.header import look
+
+    try:
+        data = read_bytes(path, _MOST_BYTES)
+    except OSError as exc:
+        raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
+    look(data)  # raises a ValueError for what is certainly not a picture
+    return data
+
+
+def _sure(answer: GeneratedText, model: ModelInfo) -> bool | None:
+    return None if answer.score is None else model.is_sure(answer.score)
+
+
+def _doubt(answer: GeneratedText, model: ModelInfo) -> str:
+    return "  (not sure)" if _sure(answer, model) is False else ""
+
+
+def _cell(text: str) -> str:
+    """As no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

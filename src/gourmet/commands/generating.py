@@ -1,0 +1,62 @@
+"""Examples through a served model that generates, several at a time: for the verbs that print the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from gourmet.client.errors import InvalidRequest
+from gourmet.contracts import ExampleKind, GeneratedText, Generation, ModelInfo, Options, Tensors
+from gourmet.errors import UsageError
+from gourmet.serving.connect import connect
+from gourmet.systems import registry
+from gourmet.tasks.checking import in_threads
+
+# Requests at a time: enough for the served loop to be full.
+_REQUESTS = 2
+_ANSWERS_WITHIN_S = 600.0
+Answer = GeneratedText | InvalidRequest | ValueError
+
+
+def system_for(kind: ExampleKind) -> Generation:
+    """The only one whose models answer such examples with a text."""
+    systems = registry.load_all().values()
+    found = [each for each in systems if isinstance(each, Generation) and each.example_kind == kind]
+    if len(found) != 1:
+        raise UsageError(f"there are {len(found)} systems that answer a {kind} with a text; one is needed")
+    return found[0]
+
+
+def answers(
+    system: Generation,
+    model: ModelInfo,
+    url: str,
+    examples: Sequence[Callable[[], bytes]],
+    options: Options,
+    *,
+    together: int,
+) -> Iterator[Answer]:
+    """What the model says to each, in their order, or why it says nothing; so many are asked `together`."""
+
+    def ask(asked: Sequence[Callable[[], bytes]]) -> list[Answer]:
+        try:
+            rows = [system.request_inputs(example(), model, options) for example in asked]
+            outputs = _infer(url, model, rows)
+        except (InvalidRequest, ValueError) as exc:
+            if len(asked) > 1:  # which of them is it?
+                return [answer for example in asked for answer in ask([example])]
+            return [exc]
+        split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(asked))]
+        return [system.generated(each, model) for each in split]
+
+    size = together if model.max_batch_size else 1
+    batches = [examples[first : first + size] for first in range(0, len(examples), size)]
+    for found in in_threads(ask, batches, _REQUESTS):
+        yield from found
+
+
+def _infer(url: str, model: ModelInfo, rows: Sequence[Tensors]) -> Tensors:
+    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    with connect(url, _ANSWERS_WITHIN_S) as triton:
+        return triton.infer(model.target, inputs).outputs
