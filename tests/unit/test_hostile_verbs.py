@@ -22,6 +22,7 @@ from support.fed_cases import Case, Given
 from support.fed_verb import MEGABYTES
 
 from gourmet.cli import VERBS
+from gourmet.commands import caption
 from gourmet.errors import GourmetError
 from gourmet.measure import inputs
 from gourmet.repository import read_config
@@ -35,7 +36,7 @@ ELSEWHERE: Final = {
     "lab": "opens notebooks/ of the checkout and no other folder",
     "perf-analyzer": "hands its arguments to NVIDIA's program",
     # These ask a server before they read: what they read with is fed below, without one.
-    **dict.fromkeys(("check", "client", "config", "tune"), "READERS"),
+    **dict.fromkeys(("caption", "check", "client", "config", "tune"), "READERS"),
 }
 
 
@@ -157,8 +158,16 @@ def options(**given: Any) -> Any:
     return SimpleNamespace(**given)
 
 
+def read_photo(path: Path) -> None:
+    try:
+        caption._read(path)
+    except ValueError as exc:  # said of this photo, and the others are asked about
+        raise GourmetError(str(exc)) from exc
+
+
 INFO: Any = SimpleNamespace(name="m", inputs=[SimpleNamespace(shape=(1, 3, 8, 8))], parameters={})
 READERS: Final[dict[str, tuple[str, Callable[[], dict[str, bytes]], Callable[[Path], object]]]] = {
+    "caption PHOTO": ("photo.jpg", hostile_inputs.texts, read_photo),
     "check --resume, bench scenario --resume": (
         "results.jsonl",
         lambda: {name: content + b"\n" for name, content in hostile_inputs.texts().items() if content},
