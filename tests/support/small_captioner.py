@@ -1,6 +1,6 @@
 """Captioners drawn by chance, as checkpoints and as packages: of BLIP's real ratios, or as small as ours.
 
-    .venv/bin/python -P tests/support/small_captioner.py PACKAGE [blip | grid]
+.venv/bin/python -P tests/support/small_captioner.py PACKAGE [blip | grid]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from gourmet.runtime.decoding import package
 from gourmet.systems.captioner.graphs import decoder_graph, vision_graph
-from gourmet.systems.captioner.network import GRID_VISION, Checkpoint, CaptionNetwork, load
+from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, Checkpoint, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
 from gourmet.training.files import save_tensors
 
@@ -84,7 +84,7 @@ def _draw(network: CaptionNetwork) -> None:
             elif isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
                 part.weight *= 0.5 if name.endswith("conv3") else 1.0
-        network.text_decoder.cls.predictions.bias[network.end] = 1.0
+        network.text_decoder.cls.predictions.bias[network.end] = 2.0
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.translator.evaluate import padded
 from gourmet.systems.translator.export import graphs
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import open_engine
 from gourmet.systems.translator.train import Config, shape_of
 from gourmet.tasks.generation.int8 import quantized, rounded
+from gourmet.tasks.generation.texts import padded
 
 WORDS, PAD, END = 300, 1, 0
 MAX_TOKENS = 30

@@ -2,8 +2,6 @@
 
     Vision     pixels uint8 [B, side, side, 3]     -> memory [B, L, 2, H, P, D], hidden [B, P, W]
     BlipStep   see gourmet.tasks.generation.step
-    Whole      pixel_values float [B, 3, side, side], input_ids and attention_mask int64 [B, T]
-                                                   -> logits [B, T, V]
 
 A picture is seen as P places, each a hidden state of W numbers.
 """
@@ -17,7 +15,7 @@ from torch import nn
 
 from gourmet.systems.captioner.network import CaptionNetwork
 from gourmet.tasks.generation.onnx_graph import Graph
-from gourmet.tasks.generation.step import Attention, Memory, StepNetwork, step_graph
+from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork, step_graph
 
 
 def _attention(of: Any) -> Attention:
@@ -42,11 +40,16 @@ class Vision(nn.Module):
 
 
 class BlipStep(StepNetwork):
+    several = True  # so that whole captions can be asked too, as loops in the client do
+
     def __init__(self, network: Any) -> None:
         text = network.text_decoder
         layers = text.bert.encoder.layer
         super().__init__(layers, [_attention(layer.attention) for layer in layers], across(network))
         self.embeddings, self.head = text.bert.embeddings, text.cls
+        never = torch.zeros(network.config.vocab_size)
+        never[network.never] = NEVER
+        self.register_buffer("never", never)
 
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         parts = self.embeddings
@@ -64,7 +67,7 @@ class BlipStep(StepNetwork):
         return layer.feed_forward_chunk(states)  # type: ignore[no-any-return]
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self.head(states)  # type: ignore[no-any-return]
+        return self.head(states) + self.never  # type: ignore[no-any-return]
 
 
 def vision_graph(network: CaptionNetwork) -> Graph:
@@ -80,12 +83,3 @@ def vision_graph(network: CaptionNetwork) -> Graph:
 
 def decoder_graph(network: CaptionNetwork) -> Graph:
     return step_graph(BlipStep(network))
-
-
-def whole_graph(network: CaptionNetwork, side: int) -> Graph:
-    """All of a caption's places at once, and nothing kept: for loops in the client."""
-    rows, words = {0: "rows"}, {0: "rows", 1: "words"}
-    ids = torch.ones(2, 3, dtype=torch.int64)
-    inputs = {"pixel_values": torch.zeros(2, 3, side, side), "input_ids": ids, "attention_mask": ids}
-    axes = {"pixel_values": rows, "input_ids": words, "attention_mask": words, "logits": words}
-    return Graph(network, inputs, ("logits",), axes)

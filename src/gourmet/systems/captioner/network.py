@@ -30,7 +30,13 @@ _BLIP_VISION: Final = "blip_vision_model"
 # BLIP's pictures were normalised by these.
 _MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 _STD: Final = (0.26862954, 0.26130258, 0.27577711)
-_SIZES: Final = ("hidden_size", "intermediate_size", "vocab_size", "encoder_hidden_size", "num_attention_heads")
+_SIZES: Final = (
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+    "encoder_hidden_size",
+    "num_attention_heads",
+)
 _MOST_SIDE: Final = 1024
 _MOST_PLACES: Final = 1 << 12
 _MOST_BYTES: Final = 64 << 20
@@ -51,7 +57,8 @@ class CaptionNetwork(nn.Module):
         self.vision_model: Any
         if self.is_grid:
             width = int(seen["hidden_size"])
-            self.vision_model = vision.GridVision(width, float(seen.get("dropout", 0.0)))
+            channels = int(seen.get("channels", vision.CHANNELS))
+            self.vision_model = vision.GridVision(width, float(seen.get("dropout", 0.0)), channels)
             self.side, self.places = int(seen["image_size"]), vision.GRID**2
         else:
             shape = blip.BlipVisionConfig(**{**seen, "attn_implementation": "eager"})
@@ -61,8 +68,10 @@ class CaptionNetwork(nn.Module):
         self.config = blip.BlipTextConfig(**{**text, "encoder_hidden_size": width})
         self.text_decoder: Any = blip.modeling_blip_text.BlipTextLMHeadModel(self.config)
         self.start, self.end = int(self.config.bos_token_id), int(self.config.sep_token_id)
-        if self.text_decoder.cls.predictions.bias.shape[0] <= max(self.start, self.end):
+        if self.config.vocab_size <= max(self.start, self.end):
             raise ValueError("the start or the end of its captions is not in its vocabulary")
+        # Signs that are never an answer.
+        self.never = sorted({int(self.config.pad_token_id), self.start} - {self.end})
 
     def forward(
         self, pixel_values: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor
@@ -88,7 +97,10 @@ class CaptionNetwork(nn.Module):
     def generate(
         self, states: torch.Tensor, prompt: Sequence[int], max_tokens: int, **options: Any
     ) -> torch.Tensor:
-        """transformers' own loop, called as BlipForConditionalGeneration calls it: start, prompt, words."""
+        """transformers' own loop, called as BlipForConditionalGeneration calls it: start, prompt, words.
+
+        It takes the likeliest words, unless `options` say something else.
+        """
         begun = torch.tensor([[self.start, *prompt]] * len(states), device=states.device)
         return self.text_decoder.generate(  # type: ignore[no-any-return]
             input_ids=begun,
@@ -96,9 +108,9 @@ class CaptionNetwork(nn.Module):
             encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
             eos_token_id=self.end,
             pad_token_id=self.config.pad_token_id,
-            do_sample=False,
+            suppress_tokens=self.never,
             max_new_tokens=max_tokens,
-            **options,
+            **{"do_sample": False, "num_beams": 1, **options},
         )
 
 
@@ -133,6 +145,7 @@ def load(weights: Path) -> Checkpoint:
     # Numbers in order, which transformers saved once and computes today.
     kept = {name: each for name, each in tensors.items() if not name.endswith(_PLACES)}
     put_tensors(network, kept, weights)
+    network.never = sorted({*network.never, tokenizer.unknown})
     return Checkpoint(network.eval(), tokenizer, files, folder, weights, about)
 
 

@@ -18,9 +18,9 @@ MAX_TOKENS: Final = 40  # of a caption, after what it begins with
 _MORE: Final = "##"
 _LONGEST: Final = 100  # letters of a word
 _PARTS: Final = re.compile(r"\w+|[^\w\s]|_")
-# Written without spaces, which the pieces on both sides do not say.
-_JOINED: Final = re.compile(r"(?<=\w) (['-]) (?=\w)")
-_BEFORE: Final = re.compile(r" ([.,!?;:])")
+# Written without a space before them, and some without one behind, which pieces do not say.
+_ATTACHED: Final = frozenset(".,!?;:'-")
+_ENDINGS: Final = frozenset(("s", "t", "d", "m", "re", "ve", "ll"))
 
 
 class Tokenizer:
@@ -36,27 +36,38 @@ class Tokenizer:
         self._ids = {piece.rstrip("\r"): number for number, piece in enumerate(self._pieces)}
         if UNKNOWN not in self._ids or PAD not in self._ids:
             raise GourmetError(f"{VOCABULARY} lacks {PAD} or {UNKNOWN}")
-        self.size, self.pad = len(self._pieces), self._ids[PAD]
+        self.size, self.pad, self.unknown = len(self._pieces), self._ids[PAD], self._ids[UNKNOWN]
 
     def encode(self, text: str) -> list[int]:
-        """The pieces of `text`, without start and end."""
-        return [number for word in words(text) for number in self._cut(word)]
+        """The pieces of `text`, without start and end; ValueError for what cannot be spelled."""
+        found: list[int] = []
+        for word in words(text):
+            if not (pieces := self._cut(word)):
+                raise ValueError(f"{word[:_LONGEST]!r} is not a word that a caption can have")
+            found += pieces
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Numbers that stand for no letters say nothing."""
-        found = ""
+        """Signs say nothing. What is said of some tokens is how what is said of more of them begins."""
+        found, before = "", ""
         for piece in (self._pieces[token] for token in tokens if 0 <= token < self.size):
-            if piece.startswith(_MORE):
-                found += piece.removeprefix(_MORE)
-            elif not (piece.startswith("[") and piece.endswith("]")):
-                found += f" {piece}"
-        return _BEFORE.sub(r"\1", _JOINED.sub(r"\1", found.strip()))
+            if piece.startswith("[") and piece.endswith("]"):
+                continue
+            joined = (
+                piece.startswith(_MORE)
+                or piece in _ATTACHED
+                or before == "-"
+                or (before == "'" and piece in _ENDINGS)
+            )
+            found += piece.removeprefix(_MORE) if joined or not found else f" {piece}"
+            before = piece
+        return found
 
     def begins_word(self, token: int) -> bool:
         return not (0 <= token < self.size and self._pieces[token].startswith(_MORE))
 
     def _cut(self, word: str) -> list[int]:
-        """The longest known piece, again and again; a word that is not all known pieces is unknown."""
+        """The longest known piece, again and again; nothing where some of the word is not known."""
         found, first = [], 0
         while first < len(word) <= _LONGEST:
             sign = _MORE if first else ""
@@ -66,7 +77,7 @@ class Tokenizer:
                 break
             found.append(self._ids[sign + word[first:end]])
             first = end
-        return found if first == len(word) else [self._ids[UNKNOWN]]
+        return found if first == len(word) else []
 
 
 def settings_of(size: int, places: int, start: int, end: int, prompt: str = "") -> dict[str, bytes]:

@@ -15,8 +15,7 @@ from torch import nn
 
 GRID: Final = 7
 SIDE: Final = 224
-SEEN: Final = 2048
-STAGES: Final = 4
+CHANNELS: Final = 64
 # ImageNet's.
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
@@ -40,44 +39,47 @@ class _Block(nn.Module):
 class GridVision(nn.Module):
     """float [N, 3, any, any], normalised -> hidden states [N, 49, width]"""
 
-    def __init__(self, width: int, dropout: float) -> None:
+    def __init__(self, width: int, dropout: float, channels: int = CHANNELS) -> None:
+        """Of fewer `channels`, it is one to try things with."""
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3)
-        before = 64
+        self.conv1 = nn.Conv2d(3, channels, 7, 2, padding=3)
+        before = channels
         for stage, blocks in enumerate(_BLOCKS):
-            middle = 64 << stage
+            middle = channels << stage
             parts = [
                 _Block(4 * middle if place else before, middle, 2 if stage and not place else 1)
                 for place in range(blocks)
             ]
             self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))
             before = 4 * middle
-        self.project = nn.Linear(SEEN, width)
+        self.project = nn.Linear(before, width)
         self.places = nn.Parameter(torch.randn(GRID * GRID, width) * 0.02)
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout1d(dropout)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        return self.states(self.seen(pictures, STAGES), STAGES)
+        return self.states(self.seen(pictures))
 
-    def seen(self, pictures: torch.Tensor, stages: int) -> torch.Tensor:
-        """The grid behind so many stages: [N, channels, rows, columns]."""
+    def seen(self, pictures: torch.Tensor) -> torch.Tensor:
+        """The last grid: [N, channels, rows, columns]."""
         large = F.interpolate(pictures, (SIDE, SIDE), mode="bilinear", align_corners=False)
-        return self._through(F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1), 0, stages)
+        found = F.max_pool2d(F.relu(self.conv1(large)), 3, 2, padding=1)
+        for stage in self.stages():
+            found = stage(found)
+        return found
 
-    def states(self, seen: torch.Tensor, stages: int) -> torch.Tensor:
+    def states(self, seen: torch.Tensor) -> torch.Tensor:
         """The hidden states of what `seen` saw."""
-        grid = self._through(seen, stages, STAGES).flatten(2).transpose(1, 2)
-        return self.norm(self.project(self.dropout(grid)) + self.places)  # type: ignore[no-any-return]
+        grid = self.dropout(seen.flatten(2)).transpose(1, 2)
+        return self.norm(self.project(grid) + self.places)  # type: ignore[no-any-return]
 
-    def stages(self, first: int, last: int) -> list[nn.Module]:
-        """Those behind `first` up to `last`; 0 is what comes before them."""
-        return [self.get_submodule(f"layer{stage}") for stage in range(first + 1, last + 1)]
+    def freeze(self) -> None:
+        """What comes before `project` learns nothing."""
+        for part in (self.conv1, *self.stages()):
+            part.requires_grad_(False)
 
-    def _through(self, seen: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        for stage in self.stages(first, last):
-            seen = stage(seen)
-        return seen
+    def stages(self) -> list[nn.Module]:
+        return [self.get_submodule(f"layer{stage + 1}") for stage in range(len(_BLOCKS))]
 
 
 def normalised(

@@ -15,6 +15,7 @@ from gourmet.systems.translator.sentences import split
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
+from gourmet.tasks.generation.texts import padded
 from gourmet.tasks.system_parts import Evaluation
 from gourmet.training.task import Tick
 
@@ -65,12 +66,6 @@ def answered(
             found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
         tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
     return found
-
-
-def padded(rows: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows])
 
 
 def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:

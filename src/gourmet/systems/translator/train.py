@@ -15,13 +15,14 @@ from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.systems.translator.data import DATA, software
-from gourmet.systems.translator.evaluate import padded, translate
+from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.configuring import changed
 from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.packages import needed
+from gourmet.tasks.generation.texts import padded
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Recipe, Tick, Training

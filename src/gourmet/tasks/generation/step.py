@@ -4,6 +4,9 @@
                  memory [B, L, 2, H, S, D], mask [B, S]  -> tokens [B, K], scores [B, K],
                                                             added [B, L, 2, H, 1, D]
 
+Where a graph takes several words at once (token [B, W]), each attends to those before it, what is `added` is
+of all of them, and the `logits` [B, W, V] of each are an output too.
+
 L layers of the decoder, two for keys and values, H heads of D numbers. A row's cache counts up to its
 `length`, whatever lies behind, so that rows of any age go through a step together; what the step `added`
 belongs there. K are the likeliest words, with the logarithm of their probability.
@@ -65,6 +68,8 @@ class StepNetwork(nn.Module):
     architecture's, in `layers`.
     """
 
+    several = False  # words at once
+
     def __init__(self, layers: Any, attention: Sequence[Attention], across: Sequence[Attention]) -> None:
         super().__init__()
         self.layers = layers
@@ -95,13 +100,10 @@ class StepNetwork(nn.Module):
         cache: torch.Tensor,
         memory: torch.Tensor,
         mask: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        bias = mask_bias(mask)
-        places = torch.arange(cache.shape[4] + 1, device=cache.device)
-        # The newest comes last, behind all that the longest row has.
-        there = (places < length) | (places == cache.shape[4])
-        cache_bias = mask_bias(there)
-        states = self.embedded(token, length)
+    ) -> tuple[torch.Tensor, ...]:
+        bias, cache_bias = mask_bias(mask), self._cache_bias(token, length, cache)
+        place = length + torch.arange(token.shape[1], device=token.device)
+        states = self.embedded(token, place)
         added = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
@@ -111,8 +113,21 @@ class StepNetwork(nn.Module):
             states = self.attended(layer, states, attention(states, so_far, cache_bias))
             states = self.attended_across(layer, states, across(states, memory[:, number], bias))
             states = self.fed_forward(layer, states)
-        scores, tokens = torch.log_softmax(self.logits(states[:, 0]), dim=-1).topk(LIKELIEST, dim=-1)
-        return tokens.to(torch.int32), scores, torch.stack(added, dim=1)
+        logits = self.logits(states if self.several else states[:, -1:])
+        scores, tokens = torch.log_softmax(logits[:, -1], dim=-1).topk(LIKELIEST, dim=-1)
+        found = tokens.to(torch.int32), scores, torch.stack(added, dim=1)
+        return (*found, logits) if self.several else found
+
+    def _cache_bias(self, token: torch.Tensor, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        """For what was said, and for the newest words, which lie behind all that the longest row has."""
+        if not self.several:
+            places = torch.arange(cache.shape[4] + 1, device=cache.device)
+            return mask_bias((places < length) | (places == cache.shape[4]))
+        said = mask_bias(torch.arange(cache.shape[4], device=cache.device) < length)
+        words = torch.arange(token.shape[1], device=token.device)
+        newest = torch.where(words[:, None] < words, NEVER, 0.0)[None, None]
+        rows = token.shape[0]
+        return torch.cat([said.expand(-1, -1, token.shape[1], -1), newest.expand(rows, -1, -1, -1)], dim=-1)
 
 
 def mask_bias(mask: torch.Tensor) -> torch.Tensor:
@@ -125,14 +140,18 @@ def step_graph(network: StepNetwork) -> Graph:
     first = network.across[0]
     row = (2, len(network.layers), 2, first.heads)
     one, mask = torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
+    token = torch.ones(2, 2, dtype=torch.int64) if network.several else one
     cache, memory = (torch.zeros(*row, words, first.size) for words in (3, 5))
     rows, words = {0: "rows"}, {0: "rows", 1: "words"}
+    newest = {0: "rows", 1: "newest"} if network.several else rows
     return Graph(
         network,
-        {"token": one, "length": one, "cache": cache, "memory": memory, "mask": mask},
-        ("tokens", "scores", "added"),
+        {"token": token, "length": one, "cache": cache, "memory": memory, "mask": mask},
+        ("tokens", "scores", "added", "logits") if network.several else ("tokens", "scores", "added"),
         {
-            **dict.fromkeys(("token", "length", "tokens", "scores", "added"), rows),
+            **dict.fromkeys(("length", "tokens", "scores"), rows),
+            **dict.fromkeys(("token", "logits"), newest),
+            "added": {0: "rows", 4: "newest"} if network.several else rows,
             "cache": {0: "rows", 4: "age"},
             "memory": {0: "rows", 4: "words"},
             "mask": words,
