@@ -156,6 +156,8 @@ def scenario(
     gpu          both food models on a GPU by instances and batching, up to 256 requests at a time
     foundation   what Triton adds to ONNX Runtime, and our model.py beside a lab's (on a server of its own)
     translator   a loop of words in the client, in BLS and in process (on a server of its own)
+    captioner    a caption by one graph and a loop in the client, and in process (on a server of its own)
+    captioner-gpu  that graph on one GPU, on two and by TensorRT (on a server of its own)
 
     Configs change through Triton's load API; what served before is put back at the end.
     """

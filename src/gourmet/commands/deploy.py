@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import POSITIVE
 from gourmet.errors import UsageError
 from gourmet.systems import registry
+
+if TYPE_CHECKING:
+    from gourmet.deploying.target import Target
 
 
 @click.command()
@@ -67,10 +71,14 @@ def deploy(
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
-    export = SystemParts(system, registry.piece).export
-    formats = (*export.formats, "all")
+    parts = SystemParts(system, registry.piece)
+    export, baselines = parts.export, parts.baselines
+    of_served = baselines.formats if baselines else ()
+    formats = (*export.formats, *of_served, "all")
     if form not in formats:
         raise UsageError(f"--format {form} is not a format of {system}; there are {', '.join(formats)}")
+    if form in of_served and (weights or checkpoint or data or fp32 or architecture):
+        raise UsageError(f"{form} is made of what {models} has of {system}: give no weights, data or --fp32")
     if fp32:
         if not isinstance(export, Quantizing):
             raise UsageError(f"--fp32 does not apply to {system}: its formats say what is rounded")
@@ -81,9 +89,13 @@ def deploy(
     if checkpoint:
         chosen = export.find(checkpoint)
     # Weights that others trained lie beside no data of theirs.
-    data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
-    with bar("reading") as tick:
-        deployment = export.open(chosen, data, tick, architecture=architecture)
+    if baselines and form in of_served:
+        deployment = baselines.open(models)
+        _check_gpus(deployment.targets[form])
+    else:
+        data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
+        with bar("reading") as tick:
+            deployment = export.open(chosen, data, tick, architecture=architecture)
     triton, said = url or serving_url(models), list[str]()
 
     def served(version: Path) -> None:
@@ -96,3 +108,11 @@ def deploy(
             with bar(f"exporting {name}"), served_as_before(triton, [model], send=send):
                 folder, checks = put(deployment, name, models, number, served)
             click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
+
+
+def _check_gpus(target: Target) -> None:
+    from gourmet.doctor.machine import find_gpus
+
+    if target.gpus and (found := len(find_gpus())) < target.gpus:
+        there = f"has {found}" if found else "has none"
+        raise UsageError(f"{target.model} runs on {target.gpus} GPU(s), and this machine {there}")

@@ -45,6 +45,7 @@ class Target:
     replaces: bool = False
     # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    gpus: int = 0  # without so many it does not run
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ class Export(Protocol):
 
     def find(self, checkpoint: str) -> Path:
         """The weights that others publish, of a folder or by a public name; raises GourmetError."""
+
+
+@runtime_checkable
+class Baselines(Protocol):
+    """A system's BASELINES, in its baselines.py: what to compare with, made of what is deployed already."""
+
+    @property
+    def formats(self) -> Sequence[str]: ...
+
+    def open(self, models: Path) -> Deployment: ...
 
 
 @runtime_checkable

@@ -187,6 +187,7 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         checks=(*checks, validity.steady(windows, stats.unsteadiness(rates), options.steadiness + natural)),
         config={},
         stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
+        transferred=traffic.transferred / len(traffic.times),
     )
 
 

@@ -169,6 +169,8 @@ class Point:
     attempts: int = 1
     turns: int = 1
     stream: Stream | None = None
+    # Bytes of what is asked and answered, both ways, a request; 0 where the client does not tell.
+    transferred: float = 0.0
 
     @property
     def name(self) -> str:

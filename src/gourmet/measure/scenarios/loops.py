@@ -87,7 +87,7 @@ def scenario(
             "a second instance brings no more steps": _second_pays_not,
         },
         goals=_goals,
-        check=partial(_answers_agree, system),
+        check=partial(answers_agree, system),
         server=lambda: own_server((repository.DEFAULT,), (step, bls, *parts, inside, streamed)),
         page="generation.md",
     )
@@ -138,7 +138,7 @@ def _goals(points: Points) -> list[Requirement]:
     return [*ratio(LOOP, _FEW, 5.0), *ratio(LOOP, _MANY, 10.0), *ratio(BLS, _MANY, 2.0)]
 
 
-def _answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
+def answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
     """How often all say the same; raise where they clearly should and do not."""
     texts = {
         asks: [_text(system, answer, workload) for answer in workload.answers.expected]
@@ -151,11 +151,11 @@ def _answers_agree(system: str, workloads: Mapping[str, Workload]) -> str:
         same = float(np.mean([mine == other for mine, other in zip(usual, answers, strict=True)]))
         if same < _LEAST_AGREEMENT:
             raise WrongAnswers(
-                f"{first} and {asks} agree on {same:.0%} of the sentences only: "
+                f"{first} and {asks} agree on {same:.0%} of the examples only: "
                 "deploy both from the same weights"
             )
         said.append(f"{asks} to {same:.0%}")
-    return f"The answers were checked first: as {first} said the others, {', '.join(said)} of the sentences."
+    return f"The answers were checked first: as {first} said the others, {', '.join(said)} of the examples."
 
 
 def _text(system: str, answer: Mapping[str, Array], workload: Workload) -> str:

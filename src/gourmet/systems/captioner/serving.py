@@ -23,11 +23,10 @@ from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
-from gourmet.systems.captioner.tokenizer import Tokenizer
+from gourmet.systems.captioner.tokenizer import SETTINGS, Tokenizer
 
 VISION: Final = "vision.onnx"
 DECODER: Final = "decoder.onnx"
-SETTINGS: Final = "captioner.json"
 
 
 class CaptionerEngine(Engine):
