@@ -76,11 +76,6 @@ def option_of(name: str, value: object) -> int:
     return found
 
 
-def is_sure(score: float, model: ModelInfo) -> bool | None:
-    """Whether a caption of this score may be relied on; None where the model's config does not say when."""
-    return model.is_sure(score)
-
-
 @dataclass(frozen=True)
 class Captioner:
     """Fulfils gourmet.contracts.Generation. A picture is looked at by who takes it from people, and by the
