@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gourmet.systems.captioner.network import CaptionNetwork
+from gourmet.systems.captioner.vision import GRID
 from gourmet.tasks.generation.onnx_graph import Graph
 from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork, step_graph
 
@@ -54,7 +55,7 @@ class BlipStep(StepNetwork):
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         parts = self.embeddings
         return parts.LayerNorm(  # type: ignore[no-any-return]
-            parts.word_embeddings(token) + parts.position_embeddings.weight[place]
+            parts.word_embeddings(token) + parts.position_embeddings(place)
         )
 
     def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
@@ -68,6 +69,27 @@ class BlipStep(StepNetwork):
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         return self.head(states) + self.never  # type: ignore[no-any-return]
+
+
+class _Grid(nn.Module):
+    """The rest of it, of the grid that ResNet50 sees."""
+
+    def __init__(self, network: CaptionNetwork) -> None:
+        super().__init__()
+        self.vision, self.memory = network.vision_model, Memory(across(network))
+
+    def forward(self, grid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        states = self.vision.states(grid)
+        return self.memory(states), states
+
+
+def memory_graph(network: CaptionNetwork, grid: str) -> Graph:
+    """What is behind the `grid` of ResNet50."""
+    rows = {0: "rows"}
+    seen = torch.zeros(2, network.vision_model.seen_channels, GRID, GRID)
+    return Graph(
+        _Grid(network), {grid: seen}, ("memory", "hidden"), dict.fromkeys((grid, "memory", "hidden"), rows)
+    )
 
 
 def vision_graph(network: CaptionNetwork) -> Graph:

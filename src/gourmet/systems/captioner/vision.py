@@ -52,6 +52,7 @@ class GridVision(nn.Module):
             ]
             self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))
             before = 4 * middle
+        self.seen_channels = before
         self.project = nn.Linear(before, width)
         self.places = nn.Parameter(torch.randn(GRID * GRID, width) * 0.02)
         self.norm = nn.LayerNorm(width)

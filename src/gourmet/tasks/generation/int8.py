@@ -33,12 +33,14 @@ _SMALLEST: Final = 1e-12
 def quantized(network: nn.Module) -> Any:
     """A copy with the weights of its products and words in eight bits; places stay as they are."""
     found = copy.deepcopy(network)
+    products = {id(part.weight): _Int8Linear(part) for part in found.modules() if type(part) is nn.Linear}
     for parent in list(found.modules()):
         for name, part in parent.named_children():
             if type(part) is nn.Linear:
-                setattr(parent, name, _Int8Linear(part))
+                setattr(parent, name, products[id(part.weight)])
             elif type(part) is nn.Embedding:
-                setattr(parent, name, _Int8Embedding(part))
+                of = products.get(id(part.weight))
+                setattr(parent, name, _TiedEmbedding(of, part) if of else _Int8Embedding(part))
     return found
 
 
@@ -91,6 +93,23 @@ class _Int8Embedding(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return F.embedding(ids, self.weight).float() * F.embedding(ids, self.scale)
+
+
+class _TiedEmbedding(nn.Module):
+    """Of a product's own weights, whose columns are the words: they are not stored twice."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, product: _Int8Linear, of: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding_dim = of.embedding_dim
+        self.register_buffer("weight", product.weight)
+        self.register_buffer("scale", product.scale)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.weight.index_select(1, ids.flatten()).T.float() * self.scale[ids.flatten(), None]
+        return rows.view(*ids.shape, self.embedding_dim)
 
 
 class _Products(torch.autograd.Function):

@@ -20,16 +20,23 @@ _DIFFER: Final = 0.01
 _FEW: Final = 10
 
 
-def write_package(path: Path, files: Mapping[str, bytes], form: str) -> dict[str, Any]:
-    package.write(path, files)
+def write_package(
+    path: Path, files: Mapping[str, bytes], form: str, elsewhere: Mapping[str, str] = package.NOTHING
+) -> dict[str, Any]:
+    package.write(path, files, elsewhere)
     return {"form": f"ONNX in a package, {form}", "opset": OPSET, "holds": sorted(files)}
 
 
-def write_reference(path: Path, files: Mapping[str, bytes], model: str) -> dict[str, Any]:
+def write_reference(
+    path: Path,
+    files: Mapping[str, bytes],
+    model: str,
+    elsewhere: Mapping[str, str] = package.NOTHING,
+) -> dict[str, Any]:
     """For models that need the same package, which lies in the repository once."""
     with TemporaryDirectory() as folder:
         made = Path(folder) / package.FILE
-        package.write(made, files)
+        package.write(made, files, elsewhere)
         package.write_reference(path, model, sha256(made))
     return {"form": f"a reference to the package of {model}"}
 

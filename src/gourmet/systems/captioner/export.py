@@ -1,0 +1,196 @@
+"""The captioner as the files that its served models open, compared with the loop of transformers.
+
+All graphs are quantized, unless it is asked for fp32. ResNet50 is in eight bits as it was when the words
+learned from what it sees; other weights are int8, and what goes through them is quantized as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import torch
+
+from gourmet.contracts import THRESHOLD_PARAMETER
+from gourmet.deploying.target import Check, Deployment, Export, Target
+from gourmet.pictures.decode import Pixels, squashed_pixels
+from gourmet.runtime.bounded_reading import read_bytes
+from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.engine import onnx_graph
+from gourmet.runtime.decoding.loop import Row
+from gourmet.runtime.instances import available_cpus
+from gourmet.runtime.manifest import sha256
+from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
+from gourmet.systems.captioner.data import photos, read
+from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
+from gourmet.systems.captioner.int8_vision import BODY, GRID, body
+from gourmet.systems.captioner.network import CaptionNetwork, Checkpoint, find, load
+from gourmet.systems.captioner.serving import DECODER, VISION, CaptionerNetwork
+from gourmet.systems.captioner.tokenizer import MAX_TOKENS
+from gourmet.tasks import evaluation_file
+from gourmet.tasks.evaluation_file import NotEvaluated
+from gourmet.tasks.generation import served
+from gourmet.tasks.generation.int8 import quantized
+from gourmet.tasks.generation.onnx_graph import OPSET, Graph
+from gourmet.tasks.static_int8 import PIXELS
+from gourmet.training.task import Tick
+
+_VERIFIED: Final = 200
+_EXAMPLES: Final = 16
+_ROWS: Final = 16
+_MOST_BYTES: Final = 64 << 20
+_ELSEWHERE: Final = {VISION: "captioner_vision", DECODER: "captioner_decoder"}
+# Eight bits see a little less; of captions, so many have to stay those of the float network.
+_SEEN_ALIKE: Final = 0.5
+
+
+@dataclass(frozen=True)
+class TrainedCaptioner:
+    """A checkpoint, and photos to compare with."""
+
+    checkpoint: Checkpoint
+    pictures: Sequence[Pixels]
+    fp32: bool = False
+
+    @cached_property
+    def network(self) -> CaptionNetwork:
+        """What is served."""
+        return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network)  # type: ignore[no-any-return]
+
+    @cached_property
+    def body(self) -> bytes | None:
+        """The graph that sees in eight bits, where it is ResNet50 that does."""
+        if self.fp32 or not self.checkpoint.network.is_grid:
+            return None
+        path = self.checkpoint.folder / BODY
+        if path.is_file():
+            return read_bytes(path, _MOST_BYTES)
+        return body(self.checkpoint.network.vision_model, np.stack(self.pictures))
+
+    @property
+    def form(self) -> str:
+        return "fp32" if self.fp32 else "int8, quantized as it is computed"
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """All that a Python model needs."""
+        return self.checkpoint.files | {VISION: self._vision(), DECODER: decoder_graph(self.network).file()}
+
+    def graph(self, name: str, path: Path) -> dict[str, Any]:
+        path.write_bytes(self.files[name])
+        seen = ", ResNet50 in int8 QDQ per channel" if self.body and name == VISION else ""
+        return {"form": f"ONNX, {self.form}{seen}", "opset": OPSET}
+
+    def package(self, path: Path) -> dict[str, Any]:
+        return served.write_package(path, self.files, self.form, _ELSEWHERE)
+
+    def reference(self, path: Path) -> dict[str, Any]:
+        return served.write_reference(path, self.files, SYSTEM.default_model, _ELSEWHERE)
+
+    def agreement(self, path: Path) -> Sequence[Check]:
+        """The loop that is served against that of transformers, which starts from what is seen here too."""
+        opened = CaptionerNetwork.open(package.read(path), available_cpus())
+        rows = [Row(pixels, MAX_TOKENS) for pixels in self.pictures]
+        found = served.served_answers(opened.engine, opened.vocabulary, rows, _ROWS)
+        right = eager_answers(self.checkpoint, self.pictures, self.body)
+        how = partial(served.agreement, what="photos", compared=MAX_TOKENS)
+        checks = [how(found, right, fp32=self.fp32), served.with_words(opened.vocabulary, found)]
+        if self.body:
+            checks.append(_alike(found, eager_answers(self.checkpoint, self.pictures)))
+        return checks
+
+    def _vision(self) -> bytes:
+        if not self.body:
+            return vision_graph(self.network).file()
+        parts = self.body, memory_graph(self.network, GRID).file()
+        sees, attends = map(onnx.load_from_string, parts)
+        attends.ir_version = sees.ir_version
+        apart = onnx.compose.add_prefix(attends, "words/", rename_inputs=False, rename_outputs=False)
+        return onnx.compose.merge_models(sees, apart, [(GRID, GRID)]).SerializeToString()  # type: ignore[no-any-return]
+
+
+def eager_answers(
+    checkpoint: Checkpoint, pictures: Sequence[Pixels], sees: bytes | None = None
+) -> list[list[int]]:
+    """transformers', of photos as the network sees them, or as the graph `sees` does."""
+    network, found = checkpoint.network, list[list[int]]()
+    run = onnx_graph(sees, available_cpus()) if sees else None
+    for first in range(0, len(pictures), _ROWS):
+        pixels = np.stack(pictures[first : first + _ROWS])
+        with torch.inference_mode():
+            if run:
+                states = network.vision_model.states(torch.from_numpy(run([GRID], {PIXELS: pixels})[0]))
+            else:
+                states = network.states(network.normalised(torch.from_numpy(pixels)))
+        for row in network.generate(states, [], MAX_TOKENS).tolist():
+            words = row[1:]
+            found.append(words[: words.index(network.end)] if network.end in words else words)
+    return found
+
+
+def _alike(found: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> Check:
+    same = sum(a == b for a, b in zip(found, right, strict=True))
+    least = int(_SEEN_ALIKE * len(right))
+    what = "captions of what 32 bits see"
+    return Check(what, f"{same} of {len(right)} photos", f"at least {least}", same >= least)
+
+
+@dataclass(frozen=True)
+class CaptionerExport:
+    """Fulfils `gourmet.deploying.target.Quantizing`."""
+
+    fp32: bool = False
+    # Graphs first: the package that is verified refers to them.
+    formats: tuple[str, ...] = ("vision", "decoder", "python", "stream")
+
+    def in_fp32(self) -> CaptionerExport:
+        return replace(self, fp32=True)
+
+    def find(self, checkpoint: str) -> Path:
+        return find(checkpoint)
+
+    def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
+        checkpoint = load(weights)
+        files = (
+            SYSTEM.examples(_EXAMPLES, seed=0)
+            if data is None
+            else read(data, photos(data, "validation", _VERIFIED))
+        )
+        pictures = [squashed_pixels(file, checkpoint.network.side) for file in files]
+        source = TrainedCaptioner(checkpoint, pictures, self.fp32)
+        facts = {
+            "network": {"system": SYSTEM.name, "architecture": "BLIP", "shape": checkpoint.about},
+            "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
+            "verified_on": "examples" if data is None else "photos held out",
+        }
+        try:
+            measured = evaluation_file.read(weights)
+        except NotEvaluated:
+            return Deployment(targets=_targets(source), facts=facts)
+        sure = {THRESHOLD_PARAMETER: float(measured[THRESHOLD_PARAMETER])}
+        return Deployment(
+            targets=_targets(source), facts=facts | {"scores": measured["scores"]}, calibration=sure
+        )
+
+
+def _targets(source: TrainedCaptioner) -> dict[str, Target]:
+    network = source.network
+
+    def graph(name: str, graph: Graph) -> Target:
+        build = partial(source.graph, name)
+        return Target(_ELSEWHERE[name], "model.onnx", build, graph.same_shapes, dims=graph.dims())
+
+    return {
+        "vision": graph(VISION, vision_graph(network)),
+        "decoder": graph(DECODER, decoder_graph(network)),
+        "python": Target(SYSTEM.default_model, package.FILE, source.package, source.agreement),
+        "stream": Target(STREAMING_MODEL, package.REFERENCE, source.reference, lambda path: ()),
+    }
+
+
+EXPORT: Final[Export] = CaptionerExport()
