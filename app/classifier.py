@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import heapq
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,26 +13,22 @@ from typing import Final, Literal
 
 import numpy as np
 
+from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
 from app.core import tracing
-from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError
+from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError, refused_picture
 from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import BadAnswer, BadModel
-from gourmet.pictures import decoders
 from gourmet.pictures.classifier import Floats, PictureClassifier
-from gourmet.pictures.decode import Pixels, from_base64, is_harmless
+from gourmet.pictures.decode import Pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 TOP: Final = 5
 BytesKind = Literal["photo", "pixels", "tensor"]
 _BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels"}
 _log: Final = logging.getLogger(__name__)
-# How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
-_DECODING_FAILED: Final = re.compile(
-    r"row \d{1,9} of \d{1,9}: (?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
-)
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ class Classifier:
         pictures at a time. The others are those of ServedModels.
         """
         self._triton = triton
-        self._sandboxed = decoders.turns(max_sandboxed)
+        self._decoding = Decoding(max_sandboxed)
         self._first = next(iter(systems))
         self._models = ServedModels(
             triton, systems, configured, lambda system, info: system.takes(info), expected
@@ -173,9 +168,8 @@ class Classifier:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
             decoded_there = isinstance(error, RefusedByModel) and asked and asked.bytes_kind == "photo"
-            said = _DECODING_FAILED.search(str(error)) if decoded_there else None
-            if said and said["code"] in BadPicture.KINDS:
-                raise BadPicture(said["code"], said["reason"]) from error
+            if isinstance(error, RefusedByModel) and decoded_there and (said := refused_picture(error)):
+                raise said from error
             # What is not a photo is refused for that, whatever else is the matter. Where Triton decodes it,
             # nobody here has looked at it before: a photo that is answered is looked at only once.
             self._refuse_if_bad(
@@ -205,24 +199,19 @@ class Classifier:
 
     def pixels(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> Pixels:
         """Raise PictureError, or DecodersBusy."""
-        with self._decoding(deadline):
+        with self._decoding.here(deadline):
             return system.pixels(photo)
 
     def _refuse_if_bad(self, system: PictureClassifier, photo: bytes, deadline: Deadline) -> None:
         """Raise PictureError, unless that cannot be known in time."""
         try:
-            with self._decoding(deadline):
+            with self._decoding.here(deadline):
                 system.identify(photo)
         except DecodersBusy:
             pass
         except PictureError as exc:
             if exc.code != "too_slow":
                 raise
-
-    def _decoding(self, deadline: Deadline) -> AbstractContextManager[None]:
-        return decoders.decoding_for(
-            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
-        )
 
     def models(self, deadline: Deadline, system: str = "") -> list[ServedModel]:
         """Those that are ready, of `system` or of all."""
@@ -254,8 +243,7 @@ class Classifier:
             if asked.bytes_kind == "photo":
                 tensor = system.encode(photo, spec.datatype)
                 phases["decode"] = _ms_since(started)
-                if not is_harmless(from_base64(photo)):
-                    place = decoders.place(self._sandboxed, deadline.client)
+                place = self._decoding.there(photo, deadline)
             else:
                 pixels = self.pixels(system, photo, deadline)
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()

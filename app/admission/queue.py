@@ -23,7 +23,8 @@ import ipaddress
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from flask import g, request
@@ -31,6 +32,8 @@ from flask import g, request
 from app.core.errors import Overloaded, Stopping
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
+from gourmet.pictures import decoders
+from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.runtime.turns import Lines, Shares, is_fair
 
 # For so long an admitted upload counts as queued; most are here sooner.
@@ -263,3 +266,30 @@ def queues(settings: Settings) -> Mapping[str, AdmissionQueue]:
         # One thread at a time makes a page: two of them make each other's later.
         "pages": AdmissionQueue(at_work["pages"], waiting, wait_s, 1),
     }
+
+
+class Decoding:
+    """How many pictures at a time, of those that may take long, are decoded for one kind of model."""
+
+    def __init__(self, max_sandboxed: int) -> None:
+        self._sandboxed = decoders.turns(max_sandboxed)
+
+    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Around what decodes in this process, or asks another to."""
+        return decoders.decoding_for(
+            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
+        )
+
+    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
+        """While a photo is answered that a model decodes itself: a place, where that may take long."""
+        quick = is_harmless(from_base64(photo))
+        return nullcontext() if quick else decoders.place(self._sandboxed, deadline.client)
+
+    @contextmanager
+    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
+        """The same, once its header was looked at, with how long that took; raise PictureError."""
+        started = time.perf_counter()
+        with self.here(deadline):
+            identify(photo)
+        with self.there(photo, deadline):
+            yield {"decode": (time.perf_counter() - started) * 1000}

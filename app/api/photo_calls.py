@@ -9,8 +9,8 @@ meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import wait
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
@@ -37,6 +37,7 @@ from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
+from gourmet.client.deadline import Deadline
 
 MODEL_PARAMETER: Final = {
     "model": "One of the models that are ready; the default unless given",
@@ -53,9 +54,8 @@ PARAMETERS: Final[Mapping[str, str | Parameter]] = {
 
 TimingsMs = Mapping[str, float]
 Describe = Callable[[Prediction, TimingsMs, str | None], schemas.Schema]
-# What became of a photo, with the milliseconds of each phase where it was answered.
-_Outcome = tuple[Prediction | Exception, TimingsMs]
 P = TypeVar("P", bound=schemas.Predicted)
+Found = TypeVar("Found")
 
 
 class _Results(schemas.Schema):
@@ -82,47 +82,73 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     deadline = deadline_of_request(services.settings.request_deadline_s)
     asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
 
-    def ask(photo: UploadedPhoto, submitted: float | None = None) -> _Outcome:
+    def ask(photo: bytes) -> tuple[Prediction, TimingsMs]:
+        found = services.classifier.classify(
+            photo, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
+        )
+        return found, found.timings_ms
+
+    def tell(found: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
+        count(found, timings)
+        return describe(found, timings, name)
+
+    return answer_each(photos, ask, tell, deadline, services.photos)
+
+
+def answer_each(
+    photos: list[UploadedPhoto],
+    ask: Callable[[bytes], tuple[Found, TimingsMs]],
+    tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
+    deadline: Deadline,
+    threads: ThreadPoolExecutor,
+) -> Response:
+    """What `ask` finds of each photo, and in which phases; it is put by `tell`.
+
+    Several are asked about by `threads`.
+    """
+
+    def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
         wait_ms = None if submitted is None else (time.perf_counter() - submitted) * 1000
         try:
             if photo.fault:
                 raise photo.fault
-            found = services.classifier.classify(
-                photo.data, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
-            )
-            return found, phases_ms(found.timings_ms, wait_ms)
+            found, phases = ask(photo.data)
+            return found, phases_ms(phases, wait_ms)
         except Exception as exc:
             return exc, {}
 
     if len(photos) == 1:
-        return _results(photos, [ask(photos[0])], describe)
-    within, now = carried(ask), time.perf_counter()
-    futures = [services.photos.submit(within, photo, now) for photo in photos]
+        return _results(photos, [outcome(photos[0])], tell)
+    within, now = carried(outcome), time.perf_counter()
+    futures = [threads.submit(within, photo, now) for photo in photos]
     # A call ends by itself at the deadline; a little later is for those that wait for a thread.
     late = wait(futures, deadline.left_s() + 0.2).not_done
     for future in late:
         future.cancel()
     too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
     return _results(
-        photos, [(too_slow, {}) if future in late else future.result() for future in futures], describe
+        photos, [(too_slow, {}) if future in late else future.result() for future in futures], tell
     )
 
 
-def _results(photos: list[UploadedPhoto], outcomes: list[_Outcome], describe: Describe) -> Response:
+def _results(
+    photos: list[UploadedPhoto],
+    outcomes: Sequence[tuple[Found | Exception, TimingsMs]],
+    tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
+) -> Response:
     """One photo has the status of its own error; of several, only a server that answered none tells by it."""
     results: list[schemas.Schema] = []
     errors: list[ServingError] = []
     timings: TimingsMs = {}
     for photo, (found, timings) in zip(photos, outcomes, strict=True):
-        if isinstance(found, UnknownModel):  # the fault of the call and of no photo
+        if isinstance(found, (UnknownModel, BadRequest)):  # the fault of the call and of no photo
             raise found
-        if isinstance(found, Prediction):
-            count(found, timings)
-            results.append(describe(found, timings, photo.filename))
-        else:
+        if isinstance(found, Exception):
             errors.append(for_visitor(found))
             problem = schemas.Problem(**as_dict(errors[-1])["error"])
             results.append(schemas.Failed(filename=photo.filename, error=problem))
+        else:
+            results.append(tell(found, timings, photo.filename))
     response = unstored(_Results(results=results))
     if len(photos) == 1 and timings:
         add_server_timing(response, timings)

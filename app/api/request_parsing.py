@@ -1,4 +1,4 @@
-"""The photos of one call of the API, whichever of its three ways they came by."""
+"""The photos of one call of the API, whichever of its three ways they came by; and the text of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from app.admission.uploads import (
     FIELD,
     MAX_OTHER_PARTS,
     WRAPPING_BYTES,
+    discard,
     photo_too_large,
     receiving,
 )
@@ -29,6 +30,7 @@ RAW = "application/octet-stream"
 _COMMAS_A_PHOTO: Final = 64
 _MOST_OF_A_NAME: Final = 100
 S = TypeVar("S", bound=Schema)
+InJson = TypeVar("InJson", bound=Base64Photos)
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,22 @@ class UploadedPhoto:
 
 def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
     """Read the whole request; raise what makes it useless as a whole."""
+    photos, model, _ = photos_and_more(settings, Base64Photos)
+    return photos, model
+
+
+def photos_and_more(
+    settings: Settings, shape: type[InJson]
+) -> tuple[list[UploadedPhoto], str, InJson | None]:
+    """With all that came as JSON of that shape, where it is JSON."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
     most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
     with receiving(settings, f"the call is too large: {most}"):
         received = _receive(settings)
+    asked = None
     if isinstance(received, bytes):
-        asked = from_json(Base64Photos, received, '{"images": ["<base64>", …]}')
+        asked = from_json(shape, received, '{"images": ["<base64>", …]}')
         received = [photo_of_base64(text) for text in asked.images], asked.model or "", asked.version
     photos, model, version = received
     if not photos:
@@ -58,7 +69,7 @@ def photos_and_model(settings: Settings) -> tuple[list[UploadedPhoto], str]:
             "too_many_photos",
             f"{len(photos)} photos are too many for one call: send at most {settings.max_photos}",
         )
-    return [checked(photo, settings) for photo in photos], chosen_model(model, version)
+    return [checked(photo, settings) for photo in photos], chosen_model(model, version), asked
 
 
 def chosen_model(model: str, version: str | None = "") -> str:
@@ -103,6 +114,18 @@ def from_json(shape: type[S], body: bytes, expected: str) -> S:
         # What our own validators say comes with what kind of exception it was.
         said = first["msg"].removeprefix("Value error, ")
         raise BadRequest(f"{place}: {said}; expected is {expected}") from None
+
+
+def text_body(settings: Settings, max_bytes: int) -> bytes:
+    """The body of a request, which is JSON of a few texts."""
+    if request.mimetype != JSON:
+        discard(settings)
+        raise UnsupportedMediaType(
+            f"a body of type {request.mimetype or 'none'!r} is not read here: send {JSON}"
+        )
+    request.max_content_length = max_bytes
+    with receiving(settings, f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
+        return request.get_data(cache=False)
 
 
 def photo_of_base64(text: str) -> UploadedPhoto:

@@ -267,6 +267,7 @@ class GenerationTimings(Schema):
 
     receive: Milliseconds
     wait: Milliseconds | Maybe = None
+    decode: Milliseconds | Maybe = None
     first_piece: Milliseconds | Maybe = None
     triton: Milliseconds
     total: Milliseconds

@@ -197,7 +197,9 @@ class Services:
             if settings.triton_grpc_url
             else self.triton
         )
-        self.generator = Generator(for_texts, texts, settings.models, settings.served_models)
+        self.generator = Generator(
+            for_texts, texts, settings.models, settings.served_models, settings.max_sandboxed
+        )
         # For all calls of several photos together.
         self.photos = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="photo")
         # /api/v1: a feature adds its addresses to it.

@@ -10,22 +10,31 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import numpy as np
-from flask import Response, current_app, g, request, stream_with_context
-from werkzeug.exceptions import UnsupportedMediaType
+from flask import Response, current_app, g, stream_with_context
 
-from app.admission.uploads import admission, discard, receiving
+from app.admission.queue import Decoding
+from app.admission.uploads import admission
 from app.api import schemas
 from app.api.openapi import EVENTS
 from app.asking import Served, ServedModels
-from app.core.errors import BadRequest, InferenceFailed, RefusedRequest, as_dict, for_visitor
-from app.core.http import JSON, phases_ms, request_id
+from app.core.errors import (
+    BadRequest,
+    InferenceFailed,
+    ModelNotReady,
+    RefusedRequest,
+    UnknownModel,
+    as_dict,
+    for_visitor,
+    refusals_explained,
+)
+from app.core.http import phases_ms, request_id
 from app.core.metrics import Metrics
-from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
 from gourmet.contracts import (
@@ -47,6 +56,8 @@ ERRORS: Final = (400, 404, 408, 413, 415, 500, 502, 503, 504)
 # A part, or None where there was none for a while.
 Parts = Iterator[schemas.Schema | None]
 ReadyModel = Served[Generation]
+# Puts an answer and its times as the last part of a stream.
+Tell = Callable[[ReadyModel, GeneratedText, schemas.GenerationTimings], schemas.Schema]
 
 
 class Generator:
@@ -56,8 +67,11 @@ class Generator:
         systems: Mapping[str, Generation],
         configured: Mapping[str, str],
         expected: Collection[str] = (),
+        max_sandboxed: int = 1,
     ) -> None:
+        """Other processes decode at most `max_sandboxed` pictures at a time; the rest is ServedModels'."""
         self._triton = triton
+        self._decoding = Decoding(max_sandboxed)
         self.example_kinds = {system.example_kind for system in systems.values()}
         self._models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
 
@@ -75,6 +89,23 @@ class Generator:
             model = (configured[system] if system else next(iter(configured.values()))) + model
         return self._models.find(model, deadline, system)
 
+    def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
+        """The model of that name; where none is named, `streaming` if the configured one answers whole."""
+        found = self.find(model, deadline, system)
+        if found.info.decoupled or model:
+            return found
+        try:
+            return self.find(streaming, deadline, system)
+        except (ModelNotReady, UnknownModel):
+            return found
+
+    def guarded(
+        self, model: ReadyModel, example: bytes, deadline: Deadline
+    ) -> AbstractContextManager[dict[str, float]]:
+        """Around a question: a picture is looked at, as any is, and has a place while it is answered."""
+        is_picture = model.system.example_kind == "picture"
+        return self._decoding.guarded(example, deadline) if is_picture else contextlib.nullcontext({})
+
     def pieces(
         self,
         model: ReadyModel,
@@ -86,14 +117,15 @@ class Generator:
         """As the model makes them, a single one where it answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
         watched = self._models.watched(model, deadline)
-        if not model.info.decoupled:
-            answer = self._triton.infer(model.info.target, inputs, watched, request_id)
-            yield _read(model, answer.outputs)
-            return
-        for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
-            if outputs is None:
-                watched.is_cancelled()
-            yield None if outputs is None else _read(model, outputs)
+        with _explained(model):
+            if not model.info.decoupled:
+                answer = self._triton.infer(model.info.target, inputs, watched, request_id)
+                yield _read(model, answer.outputs)
+                return
+            for outputs in self._triton.stream(model.info, inputs, deadline, request_id):
+                if outputs is None:
+                    watched.is_cancelled()
+                yield None if outputs is None else _read(model, outputs)
 
     def answers(
         self,
@@ -114,7 +146,8 @@ class Generator:
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             together = {name: np.concatenate([row[name] for row in part]) for name in part[0]}
-            outputs = self._triton.infer(model.info.target, together, watched, request_id).outputs
+            with _explained(model):
+                outputs = self._triton.infer(model.info.target, together, watched, request_id).outputs
             found += [
                 _read(model, {name: values[row : row + 1] for name, values in outputs.items()})
                 for row in range(len(part))
@@ -128,6 +161,10 @@ class Generator:
         if not answer.text.strip():
             raise InferenceFailed(f"{model.info.name} answers its sample with nothing")
         return model.info
+
+
+def _explained(model: ReadyModel) -> AbstractContextManager[None]:
+    return refusals_explained() if model.system.example_kind == "picture" else contextlib.nullcontext()
 
 
 def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
@@ -154,59 +191,38 @@ def _read(model: ReadyModel, outputs: Tensors) -> GeneratedText:
         raise InferenceFailed(str(exc)) from exc
 
 
-def received(settings: Settings, max_bytes: int) -> bytes:
-    """The body of a request, which is JSON of a few texts."""
-    if request.mimetype != JSON:
-        discard(settings)
-        raise UnsupportedMediaType(
-            f"a body of type {request.mimetype or 'none'!r} is not read here: send {JSON}"
-        )
-    request.max_content_length = max_bytes
-    with receiving(settings, f"the text is too long: send at most {max_bytes // 1000} KB of JSON"):
-        return request.get_data(cache=False)
-
-
-def several(
+def in_pieces(
     generator: Generator,
     model: ReadyModel,
-    examples: Sequence[bytes],
+    example: bytes,
     options: Options,
     deadline: Deadline,
-) -> tuple[list[GeneratedText], schemas.GenerationTimings]:
-    """The answers to these examples, which are asked together, and the time that all of it took."""
-    g.model = model.info.name
-    started = time.perf_counter()
-    answers = generator.answers(model, examples, options, deadline, request_id())
-    return answers, _observed(model, sum(answer.tokens or 0 for answer in answers), started, {})
-
-
-def whole(
-    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
-) -> schemas.Generated:
-    (answer,), timings = several(generator, model, [example], options, deadline)
-    return _generated(model, answer, timings)
-
-
-def in_pieces(
-    generator: Generator, model: ReadyModel, example: bytes, options: Options, deadline: Deadline
+    tell: Tell | None = None,
 ) -> Response:
     """Server-sent events, each as soon as it is there."""
     g.model = model.info.name
-    started = time.perf_counter()
-    pieces = generator.pieces(model, example, options, deadline, request_id())
     with contextlib.ExitStack() as held:
         held.callback(admission().keep_turn())
+        inner = dict(held.enter_context(generator.guarded(model, example, deadline)))
+        started = time.perf_counter()
+        pieces = generator.pieces(model, example, options, deadline, request_id())
         held.callback(pieces.close)
         # What goes wrong before the first piece, or a silence, has a status of its own.
         first = list(itertools.islice(pieces, 1))
-        return streamed(_parts(model, itertools.chain(first, pieces), started), held.pop_all(), EVENTS)
+        parts = _parts(model, itertools.chain(first, pieces), started, inner, tell or generated)
+        return streamed(parts, held.pop_all(), EVENTS)
 
 
-def _parts(model: ReadyModel, pieces: Iterator[GeneratedText | None], started: float) -> Parts:
+def _parts(
+    model: ReadyModel,
+    pieces: Iterator[GeneratedText | None],
+    started: float,
+    inner: dict[str, float],
+    tell: Tell,
+) -> Parts:
     metrics: Metrics = current_app.extensions["metrics"]
     counted, name = metrics.of_system[model.system.name], model.info.name
     found: list[GeneratedText] = []
-    inner: dict[str, float] = {}
     last = started
     for piece in pieces:
         if piece is None:
@@ -219,26 +235,29 @@ def _parts(model: ReadyModel, pieces: Iterator[GeneratedText | None], started: f
         found.append(piece)
         yield schemas.Piece(text=piece.text)
     answer = joined(iter(found))
-    yield _generated(model, answer, _observed(model, answer.tokens, started, inner))
+    inner["triton"] = (time.perf_counter() - started) * 1000
+    yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
 
 
-def _generated(
-    model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings
-) -> schemas.Generated:
-    return schemas.Generated(
-        text=answer.text,
-        tokens=answer.tokens,
-        score=answer.score,
-        model=schemas.ModelName(name=model.info.name, version=model.info.version),
-        timings_ms=timings,
-        request_id=request_id(),
-    )
+def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings) -> dict[str, Any]:
+    """What the shape of every answer says."""
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "score": answer.score,
+        "model": schemas.ModelName(name=model.info.name, version=model.info.version),
+        "timings_ms": timings,
+        "request_id": request_id(),
+    }
 
 
-def _observed(
-    model: ReadyModel, tokens: int | None, started: float, inner: Mapping[str, float]
+def generated(*said: Any) -> schemas.Generated:
+    return schemas.Generated(**facts(*said))
+
+
+def observed(
+    model: ReadyModel, tokens: int | None, timings: Mapping[str, float]
 ) -> schemas.GenerationTimings:
-    timings = phases_ms({**inner, "triton": (time.perf_counter() - started) * 1000})
     metrics: Metrics = current_app.extensions["metrics"]
     counted = metrics.of_system[model.system.name]
     counted["generations_total"].labels(model.info.name).inc()

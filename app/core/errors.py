@@ -7,7 +7,8 @@ client prefers; so are Flask's own 404, 405 and 500. The 429s and 503s say when 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from flask import Flask, Response, current_app, g
@@ -19,6 +20,10 @@ from app.core.settings import Settings
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
 RETRY_AFTER_S: Final = 2
+# How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
+_DECODING_FAILED: Final = re.compile(
+    r"(.*row \d{1,9} of \d{1,9}: )?(?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
+)
 
 
 class ServingError(Exception):
@@ -117,6 +122,21 @@ class InferenceFailed(ServingError, status=502, code="inference_failed"):
 
 class RefusedByModel(InferenceFailed):
     """The request is at fault: its picture, or what we believe the model takes."""
+
+
+def refused_picture(error: RefusedByModel) -> BadPicture | None:
+    """What a model that decodes said of a picture, where it said so."""
+    said = _DECODING_FAILED.search(str(error))
+    return BadPicture(said["code"], said["reason"]) if said and said["code"] in BadPicture.KINDS else None
+
+
+@contextmanager
+def refusals_explained() -> Iterator[None]:
+    """Around a question whose picture the model decodes: who is at fault where that is refused."""
+    try:
+        yield
+    except RefusedByModel as exc:
+        raise refused_picture(exc) or BadRequest(str(exc)) from exc
 
 
 class TritonUnavailable(ServingError, status=503, code="triton_unavailable", retry_after_s=RETRY_AFTER_S):

@@ -8,6 +8,7 @@ from typing import Final
 
 from app.api import routes as api
 from app.features import (
+    caption,
     compare,
     corrections,
     digits,
@@ -23,6 +24,7 @@ FEATURES: Final = (
     compare.add,
     digits.add,
     translate.add,
+    caption.add,
     compare.add_generic_pages,
     explain.add,
     corrections.add,
@@ -32,4 +34,4 @@ FEATURES: Final = (
 )
 # The systems that have a page of their own; any other of pictures has a generic one. The first is what the
 # app is about: it answers where a request names none.
-OWN_PAGES: Final = (food.ABOUT, digits.ABOUT, translate.ABOUT)
+OWN_PAGES: Final = (food.ABOUT, digits.ABOUT, translate.ABOUT, caption.ABOUT)

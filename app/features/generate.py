@@ -9,10 +9,10 @@ from flask import Flask, Response
 
 from app.admission.queue import deadline_of_request
 from app.admission.uploads import WRAPPING_BYTES
-from app.api import schemas, text_calls
+from app.api import schemas, text_calls, whole_texts
 from app.api.openapi import EVENTS, Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER
-from app.api.request_parsing import checked, chosen_model, from_json, photo_of_base64
+from app.api.request_parsing import checked, chosen_model, from_json, photo_of_base64, text_body
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import ReadyModel
 from app.core.errors import BadRequest
@@ -57,14 +57,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         sent as soon as it is there: `piece` events, and at the end `done` with the whole answer, or `error`.
         Closing the connection ends the work on it.
         """
-        body = text_calls.received(settings, max_bytes)
+        body = text_body(settings, max_bytes)
         asked = from_json(shape, body, '{"text": "…"} or {"picture": "<base64>"}')
         deadline = deadline_of_request(settings.generate_deadline_s)
         model = generator.find(chosen_model(asked.model or "", asked.version), deadline)
         example = _example(asked, model, settings)
         if asked.stream:
             return text_calls.in_pieces(generator, model, example, asked.options, deadline)
-        return unstored(text_calls.whole(generator, model, example, asked.options, deadline))
+        found = whole_texts.whole(generator, model, example, asked.options, deadline)
+        return unstored(text_calls.generated(model, *found))
 
     return ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from flask import Blueprint, Flask, Response, request
@@ -12,16 +11,14 @@ from pydantic import ConfigDict, Field, model_validator
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
-from app.api import schemas, text_calls
+from app.api import schemas, text_calls, whole_texts
 from app.api.openapi import EVENTS, Operation, documented
-from app.api.request_parsing import chosen_model, from_json
+from app.api.request_parsing import chosen_model, from_json, text_body
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
-from app.api.text_calls import ReadyModel
-from app.core.errors import BadRequest, ModelNotReady, ServingError, UnknownModel, for_visitor
+from app.core.errors import BadRequest, ServingError, for_visitor
 from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
-from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,
@@ -122,16 +119,6 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             **context,
         )
 
-    def streaming_model(name: str, deadline: Deadline) -> ReadyModel:
-        """The model of that name, or the one that streams where the configured one does not."""
-        model = generator.find(name, deadline, SYSTEM.name)
-        if model.info.decoupled or name:
-            return model
-        try:
-            return generator.find(STREAMING_MODEL, deadline, SYSTEM.name)
-        except (ModelNotReady, UnknownModel):
-            return model
-
     @routes.get("/translate")
     def page() -> str:
         return shown()
@@ -149,7 +136,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(why)
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, SYSTEM.name)
-            (answer,), _ = text_calls.several(generator, model, [text.encode()], {}, deadline)
+            (answer,), _ = whole_texts.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             shown_error = for_visitor(exc)
             return shown(text=text, problem=str(shown_error)), shown_error.status
@@ -173,7 +160,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         connection ends the work on it. A text that does not look Russian is translated all the same, with a
         `warning`.
         """
-        body = text_calls.received(settings, _MOST_BYTES)
+        body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
         texts = asked.texts if asked.texts is not None else [asked.text or ""]
         for place, text in enumerate(texts):
@@ -184,10 +171,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         deadline = deadline_of_request(settings.generate_deadline_s)
         chosen = chosen_model(asked.model or "", asked.version)
         if asked.stream:
-            model = streaming_model(chosen, deadline)
+            model = generator.find_streaming(chosen, STREAMING_MODEL, deadline, SYSTEM.name)
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
         model = generator.find(chosen, deadline, SYSTEM.name)
-        answers, timings = text_calls.several(
+        answers, timings = whole_texts.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
         translations = [_translation(text, answer) for text, answer in zip(texts, answers, strict=True)]
@@ -202,4 +189,4 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 
 def _translation(text: str, answer: GeneratedText) -> Translation:
     warning = None if looks_russian(text) else t("translate.hardly_russian")
-    return Translation(**asdict(answer), warning=warning)
+    return Translation(text=answer.text, tokens=answer.tokens, score=answer.score, warning=warning)

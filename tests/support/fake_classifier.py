@@ -12,12 +12,12 @@ import numpy as np
 from flask.testing import FlaskClient
 
 from app import create_app
+from app.admission.queue import Decoding
 from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import ModelInfo, TensorSpec
-from gourmet.pictures import decoders
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.systems.food11.contract import SYSTEM as FOOD
@@ -63,7 +63,7 @@ class FakeClassifier(Classifier):
         self.others = others or {}
         self.ready = list(ready)
         self.asked: list[tuple[bytes, str]] = []
-        self._sandboxed = decoders.turns(4)
+        self._decoding = Decoding(4)
 
     def classify(
         self,

@@ -29,7 +29,7 @@ from gourmet.systems.food11.contract import SYSTEM as FOOD
 __all__ = ["listen"]  # the fixture
 
 DIGIT = Prediction(DIGITS, DIGITS.labels, (1.0, *[0.0] * 9), "digits", "1")
-PAGES = ("/", "/compare", "/digits", "/translate", "/lab", "/api/docs", "/nothing")
+PAGES = ("/", "/compare", "/digits", "/translate", "/caption", "/lab", "/api/docs", "/nothing")
 HTML = {"Accept": "text/html"}
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 

@@ -19,7 +19,9 @@ HEAD = (
 
 
 # Found: an error that nobody foresaw, and so a 500.
-@pytest.mark.parametrize("path", [b"/predict", b"/api/v1/classify", b"/api/v1/digits", b"/api/v1/explain"])
+@pytest.mark.parametrize(
+    "path", [b"/predict", b"/api/v1/classify", b"/api/v1/digits", b"/api/v1/explain", b"/api/v1/caption"]
+)
 @pytest.mark.parametrize("chunks", [b"zz\r\n", b"-1\r\nabc\r\n", b"", b"3\r\nabcdef\r\n", b"ffffffff\r\nabc"])
 def test_chunks_that_are_none_are_the_clients_fault(python_web: Any, path: bytes, chunks: bytes) -> None:
     answer = send(python_web.url, HEAD % path + chunks)

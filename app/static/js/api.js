@@ -162,8 +162,17 @@ export async function* explain(photo, name, answer, signal) {
   }
 }
 
+/** What a photo shows in a sentence, found with these options. */
+export async function caption(photo, name, options, signal) {
+  const address = new URL(settings.urls.caption, location.href);
+  for (const [option, value] of Object.entries(options)) address.searchParams.set(option, value);
+  const form = new FormData();
+  form.append("file", photo, name);
+  return (await ask(address, { method: "POST", body: form, signal })).results[0];
+}
+
 export const models = (signal) => ask(settings.urls.models, { signal });
-export const health = () => ask(settings.urls.health, { cache: "no-store" });
+export const health = (address = settings.urls.health) => ask(address, { cache: "no-store" });
 
 /** An HTML fragment of the server's own. */
 export async function fragment(address, signal) {

@@ -38,7 +38,7 @@ export class Card {
     this.element.dataset.state = state;
     this.element.setAttribute("aria-busy", String(state === "busy" || state === "held"));
     const hadFocus = this.#actions.contains(document.activeElement);
-    this.#body.replaceChildren(...body);
+    if (body.some((each) => each.parentNode !== this.#body)) this.#body.replaceChildren(...body);
     this.#actions.replaceChildren(...actions);
     if (hadFocus) this.element.focus({ preventScroll: true }); // the button that had it is gone
   }
@@ -95,6 +95,11 @@ export class Card {
     this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, t("comparison_note")));
     this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)],
       [this.#button("again"), this.#button("remove")]);
+  }
+
+  /** A caption, which is still growing unless it is done. */
+  captioned(element, { done }) {
+    this.#set(done ? "answered" : "busy", [element], done ? [this.#button("again"), this.#button("remove")] : [this.#button("cancel")]);
   }
 
   comparing(text) {

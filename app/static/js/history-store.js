@@ -53,13 +53,13 @@ const COLUMNS = ["at", "file", "label", "probability", "sure", "relevant", "mode
 
 export const asJson = (entries) => JSON.stringify(entries.map(({ id, thumb, ...entry }) => entry), null, 2);
 
-export function asCsv(entries) {
+export function asCsv(entries, columns = COLUMNS) {
   const cell = (value) => {
-    const text = String(value);
+    const text = String(value ?? "");
     // A spreadsheet would take a file's name that begins like this for a formula.
-    const safe = /^[=+\-@\t]/.test(text) ? `'${text}` : text;
+    const safe = typeof value !== "number" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
     return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
-  return [COLUMNS, ...entries.map((entry) => COLUMNS.map((column) => entry[column]))]
+  return [columns, ...entries.map((entry) => columns.map((column) => entry[column]))]
     .map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }

@@ -1,16 +1,17 @@
 // The ways in which photos arrive: chosen, taken, dropped or pasted.
 import { byId, t } from "./ui.js";
 
-/** Call `take` with the files, whichever way they arrive. */
+/** Call `take` with the files, whichever way they arrive; a page may offer to choose a folder of them. */
 export function photoInput(take) {
   const chooser = byId("file");
-  const camera = byId("camera");
+  const folder = byId("folder");
   const dropZone = document.querySelector(".drop-zone");
   chooser.multiple = true; // without JavaScript the form takes one at a time
 
-  for (const input of [chooser, camera]) {
+  for (const input of [chooser, byId("camera"), folder].filter(Boolean)) {
     input.addEventListener("change", () => {
-      take([...input.files]);
+      // In a folder there may be anything.
+      take([...input.files].filter(({ type }) => input !== folder || type.startsWith("image/")));
       input.value = ""; // so that the same photo can be chosen again
     });
     // Space opens the chooser by itself, Enter does not.

@@ -17,6 +17,7 @@ const TRIES = 3;
 const PAUSE_MS = 700;
 
 const comparing = settings.mode === "compare";
+const captioning = settings.mode === "caption";
 const sending = new Semaphore(AT_A_TIME);
 const jobs = new Set();
 const pause = (forMs) => new Promise((done) => { setTimeout(done, forMs); });
@@ -42,9 +43,10 @@ class Job {
   }
 
   /** A job of before the refresh, with the answer that it had. */
-  static restored({ id, name, blob, answer, comparison, ms, original }) {
+  static restored({ id, name, blob, answer, comparison, caption, ms, original }) {
     const job = new Job(new File([blob], name, { type: blob.type }), { id, sent: { blob, ms, original } });
-    if (comparison) job.card.compared(comparison);
+    if (caption) job.#captioned(caption);
+    else if (comparison) job.card.compared(comparison);
     else job.card.answered(blob, answer, job.#sent);
     return job;
   }
@@ -116,7 +118,8 @@ class Job {
       if (this.#sent.blob.size > settings.max_bytes) throw new api.Failure("upload_too_large", t("too_large"));
       if (this.#sent.blob !== this.file) this.card.showPhoto(this.#sent.blob);
     }
-    if (comparing) await this.#compare(signal);
+    if (captioning) await this.#caption(signal);
+    else if (comparing) await this.#compare(signal);
     else await this.#classify(signal);
     this.#onAnswered?.(this.card);
     this.#onAnswered = null;
@@ -131,6 +134,24 @@ class Job {
       { file: this.file.name, label: named(answer), share: percent(answer.probability), subject: settings.subject }));
     this.#keep({ answer });
     remember(this.file, photo, answer);
+  }
+
+  /** On the page of captions: the sentence grows on the card, and is edited there. */
+  async #caption(signal) {
+    const caption = await this.#captioned();
+    await caption.ask(signal, this.#sent.ms);
+    this.card.captioned(caption.element, { done: true });
+    say(`${this.file.name}: ${caption.content.text}`);
+    this.#keep({ caption: caption.content });
+  }
+
+  async #captioned(content = null) {
+    const { Caption } = await import("./caption-card.js");
+    const name = content?.file || this.file.webkitRelativePath || this.file.name;
+    const caption = new Caption(name, this.#sent.blob, () => this.#keep({ caption: caption.content }));
+    if (content) caption.show(content);
+    this.card.captioned(caption.element, { done: content !== null });
+    return caption;
   }
 
   /** On the page that compares: the comparison is the answer. */
@@ -166,7 +187,7 @@ class Job {
 /** Show what belongs to a page with answers, or to one without. */
 function tidy() {
   byId("empty").hidden = jobs.size > 0;
-  byId("clear").hidden = jobs.size === 0;
+  for (const each of document.querySelectorAll(".with-cards")) each.hidden = jobs.size === 0;
   byId("answers-title").classList.toggle("spoken", jobs.size === 0);
 }
 
@@ -212,7 +233,7 @@ function restore() {
 withScript();
 photoInput(take);
 samples(take);
-history();
+if (byId("history")) history();
 byId("clear").addEventListener("click", () => {
   for (const job of [...jobs]) job.close();
   tidy();

@@ -1,11 +1,10 @@
-// A text's translation as server-sent events, which EventSource cannot ask for: it knows GET alone.
+// Words as they are made, as server-sent events, which EventSource cannot ask for: it knows GET alone.
 import { failed, reaching } from "./api.js";
 
-/** The whole answer; `onPiece` gets each piece of it as soon as it is there. Throws a Failure. */
-export async function translated(address, text, signal, onPiece) {
+/** The whole answer to what is posted; `onPiece` gets each piece of it as soon as it is there. Throws a Failure. */
+export async function streamed(address, body, signal, onPiece, headers = {}) {
   const response = await reaching(() => fetch(address, {
-    method: "POST", signal, body: JSON.stringify({ text, stream: true }),
-    headers: { "Content-Type": "application/json", Accept: "text/event-stream, application/json" },
+    method: "POST", signal, body, headers: { ...headers, Accept: "text/event-stream, application/json" },
   }));
   if (!response.ok) throw await failed(response);
   for await (const { event, data } of events(response.body)) {

@@ -1,5 +1,5 @@
 // Two panes: what is written on one side appears in English on the other, word by word as it is made.
-import { translated } from "./translate-stream.js";
+import { streamed } from "./translate-stream.js";
 import { byId, h, ms, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
 
@@ -20,10 +20,11 @@ async function translate() {
   let first = 0;
   begin();
   try {
-    const whole = await translated(settings.urls.translate, source, mine.signal, (piece) => {
+    const asked = JSON.stringify({ text: source, stream: true });
+    const whole = await streamed(settings.urls.translate, asked, mine.signal, (piece) => {
       first ||= performance.now() - started;
       shown.append(piece);
-    });
+    }, { "Content-Type": "application/json" });
     tell(whole, first, performance.now() - started);
     keep({ text: source, translation: whole.text });
     say(whole.text);

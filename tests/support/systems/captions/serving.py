@@ -11,7 +11,7 @@ import numpy as np
 from gourmet.systems.captions.contract import GRID, LIMITS, PROMPT, WORDS, limited, words_of
 
 from gourmet.contracts import GeneratedText
-from gourmet.pictures.decode import from_base64, square_pixels
+from gourmet.pictures.decode import PictureError, Pixels, from_base64, square_pixels
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
@@ -31,7 +31,7 @@ class CaptionEngine(Engine):
         self._pause_s = float(os.environ.get(PAUSE_VARIABLE, "0"))
 
     def encode(self, sources: Sequence[bytes]) -> Sequence[Floats]:
-        squares = np.stack([square_pixels(from_base64(data), GRID) for data in sources])
+        squares = np.stack([_square(data) for data in sources])
         pixels = squares.reshape(len(sources), self.places, 3).astype(np.float32) / 255
         (memory,) = self._vision(["memory"], {"pixels": pixels})
         return list(memory)
@@ -39,6 +39,13 @@ class CaptionEngine(Engine):
     def step(self, *given: Any) -> Likeliest:
         time.sleep(self._pause_s)
         return super().step(*given)
+
+
+def _square(data: bytes) -> Pixels:
+    try:
+        return square_pixels(from_base64(data), GRID)
+    except PictureError as exc:  # as the web looks for it
+        raise PictureError(exc.code, f"{exc} [{exc.code}]") from exc
 
 
 class Words:
@@ -92,6 +99,7 @@ class CaptionNetwork:
             "CAPTION": answer.text,
             "TOKENS": np.int32(answer.tokens or 0),
             "SCORE": np.float32(answer.score or 0.0),
+            "ALTERNATIVES": "\n".join(answer.others),
         }
 
 

@@ -1,0 +1,174 @@
+"""The page on which sentences about photos grow, and /api/v1/caption for one photo or several.
+
+Captions take turns with texts and not with photos: a turn lasts as long as words are made, for which nobody
+who has a photo classified should wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from flask import Blueprint, Flask, Response, current_app, g, request, url_for
+from pydantic import Field
+
+from app.admission.queue import deadline_of_request
+from app.admission.rate_limit import count_photos
+from app.api import openapi, schemas, text_calls, whole_texts
+from app.api.openapi import EVENTS, Operation, Parameter, documented
+from app.api.photo_calls import MODEL_PARAMETER, answer_each, form_photo
+from app.api.request_parsing import photos_and_more
+from app.api.schemas import Maybe, Schema
+from app.api.services import PHOTO_THREADS, NavigationEntry, Services
+from app.api.text_calls import ReadyModel
+from app.core.errors import BadRequest
+from app.core.http import JSON, marked, render, request_id
+from app.core.messages import starting_with, t
+from gourmet.contracts import GeneratedText
+from gourmet.systems.captioner.contract import OPTIONS, STREAMING_MODEL, SYSTEM
+
+ABOUT: Final = SYSTEM.name
+_BOOLS: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
+
+
+class CaptionRequest(schemas.Base64Photos):
+    """Photos as text, for clients that speak JSON only, and options. A data: URL is taken too."""
+
+    stream: bool = Field(default=False, description="As the parameter of that name")
+    options: dict[str, schemas.Whole | str] = Field(
+        default_factory=dict,
+        description="The parameters `prompt`, `max_tokens` and `beams`",
+        examples=[{"beams": 4}],
+    )
+
+
+class Captioned(schemas.Generated):
+    """What one photo shows, in a sentence."""
+
+    sure: bool | Maybe = Field(
+        default=None,
+        description="Whether the score reaches the model's threshold; left out where the model has none",
+    )
+    alternatives: list[str] | Maybe = Field(
+        default=None, description="Only with `beams`: what else they found, the better first"
+    )
+    filename: str | Maybe = Field(default=None, description="The photo's name in a multipart form")
+
+
+class Captions(Schema):
+    """One result for each photo, in the order in which they were sent."""
+
+    results: list[Captioned | schemas.Failed]
+
+
+def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
+    generator, settings = services.generator, services.settings
+    readiness = services.readiness[SYSTEM.name]
+    routes = Blueprint("caption", __name__)
+    # As many as photos have, which several captions do not keep waiting.
+    threads = ThreadPoolExecutor(PHOTO_THREADS, thread_name_prefix="caption")
+    # What scripts say in other words on the page, and where a card of another page has its photo described.
+    own_texts = starting_with("caption.js.")
+    app.jinja_env.globals["caption_urls"] = lambda: {
+        "caption": url_for("api.caption"),
+        "captioner": url_for("api.health", system=SYSTEM.name),
+    }
+
+    @routes.get("/caption")
+    def page() -> str:
+        return services.page("caption.html", SYSTEM, away=readiness.known_problem, own_texts=own_texts)
+
+    @routes.get("/caption/sample.jpg")
+    def sample() -> Response:
+        return Response(SYSTEM.sample(), content_type="image/jpeg")
+
+    @routes.post("/caption")
+    @marked(admitted="texts", charged=True)
+    def form() -> Response:
+        """Without a script: one photo, and its caption on a page of its own."""
+        photo = form_photo(settings)
+        deadline = deadline_of_request(settings.generate_deadline_s)
+        model = generator.find("", deadline, SYSTEM.name)
+        caption = _caption(model, *whole_texts.whole(generator, model, photo, {}, deadline))
+        again = (url_for("caption.page"), t("caption.another"))
+        return render("caption_result.html", lambda: caption, caption=caption, again=again)
+
+    @services.api.post("/caption", endpoint="caption")
+    @marked(admitted="texts")
+    @documented(
+        Operation(
+            Captions,
+            in_parts={EVENTS: (schemas.Piece, schemas.Error, Captioned)},
+            fails_as_answer=True,
+            bodies={**openapi.photos(most=settings.max_photos), JSON: CaptionRequest},
+            query={
+                **MODEL_PARAMETER,
+                "prompt": "What the caption begins with",
+                **{
+                    name: Parameter(f"From {least} to {most}", tuple(map(str, range(least, most + 1))))
+                    for name, (least, most, _) in OPTIONS.items()
+                },
+                "stream": Parameter(
+                    "`1` for a single photo's words as they come, as server-sent events", ("0", "1")
+                ),
+            },
+        )
+    )
+    def caption() -> Response:
+        """A sentence about each of these photos.
+
+        Send photos in the ways of `classify`; options as parameters, as fields of the form, or in the
+        JSON's `options`. Each photo has its own result, and one that cannot be used leaves the others
+        unharmed. With `stream`, a single photo is answered by server-sent events: `piece` events as its
+        words come, and at the end `done` with the whole, or `error`; closing the connection ends the work on
+        it. Where `beams` are asked for, `alternatives` has what else they found.
+        """
+        photos, chosen, asked = photos_and_more(settings, CaptionRequest)
+        options, stream = _options(asked)
+        if settings.rate_limit:
+            count_photos(current_app, len(photos))
+        deadline, asked_as = deadline_of_request(settings.generate_deadline_s), request_id()
+        if stream:
+            if len(photos) != 1:
+                raise BadRequest(f"only a single photo is streamed, and these are {len(photos)}")
+            if photos[0].fault:
+                raise photos[0].fault
+            model = generator.find_streaming(chosen, STREAMING_MODEL, deadline, SYSTEM.name)
+            return text_calls.in_pieces(generator, model, photos[0].data, options, deadline, _caption)
+        model = generator.find(chosen, deadline, SYSTEM.name)
+        g.model = model.info.name
+
+        def ask(photo: bytes) -> tuple[GeneratedText, Mapping[str, float]]:
+            return whole_texts.one(generator, model, photo, options, deadline, asked_as)
+
+        def tell(found: GeneratedText, timings: Mapping[str, float], name: str | None) -> Captioned:
+            return _caption(model, found, text_calls.observed(model, found.tokens, timings), name)
+
+        return answer_each(photos, ask, tell, deadline, threads)
+
+    app.register_blueprint(routes)
+    return [NavigationEntry("caption.page", t("nav.caption"), readiness)]
+
+
+def _caption(
+    model: ReadyModel,
+    answer: GeneratedText,
+    timings: schemas.GenerationTimings,
+    filename: str | None = None,
+) -> Captioned:
+    return Captioned(
+        **text_calls.facts(model, answer, timings),
+        sure=None if answer.score is None else model.info.is_sure(answer.score),
+        alternatives=list(answer.others) or None,
+        filename=filename,
+    )
+
+
+def _options(asked: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
+    """Those of the call, and whether its answer is streamed."""
+    given = {name: request.values[name] for name in ("prompt", *OPTIONS) if name in request.values}
+    stream = _BOOLS.get(request.values.get("stream", ""))
+    if stream is None:
+        raise BadRequest(f"stream is {request.values['stream'][:50]!r}; allowed: 1, 0")
+    return {**(asked.options if asked else {}), **given}, stream or bool(asked and asked.stream)

@@ -1,0 +1,253 @@
+"""/caption and /api/v1/caption: what is refused, in which shape answers are, and what the document says."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import struct
+import zlib
+from typing import Any
+
+import jsonschema
+import pytest
+from flask.testing import FlaskClient
+from support import hostile
+from support.fake_classifier import form, knowing
+from support.listener import Listen, Listener, http, listen
+
+from app import create_app
+from app.core.http import marks_of
+from app.core.settings import Rate, Settings
+from app.features.caption import Captioned, Captions
+from gourmet.systems.captioner.contract import SYSTEM
+
+__all__ = ["listen"]  # the fixture
+
+CAPTION = "/api/v1/caption"
+PHOTO = SYSTEM.sample()
+ENCODED = base64.b64encode(PHOTO).decode()
+COUNTS = {
+    phase: {} for phase in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+}
+
+
+def tensor(name: str, datatype: str, *data: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [1, 1] if data else [-1, 1], "data": list(data)}
+
+
+ANSWER = [
+    tensor("CAPTION", "BYTES", "a dog runs"),
+    tensor("TOKENS", "INT32", 3),
+    tensor("SCORE", "FP32", -0.5),
+    tensor("ALTERNATIVES", "BYTES", "a dog jumps\na brown dog"),
+]
+# A PNG of 3.6 billion pixels, as it says.
+WIDE = b"\x89PNG\r\n\x1a\n" + b"".join(
+    hostile.png_chunk(kind, body)
+    for kind, body in (
+        (b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0")),
+        (b"IEND", b""),
+    )
+)
+NAMES = ("IMAGE", "PROMPT", "MAX_TOKENS", "BEAMS")
+
+
+def script(infer: bytes = b"", **parameters: str) -> dict[str, bytes]:
+    """A Triton with `captioner` alone, whose config says these."""
+    said = {name: {"string_value": value} for name, value in {"system": "captioner", **parameters}.items()}
+    about = {
+        "name": "captioner",
+        "versions": ["1"],
+        "inputs": [tensor(name, "BYTES") for name in NAMES],
+        "outputs": [{**each, "shape": [-1, 1]} for each in ANSWER],
+    }
+    answer = {"model_name": "captioner", "model_version": "1", "outputs": ANSWER}
+    return {
+        "/captioner": http(about),
+        "/captioner/config": http({"max_batch_size": 8, "parameters": said}),
+        "/captioner/infer": infer or http(answer),
+        "/stats": http({"model_stats": [{"name": "captioner", "version": "1", "inference_stats": COUNTS}]}),
+        "/captioner/ready": http({}),
+        "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
+        "": http({"error": "Request for unknown model: it is not found"}, "404 Not Found"),
+    }
+
+
+@pytest.fixture
+def triton(listen: Listen) -> Listener:
+    return listen(script(threshold="-1"))
+
+
+@pytest.fixture
+def browser(triton: Listener) -> FlaskClient:
+    return create_app(Settings(triton_url=triton.url)).test_client()
+
+
+def asked_of(triton: Listener) -> int:
+    return sum(path.endswith("/infer") for path in triton.asked)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({}, 400, "images: "),
+        ({"images": []}, 400, "images: "),
+        ({"images": [ENCODED], "texts": []}, 400, "texts: "),
+        ({"images": [ENCODED], "options": {"beams": [1]}}, 400, "options.beams"),
+        ({"images": [ENCODED], "options": {"beams": 9}}, 400, "BEAMS is 9; it has to be from 1 to 4"),
+        ({"images": [ENCODED, ENCODED], "options": {"heat": 1}}, 400, "'heat' is not an option of captioner"),
+        ({"images": [ENCODED, ENCODED], "stream": True}, 400, "only a single photo is streamed"),
+        ({"images": ["§"], "stream": True}, 400, "not valid base64"),
+        ({"images": [base64.b64encode(b"text").decode()], "stream": True}, 400, "not a picture"),
+        ({"images": [ENCODED] * 17}, 413, "17 photos are too many"),
+        ({"images": [ENCODED], "model": "nobody"}, 404, "nobody"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused_whole_and_no_model_asked(
+    browser: FlaskClient, triton: Listener, body: Any, status: int, words: str
+) -> None:
+    reply = browser.post(CAPTION, json=body)
+    assert (reply.status_code, words in reply.json["error"]["message"]) == (status, True), reply.json
+    assert asked_of(triton) == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("?stream=maybe", "stream is 'maybe'; allowed: 1, 0"),
+        ("?max_tokens=many", "MAX_TOKENS is many"),
+        (f"?prompt={'a' * 101}", "PROMPT has 101 characters"),
+        ("?heat=1", "not a parameter"),
+    ],
+)
+def test_parameters_are_looked_at_as_options_are(browser: FlaskClient, query: str, words: str) -> None:
+    reply = browser.post(CAPTION + query, data=form(PHOTO))
+    assert (reply.status_code, words in reply.json["error"]["message"]) == (400, True), reply.json
+
+
+@pytest.mark.parametrize(
+    ("photo", "status", "code"),
+    [
+        (b"no picture", 400, "not_a_picture"),
+        (b"<svg/>", 415, "unsupported_format"),
+        (WIDE, 413, "too_many_pixels"),
+    ],
+)
+def test_what_its_header_tells_about_a_photo_is_told_before_a_model_is_asked(
+    browser: FlaskClient, triton: Listener, photo: bytes, status: int, code: str
+) -> None:
+    alone = browser.post(CAPTION, data=form(photo))
+    assert (alone.status_code, alone.json["results"][0]["error"]["code"]) == (status, code)
+    streamed = browser.post(f"{CAPTION}?stream=1", data=form(photo))
+    assert (streamed.status_code, streamed.json["error"]["code"]) == (status, code)
+    assert asked_of(triton) == 0
+    both = browser.post(CAPTION, data=form(photo, PHOTO)).json["results"]
+    assert [both[0]["error"]["code"], both[1]["text"]] == [code, "a dog runs"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        ("IMAGE row 0 of 1: this JPEG is cut off [broken_picture]", "broken_picture", "this JPEG is cut off"),
+        ("PROMPT has 17 pieces of words", "bad_request", "PROMPT has 17 pieces of words"),
+    ],
+)
+def test_what_the_model_refuses_is_the_photo_s_fault_or_the_call_s(
+    listen: Listen, said: str, code: str, message: str
+) -> None:
+    triton = listen(script(http({"error": said}, "400 Bad Request")))
+    browser = create_app(Settings(triton_url=triton.url)).test_client()
+    reply = browser.post(CAPTION, data=form(PHOTO))
+    error = reply.json["error"] if code == "bad_request" else reply.json["results"][0]["error"]
+    assert (reply.status_code, error["code"], error["message"]) == (400, code, message)
+    generated = browser.post("/api/v1/generate?model=captioner", json={"picture": ENCODED})
+    assert (generated.status_code, generated.json["error"]["code"]) == (400, code)
+
+
+BODIES: list[dict[str, Any]] = [
+    {"data": form(PHOTO, PHOTO)},
+    {"json": {"images": [ENCODED, f"data:image/jpeg;base64,{ENCODED}"], "options": {"beams": 3}}},
+    {"data": PHOTO, "content_type": "image/jpeg"},
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=["form", "json", "as it is"])
+def test_answers_are_as_the_document_says_however_photos_come(browser: FlaskClient, body: Any) -> None:
+    made = browser.get("/api/v1/openapi.json").json
+    reply = browser.post(CAPTION, **body)
+    assert reply.status_code == 200
+    content = made["paths"][CAPTION]["post"]["responses"]["200"]["content"]
+    schema = content["application/json"]["schema"]
+    jsonschema.Draft202012Validator({**schema, "components": made["components"]}).validate(reply.json)
+    results = Captions.model_validate(reply.json).results
+    assert len(results) == (1 if "content_type" in body else 2)
+    for result in results:
+        assert isinstance(result, Captioned)
+        assert (result.text, result.tokens, result.score, result.sure) == ("a dog runs", 3, -0.5, True)
+        assert result.alternatives == ["a dog jumps", "a brown dog"]
+        assert (result.model.name, result.model.version) == ("captioner", "1")
+        assert result.request_id == reply.headers["X-Request-ID"]
+        assert result.timings_ms.decode is not None
+
+
+@pytest.mark.parametrize(("threshold", "sure"), [("-1", True), ("-0.4", False), ("", None)])
+def test_it_says_whether_it_is_sure_where_its_model_says_what_that_takes(
+    listen: Listen, threshold: str, sure: bool | None
+) -> None:
+    triton = listen(script(**({"threshold": threshold} if threshold else {})))
+    browser = create_app(Settings(triton_url=triton.url)).test_client()
+    (result,) = browser.post(CAPTION, data=form(PHOTO)).json["results"]
+    assert result.get("sure") is sure
+    page = browser.post("/caption", data=form(PHOTO), headers={"Accept": "text/html"}).text
+    assert ("Not sure" in page) is (sure is False)
+    assert "Written by a model" in page
+    assert '<textarea id="caption" rows="2">a dog runs</textarea>' in page
+
+
+def test_a_single_photo_is_streamed_in_one_piece_where_its_model_answers_whole(browser: FlaskClient) -> None:
+    reply = browser.post(CAPTION, data=form(PHOTO) | {"stream": "1"})
+    assert reply.content_type == "text/event-stream"
+    events = re.findall(r"event: (\w+)\ndata: (.+)\n", reply.text)
+    assert [name for name, _ in events] == ["piece", "done"]
+    done = Captioned.model_validate(json.loads(events[1][1]))
+    assert (done.text, done.sure) == ("a dog runs", True)
+
+
+def test_every_photo_counts_against_the_rate_limit_and_waits_with_texts(triton: Listener) -> None:
+    app = create_app(Settings(triton_url=triton.url, rate_limit=Rate(4, 60)))
+    browser = app.test_client()
+    assert browser.post(CAPTION, data=form(PHOTO, PHOTO)).status_code == 200
+    assert browser.post(CAPTION, data=form(PHOTO, PHOTO, PHOTO)).status_code == 429
+    assert browser.post("/caption", data=form(PHOTO)).status_code == 200
+    assert browser.post("/caption", data=form(PHOTO)).status_code == 429
+    for endpoint in ("api.caption", "caption.form"):
+        assert marks_of(app.view_functions[endpoint]).admitted == "texts"
+
+
+def test_the_page_is_a_form_that_does_without_a_script_and_says_what_its_model_gets_wrong() -> None:
+    browser = create_app(Settings(triton_url="127.0.0.1:9")).test_client()  # where nobody answers
+    page = knowing(browser, "captioner").get("/caption").text
+    assert re.search(r'<form[^>]*action="/caption"[^>]*enctype="multipart/form-data"', page)
+    lede = re.search(r'class="lede">(.*?)</p>', page, re.S)
+    assert lede
+    assert re.search("Flickr8k.*people, dogs.*colours, numbers.*food wrong", lede[1])
+    assert "cannot be described at the moment" in page
+    reply = browser.post("/caption", data={"file": (io.BytesIO(b""), "")})
+    assert (reply.status_code, "no photo found" in reply.text) == (400, True)
+
+
+def test_the_document_has_its_options_its_stream_and_examples(browser: FlaskClient) -> None:
+    made = browser.get("/api/v1/openapi.json").json
+    operation = made["paths"][CAPTION]["post"]
+    named = {each["name"] for each in operation["parameters"]}
+    assert named == {"model", "version", "prompt", "max_tokens", "beams", "stream"}
+    assert operation["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
+    assert made["components"]["schemas"]["CaptionRequest"]["properties"]["options"]["examples"] == [
+        {"beams": 4}
+    ]
+    page = browser.get("/api/docs").text
+    assert "A sentence about each of these photos" in page
+    assert "$API/caption?stream=1" in page
