@@ -31,7 +31,7 @@ def examples(python_web: Any) -> Examples:
         shown[asked[0], language] = html.unescape(example)
     assert set(shown) == {
         (operation, language)
-        for operation in ("classify", "explain", "digits")
+        for operation in ("caption", "classify", "digits", "explain")
         for language in ("curl", "Python", "JavaScript")
     }
     return shown
@@ -142,9 +142,8 @@ def test_contents_copy_buttons_and_requests_sent_from_the_page(
     # The sample of an answer stands with the code that gets it.
     titles = page.locator("h3, h4").all_inner_texts()
     above = titles[: titles.index("A response")]
-    assert [each for each in above if each not in ("curl", "Python", "JavaScript")] == [
-        "What is on these photos"
-    ]
+    named = [each for each in above if each not in ("curl", "Python", "JavaScript")]
+    assert named[-1] == "What is on these photos"
     example = page.locator(".copyable", has_text="curl -s $API/models")
     example.get_by_role("button").click()
     expect(example.get_by_role("button")).to_have_text("Copied")

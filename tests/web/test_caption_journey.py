@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +19,18 @@ from support.slow_captioner import slow_captioner
 from support.triton import RunningTriton, run_triton, some_models
 from support.web_app import StartWeb, WebApp
 
+from app.api.openapi import examples_of
 from gourmet.systems.food11.contract import SAMPLES
 
 SYSTEMS = Path(__file__).parents[1] / "support" / "systems"
 CUPCAKES, SOUP = (next(SAMPLES.glob(f"*_{name}.jpg")).read_bytes() for name in ("cupcakes", "green-soup"))
+DESCRIBE = """async ([example, photo]) => {
+  const describe = new Function(`${example}; return describe;`)();
+  const bytes = Uint8Array.from(atob(photo), (letter) => letter.charCodeAt(0));
+  const words = [];
+  await describe(new File([bytes], "photo.jpg"), (text) => words.push(text));
+  return words;
+}"""
 WATCH = """() => {
   window.seen = new Set();
   setInterval(() => {
@@ -45,9 +57,9 @@ def web(captioner: RunningTriton, start: StartWeb) -> WebApp:
 def described(page: Page, **photos: bytes) -> Locator:
     """The cards of these, once they have their captions."""
     page.set_input_files("#file", [photo(data, f"{name}.jpg") for name, data in photos.items()])
-    done = page.locator(".card[data-state=answered]")
-    expect(done).to_have_count(len(photos))
-    return done
+    expect(page.locator(".card:is([data-state=answered], [data-state=failed])")).to_have_count(len(photos))
+    assert page.locator(".problem:visible").all_inner_texts() == []
+    return page.locator(".card[data-state=answered]")
 
 
 def copied(page: Page, card: Locator, how: str) -> str:
@@ -62,6 +74,7 @@ def test_a_caption_grows_word_by_word_and_is_edited_before_it_is_copied(
 ) -> None:
     page = visit(web.url, permissions=["clipboard-read", "clipboard-write"])
     page.click("nav >> text=Caption")
+    page.wait_for_load_state()
     expect(page.locator(".lede")).to_contain_text("Flickr8k")
     page.evaluate(WATCH)
     card = described(page, **{"my (best) soup": SOUP})
@@ -184,6 +197,33 @@ def test_axe_finds_nothing_while_it_grows_and_after(
     found += violations(page)
     assert found == []
     assert fits(page)
+
+
+def test_the_examples_of_the_api_s_page_print_captions(
+    visit: Callable[..., Page], web: WebApp, tmp_path: Path
+) -> None:
+    def example(name: str) -> str:
+        code = examples_of("api_caption").joinpath(f"{name}.txt").read_text()
+        return code.replace("http://localhost:5000", web.url)
+
+    for name, data in {"photo.jpg": SOUP, "other.jpg": CUPCAKES}.items():
+        (tmp_path / name).write_bytes(data)
+    several, *stream = run(["bash", "-ec", example("curl")], tmp_path).splitlines()
+    assert [len(each["alternatives"]) for each in json.loads(several)["results"]] == [2, 2]
+    assert stream[0] == "event: piece"
+    first, *others = run([sys.executable, "-c", example("python")], tmp_path).splitlines()
+    assert first.endswith(" (not sure)")
+    assert [each.startswith("or: a photograph of") for each in others] == [True, True]
+    page = visit(f"{web.url}/api/docs")
+    words = page.evaluate(DESCRIBE, [example("javascript"), base64.b64encode(SOUP).decode()])
+    assert len(words) > 5
+    assert "".join(words).startswith("a photograph of ")
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_without_a_script_a_form_describes_one_photo(visit: Callable[..., Page], web: WebApp) -> None:
