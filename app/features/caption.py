@@ -29,7 +29,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.systems.captioner.contract import OPTIONS, STREAMING_MODEL, SYSTEM
 
 ABOUT: Final = SYSTEM.name
-_BOOLS: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
+_STREAM: Final = ("0", "1")
 
 
 class CaptionRequest(schemas.Base64Photos):
@@ -168,7 +168,7 @@ def _caption(
 def _options(asked: CaptionRequest | None) -> tuple[dict[str, Any], bool]:
     """Those of the call, and whether its answer is streamed."""
     given = {name: request.values[name] for name in ("prompt", *OPTIONS) if name in request.values}
-    stream = _BOOLS.get(request.values.get("stream", ""))
-    if stream is None:
-        raise BadRequest(f"stream is {request.values['stream'][:50]!r}; allowed: 1, 0")
-    return {**(asked.options if asked else {}), **given}, stream or bool(asked and asked.stream)
+    stream = request.values.get("stream", "0")
+    if stream not in _STREAM:
+        raise BadRequest(f"stream is {stream[:50]!r}; allowed: {', '.join(_STREAM)}")
+    return {**(asked.options if asked else {}), **given}, stream == "1" or bool(asked and asked.stream)

@@ -117,7 +117,7 @@ def test_a_call_that_makes_no_sense_is_refused_whole_and_no_model_asked(
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("?stream=maybe", "stream is 'maybe'; allowed: 1, 0"),
+        ("?stream=maybe", "stream is 'maybe'; allowed: 0, 1"),
         ("?max_tokens=many", "MAX_TOKENS is many"),
         (f"?prompt={'a' * 101}", "PROMPT has 101 characters"),
         ("?heat=1", "not a parameter"),
