@@ -110,7 +110,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                     for name, (least, most, _) in OPTIONS.items()
                 },
                 "stream": Parameter(
-                    "`1` for a single photo's words as they come, as server-sent events", ("0", "1")
+                    "`1` for a single photo's words as they come, as server-sent events", _STREAM
                 ),
             },
         )

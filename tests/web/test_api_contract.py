@@ -65,7 +65,7 @@ def test_schemathesis_finds_nothing(start: StartWeb, triton: Any, tmp_path: Path
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_int8")  # the fastest
     config = ("--config-file", TESTS / "support" / "schemathesis.toml")
     said = run(tmp_path, "schemathesis", *config, "run", f"{web.url}/api/v1/openapi.json")
-    assert "Tested: 8" in said
+    assert "Tested: 9" in said
 
 
 def test_a_generated_client_classifies_uploads_several_and_translates(
