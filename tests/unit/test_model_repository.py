@@ -15,6 +15,8 @@ STRING, FP32, UINT8, INT32, INT64 = 13, 11, 2, 8, 9
 _TRANSLATION = {"TRANSLATION": (STRING, [1]), "TOKENS": (INT32, [1]), "SCORE": (FP32, [1])}
 # Of the shipped network: layers of the decoder, keys and values, heads, words, numbers.
 _KEPT = (FP32, [2, 2, 4, -1, 64])
+_PICTURE = {"IMAGE": (STRING, [1]), "PROMPT": (STRING, [1]), "MAX_TOKENS": (INT32, [1])}
+_CAPTION = {"CAPTION": (STRING, [1]), "TOKENS": (INT32, [1]), "SCORE": (FP32, [1])}
 # name -> inputs, outputs, rows of a batch
 PUBLIC = {
     "food_classifier": (
@@ -52,6 +54,28 @@ PUBLIC = {
             "mask": (INT32, [-1]),
         },
         {"tokens": (INT32, [8]), "scores": (FP32, [8]), "added": (FP32, [2, 2, 4, 1, 64])},
+        16,
+    ),
+    "captioner": (
+        {**_PICTURE, "BEAMS": (INT32, [1])},
+        {**_CAPTION, "ALTERNATIVES": (STRING, [1])},
+        16,
+    ),
+    "captioner_stream": (_PICTURE, _CAPTION, 0),
+    "captioner_vision": (
+        {"pixels": (UINT8, [128, 128, 3])},
+        {"hidden": (FP32, [49, 256]), "memory": (FP32, [2, 2, 4, 49, 64])},
+        16,
+    ),
+    "captioner_decoder": (
+        {
+            "token": (INT64, [-1]),
+            "length": (INT64, [1]),
+            "cache": _KEPT,
+            "memory": _KEPT,
+            "mask": (INT32, [-1]),
+        },
+        {"tokens": (INT32, [8]), "scores": (FP32, [8]), "added": _KEPT},
         16,
     ),
     "onnx-model": (
