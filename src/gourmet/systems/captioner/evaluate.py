@@ -80,7 +80,7 @@ class CaptionsEvaluated:
 
     def rows(self) -> list[tuple[str, ...]]:
         head = ("", "photos", "CIDEr-D", "BLEU-4", "distinct", "words", "sure", "of them near")
-        return [head] + [
+        rows = [
             (
                 name,
                 f"{each.photos:,}",
@@ -93,6 +93,7 @@ class CaptionsEvaluated:
             )
             for name, each in self.scores.items()
         ]
+        return [head, *rows]
 
     def notes(self) -> list[str]:
         return [
@@ -213,7 +214,7 @@ def _scores(captions: Sequence[Caption], data: Path, part: str, threshold: float
     ]
     said = [" ".join(scored_words(each.text)) for each in captions]
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
-    score = float(bleu.corpus_score(said, right).score) / 100
+    score = float(bleu.corpus_score(said, right).score) / 100  # type: ignore[arg-type]  # None: no more of them
     sure = [each for each in captions if each.score >= threshold]
     return CaptionScores(
         photos=len(captions),

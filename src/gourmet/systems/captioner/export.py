@@ -60,7 +60,7 @@ class TrainedCaptioner:
     @cached_property
     def network(self) -> CaptionNetwork:
         """What is served."""
-        return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network)  # type: ignore[no-any-return]
+        return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network)
 
     @cached_property
     def body(self) -> bytes | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -61,29 +61,17 @@ class CaptionNetwork(nn.Module):
             self.vision_model = vision.GridVision(width, float(seen.get("dropout", 0.0)), channels)
             self.side, self.places = int(seen["image_size"]), vision.GRID**2
         else:
-            shape = blip.BlipVisionConfig(**{**seen, "attn_implementation": "eager"})
+            shape: Any = blip.BlipVisionConfig(**{**seen, "attn_implementation": "eager"})
             self.vision_model = blip.modeling_blip.BlipVisionModel(shape)
             width, self.side = shape.hidden_size, int(shape.image_size)
             self.places = (self.side // int(shape.patch_size)) ** 2 + 1
-        self.config = blip.BlipTextConfig(**{**text, "encoder_hidden_size": width})
+        self.config = cast(Any, blip.BlipTextConfig(**{**text, "encoder_hidden_size": width}))
         self.text_decoder: Any = blip.modeling_blip_text.BlipTextLMHeadModel(self.config)
         self.start, self.end = int(self.config.bos_token_id), int(self.config.sep_token_id)
         if self.config.vocab_size <= max(self.start, self.end):
             raise ValueError("the start or the end of its captions is not in its vocabulary")
         # Signs that are never an answer.
         self.never = sorted({int(self.config.pad_token_id), self.start} - {self.end})
-
-    def forward(
-        self, pixel_values: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """The logits of each place, as BlipForConditionalGeneration has them; pictures are normalised."""
-        found: torch.Tensor = self.text_decoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            encoder_hidden_states=self.states(pixel_values),
-            use_cache=False,
-        ).logits
-        return found
 
     def states(self, pixel_values: torch.Tensor) -> torch.Tensor:
         found = self.vision_model(pixel_values)

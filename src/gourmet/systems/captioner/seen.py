@@ -60,11 +60,16 @@ def seen(
                 (rows,) = run([GRID], {PIXELS: np.stack(squares)})
                 if found is None:
                     shape = (len(photos), *rows.shape[1:])
-                    found = np.lib.format.open_memmap(aside, "w+", np.float16, shape)
+                    found = _written_in_place(aside, shape)
                 found[first : first + len(rows)] = rows
                 tick((first + len(rows)) / len(photos), f"looked at {first + len(rows)}/{len(photos)}")
     opened: Any = np.load(path, mmap_mode="r")
     return opened  # type: ignore[no-any-return]
+
+
+def _written_in_place(path: Path, shape: tuple[int, ...]) -> Seen:
+    found: Seen = np.lib.format.open_memmap(path, "w+", np.float16, shape)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _viewed(square: Pixels, view: int, photo: int) -> Pixels:

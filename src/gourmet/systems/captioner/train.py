@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from gourmet.errors import UsageError
 from gourmet.runtime.files import written_aside
@@ -171,7 +172,8 @@ class CaptionerTask:
         parts: tuple[Sequence[CaptionedPhoto], Sequence[CaptionedPhoto]],
         looked: Sequence[Seen],
     ) -> None:
-        self.config, self.network, self.files = config, network, files
+        self.config, self.captioner, self.files = config, network, files
+        self.network: nn.Module = network
         network.vision_model.freeze()
         settings = settings_of(network.side, network.places, network.start, network.end)
         self.tokenizer = Tokenizer({**files, **settings})
@@ -219,8 +221,8 @@ class CaptionerTask:
         drawn, end = self.config.drawn, self.tokenizer.end
         self.network.eval()
         with torch.no_grad():
-            states = self.network.vision_model.states(grid).repeat_interleave(drawn, dim=0)
-            found = self.network.generate(states, [], self.config.longest, do_sample=True, top_k=0)
+            states = self.captioner.vision_model.states(grid).repeat_interleave(drawn, dim=0)
+            found = self.captioner.generate(states, [], self.config.longest, do_sample=True, top_k=0)
         captions = [_until(end, row[1:]) for row in found.tolist()]
         rewards = torch.tensor(
             [
@@ -259,22 +261,23 @@ class CaptionerTask:
         hidden = (of[:, :, None] != of[:, None, :]) | (at[:, :, None] < at[:, None, :])
         mask = torch.zeros(hidden.shape, device=device).masked_fill(hidden, torch.finfo(torch.float32).min)
         with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):
-            states = self.network.text_decoder.bert(
+            states = self.captioner.text_decoder.bert(
                 input_ids=ids.clamp(min=0),
                 attention_mask=mask[:, None],
                 position_ids=at.clamp(min=0),
-                encoder_hidden_states=self.network.vision_model.states(grid),
+                encoder_hidden_states=self.captioner.vision_model.states(grid),
                 use_cache=False,
                 is_decoder=True,
             ).last_hidden_state
-            scores = self.network.text_decoder.cls(states[of >= 0])
+            scores = self.captioner.text_decoder.cls(states[of >= 0])
         return scores.float(), torch.tensor(right, device=device)
 
-    def kept(self, network: CaptionNetwork) -> torch.nn.Module:
+    def kept(self, network: nn.Module) -> nn.Module:
         return rounded(network)
 
-    def measure(self, network: CaptionNetwork) -> dict[str, float]:
+    def measure(self, network: nn.Module) -> dict[str, float]:
         """CIDEr-D of photos held out, said without a search, and the share of captions that are distinct."""
+        assert isinstance(network, CaptionNetwork)
         answers: list[str] = []
         for first in range(0, len(self.held), _ROWS):
             with torch.inference_mode():

@@ -61,6 +61,7 @@ def _scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 class _Int8Linear(nn.Module):
+    weight: torch.Tensor
     scale: torch.Tensor
 
     def __init__(self, of: nn.Linear) -> None:
