@@ -17,12 +17,16 @@ from gourmet.runtime.decoding import package
 from gourmet.systems.captioner.graphs import decoder_graph, vision_graph
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, Checkpoint, load
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
+from gourmet.tasks.generation.int8 import rounded
 from gourmet.training.files import save_tensors
 
 _TEXTS = (
     "a photograph of a dog running through the snow beside a brown ball",
     "two children in red shirts play on a bench near the water while a man looks on",
 )
+
+# By which captions differ, and some end early.
+_DRAWN = {"blip": (0, 2.0), "grid": (2, 1.0)}
 
 
 def config(kind: str, words: int) -> dict[str, Any]:
@@ -41,7 +45,12 @@ def config(kind: str, words: int) -> dict[str, Any]:
         "eos_token_id": 3,
     }
     if kind == "grid":
-        vision: dict[str, Any] = {"model_type": GRID_VISION, "image_size": 128, "hidden_size": 32}
+        vision: dict[str, Any] = {
+            "model_type": GRID_VISION,
+            "image_size": 128,
+            "hidden_size": 32,
+            "channels": 8,
+        }
     else:
         vision = {
             "model_type": "blip_vision_model",
@@ -55,14 +64,16 @@ def config(kind: str, words: int) -> dict[str, Any]:
     return {"model_type": "blip", "text_config": text, "vision_config": vision}
 
 
-def checkpoint(folder: Path, kind: str = "blip", seed: int = 0) -> Checkpoint:
+def checkpoint(folder: Path, kind: str = "blip") -> Checkpoint:
     """Written to `folder` as a run or a public checkpoint is, and opened."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = learn(_TEXTS, least=1)
     shape = config(kind, vocabulary.count(b"\n"))
+    seed, wish_to_end = _DRAWN[kind]
     torch.manual_seed(seed)
     network = CaptionNetwork(shape)
-    _draw(network)
+    _draw(network, wish_to_end)
+    network = rounded(network)  # as runs keep them
     (folder / VOCABULARY).write_bytes(vocabulary)
     (folder / "config.json").write_text(json.dumps(shape))
     save_tensors(folder / "model.safetensors", network.state_dict(), {})
@@ -75,7 +86,7 @@ def files(opened: Checkpoint) -> dict[str, bytes]:
     return opened.files | {name: graph.file() for name, graph in graphs.items()}
 
 
-def _draw(network: CaptionNetwork) -> None:
+def _draw(network: CaptionNetwork, wish_to_end: float) -> None:
     """So large that pictures differ, and words, and that captions end somewhere."""
     with torch.no_grad():
         for name, part in network.named_modules():
@@ -84,7 +95,7 @@ def _draw(network: CaptionNetwork) -> None:
             elif isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
                 part.weight *= 0.5 if name.endswith("conv3") else 1.0
-        network.text_decoder.cls.predictions.bias[network.end] = 2.0
+        network.text_decoder.cls.predictions.bias[network.end] = wish_to_end
 
 
 if __name__ == "__main__":

@@ -101,11 +101,12 @@ class CaptionerTraining:
         train = photos(data, "train", limit)
         held = photos(data, "validation", min(limit or _MEASURED, _MEASURED))
         vocabulary = learn((spoken(text) for photo in train for text in photo.captions), config.least)
-        shape = shape_of(config, vocabulary.count(b"\n"))
+        weights, folder = Path(config.vision), Path(config.seen)
+        sees_by = folded(load_tensors(weights)[0])
+        shape = shape_of(config, vocabulary.count(b"\n"), len(sees_by["conv1.bias"]))
         torch.manual_seed(seed)
         network = CaptionNetwork(shape)
-        weights, folder = Path(config.vision), Path(config.seen)
-        network.vision_model.load_state_dict(folded(load_tensors(weights)[0]), strict=False)
+        network.vision_model.load_state_dict(sees_by, strict=False)
         sees = folder / f"{sha256(weights)[:16]}.onnx"
         if not sees.is_file():
             some = train[:: max(1, len(train) // _CALIBRATED_ON)]
@@ -133,7 +134,7 @@ def spoken(caption: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "'-" else " " for letter in caption)
 
 
-def shape_of(config: Config, words: int) -> dict[str, Any]:
+def shape_of(config: Config, words: int, channels: int) -> dict[str, Any]:
     """As config.json of a BLIP checkpoint says it, but for what it sees with."""
     return {
         "model_type": "blip",
@@ -156,6 +157,7 @@ def shape_of(config: Config, words: int) -> dict[str, Any]:
             "model_type": GRID_VISION,
             "image_size": SIDE,
             "hidden_size": config.width,
+            "channels": channels,
             "dropout": config.dropout,
         },
     }

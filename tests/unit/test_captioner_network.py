@@ -1,0 +1,200 @@
+"""The captioner: what is served of it says what transformers says; hostile checkpoints end early."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import small_captioner
+
+from gourmet.errors import GourmetError
+from gourmet.pictures.made_up import squares
+from gourmet.runtime.decoding.beams import search
+from gourmet.runtime.decoding.engine import onnx_graph
+from gourmet.runtime.decoding.loop import Loop, Row
+from gourmet.systems.captioner.export import TrainedCaptioner, eager_answers
+from gourmet.systems.captioner.network import Checkpoint, load
+from gourmet.systems.captioner.serving import CaptionerNetwork
+from gourmet.systems.captioner.tokenizer import VOCABULARY, Tokenizer, learn, settings_of
+
+pytestmark = pytest.mark.unit
+
+PROMPT = "a photograph of"
+MOST = 20
+
+
+@pytest.fixture(scope="module", params=["blip", "grid"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return small_captioner.checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def pictures(opened: Checkpoint) -> np.ndarray:
+    return np.asarray(squares(6, 1, opened.network.side))
+
+
+def eager(opened: Checkpoint, pictures: np.ndarray, prompt: list[int], **options: Any) -> list[list[int]]:
+    network = opened.network
+    with torch.inference_mode():
+        states = network.states(network.normalised(torch.from_numpy(pictures)))
+    rows = network.generate(states, prompt, MOST, **options).tolist()
+    found = [row[1 + len(prompt) :] for row in rows]
+    return [row[: row.index(network.end)] if network.end in row else row for row in found]
+
+
+@pytest.mark.parametrize("prompt", ["", PROMPT])
+def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_leave(
+    opened: Checkpoint, pictures: np.ndarray, prompt: str
+) -> None:
+    served = CaptionerNetwork.open(small_captioner.files(opened), 1)
+    forced = opened.tokenizer.encode(prompt)
+    rows = [Row(pixels, MOST, prefix=forced) for pixels in pictures]
+    network = opened.network
+    Loop(served.engine, start=network.start, end=network.end, max_rows=4).complete(rows)
+    right = eager(opened, pictures, forced)
+    assert [row.tokens for row in rows] == right
+    assert len({tuple(row) for row in right}) > 1
+
+
+def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
+    opened: Checkpoint, pictures: np.ndarray
+) -> None:
+    served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
+    found = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
+    for rows in found.values():
+        for row in rows:
+            list(search(served.engine, row, start=network.start, end=network.end))
+    assert [row.tokens for row in found[1]] == eager(opened, pictures, [])
+    worth = {beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in found.items()}
+    assert sum(worth[3]) >= sum(worth[1])
+
+
+def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) -> None:
+    opened = small_captioner.checkpoint(tmp_path, "blip")
+    pictures = np.asarray(squares(3, 2, 384))
+    memory, hidden = onnx_graph(small_captioner.files(opened)["vision.onnx"], 1)(
+        ["memory", "hidden"], {"pixels": pictures}
+    )
+    assert memory.shape == (3, 2, 2, 4, 577, 8)
+    assert hidden.shape == (3, 577, 48)
+    from transformers.models import blip  # only now that the network made torchvision fit to be imported
+
+    shape = blip.BlipConfig(**json.loads((tmp_path / "config.json").read_text()))
+    public = blip.BlipForConditionalGeneration(shape).eval()
+    public.load_state_dict(opened.network.state_dict())
+    prompt = opened.tokenizer.encode(PROMPT)
+    asked = torch.tensor([[opened.network.start, *prompt, opened.network.end]] * 3)
+    answers = public.generate(
+        pixel_values=opened.network.normalised(torch.from_numpy(pictures)),
+        input_ids=asked,
+        max_new_tokens=MOST,
+        suppress_tokens=opened.network.never,
+    ).tolist()
+    found = [row[1 + len(prompt) :] for row in answers]
+    end = opened.network.end
+    assert [row[: row.index(end)] if end in row else row for row in found] == eager(opened, pictures, prompt)
+
+
+def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
+    opened: Checkpoint, pictures: np.ndarray
+) -> None:
+    files = small_captioner.files(opened)
+    decoder = onnx_graph(files["decoder.onnx"], 1)
+    (memory,) = onnx_graph(files["vision.onnx"], 1)(["memory"], {"pixels": pictures[:2]})
+    words = np.array([[2, 5, 9, 6], [2, 8, 4, 7]])
+    rows, layers, _, heads, places, size = memory.shape
+    fixed = {"memory": memory, "mask": np.ones((rows, places), np.int32)}
+    cache = np.zeros((rows, layers, 2, heads, 0, size), np.float32)
+    none = {"length": np.zeros((rows, 1), np.int64), "cache": cache}
+    added, at_once = decoder(["added", "logits"], {"token": words, **none, **fixed})
+    assert added.shape == (rows, layers, 2, heads, words.shape[1], size)
+    for place in range(words.shape[1]):
+        one = {"token": words[:, place : place + 1], "length": np.full((rows, 1), place), "cache": cache}
+        newest, logits = decoder(["added", "logits"], {**one, **fixed})
+        np.testing.assert_allclose(logits[:, 0], at_once[:, place], atol=1e-4)
+        cache = np.concatenate([cache, newest], axis=4)
+
+
+def test_eight_bits_say_the_words_of_the_network_of_what_they_see(
+    opened: Checkpoint, pictures: np.ndarray
+) -> None:
+    source = TrainedCaptioner(opened, list(pictures))
+    served = CaptionerNetwork.open(source.files, 1)
+    rows = [Row(pixels, MOST) for pixels in pictures]
+    Loop(served.engine, start=served.vocabulary.start, end=served.vocabulary.end, max_rows=8).complete(rows)
+    right = [answer[:MOST] for answer in eager_answers(opened, list(pictures), source.body)]
+    same = sum(row.tokens == answer for row, answer in zip(rows, right, strict=True))
+    assert same >= len(right) - 1
+    small, large = (
+        sum(map(len, each.files.values())) for each in (source, TrainedCaptioner(opened, [], fp32=True))
+    )
+    assert small < 0.8 * large
+
+
+def test_signs_are_never_an_answer(opened: Checkpoint, pictures: np.ndarray) -> None:
+    tokenizer, network = opened.tokenizer, opened.network
+    signs = [tokenizer.pad, tokenizer.start, tokenizer.unknown]
+    with torch.no_grad():
+        bias = network.text_decoder.cls.predictions.bias
+        before = bias.clone()
+        bias[signs] += 100.0
+    try:
+        served = CaptionerNetwork.open(small_captioner.files(opened), 1)
+        rows = [Row(pixels, MOST) for pixels in pictures]
+        Loop(served.engine, start=network.start, end=network.end, max_rows=8).complete(rows)
+        assert not {token for row in rows for token in row.tokens} & set(signs)
+        assert [row.tokens for row in rows] == eager(opened, pictures, [])
+    finally:
+        with torch.no_grad():
+            bias.copy_(before)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("text_config", "vocab_size", 1 << 30),
+        ("text_config", "num_hidden_layers", 1 << 20),
+        ("text_config", "hidden_size", -1),
+        ("text_config", "bos_token_id", 1 << 20),
+        ("text_config", "max_position_embeddings", 1 << 40),
+        ("vision_config", "image_size", 1 << 20),
+        ("vision_config", "patch_size", 0),
+        ("vision_config", "hidden_size", "many"),
+        ("vision_config", "model_type", "a great model"),
+    ],
+)
+def test_a_config_that_the_weights_do_not_bear_out_is_refused_in_a_sentence(
+    part: str, name: str, value: object, tmp_path: Path
+) -> None:
+    small_captioner.checkpoint(tmp_path, "blip")
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config[part][name] = value
+    path.write_text(json.dumps(config))
+    with pytest.raises(GourmetError, match=str(tmp_path)):
+        load(tmp_path / "model.safetensors")
+
+
+def test_other_architectures_and_lacking_files_are_said(tmp_path: Path) -> None:
+    small_captioner.checkpoint(tmp_path, "blip")
+    (tmp_path / VOCABULARY).unlink()
+    with pytest.raises(GourmetError, match=VOCABULARY):
+        load(tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "git"}))
+    with pytest.raises(GourmetError, match="only captioners of BLIP's architecture"):
+        load(tmp_path / "model.safetensors")
+
+
+def test_what_is_said_of_fewer_pieces_is_how_what_is_said_of_more_begins() -> None:
+    files = {VOCABULARY: learn(["a man's t-shirt , the dogs' bowl ."] * 2, 2), **settings_of(8, 1, 2, 3)}
+    tokenizer = Tokenizer(files)
+    pieces = tokenizer.encode("The man's t-shirt, the dogs' bowl.")
+    assert tokenizer.decode(pieces) == "the man's t-shirt, the dogs' bowl."
+    said = [tokenizer.decode(pieces[:count]) for count in range(len(pieces) + 1)]
+    assert all(said[-1].startswith(each) for each in said)
+    with pytest.raises(ValueError, match="'xyz' is not a word"):
+        tokenizer.encode("a xyz")
