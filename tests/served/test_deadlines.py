@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -22,6 +23,7 @@ from gourmet.client.errors import TritonError
 from gourmet.contracts import Tensors
 from gourmet.repository import model_names
 from gourmet.serving.connect import connect
+from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 CLIENTS: Final = 24
@@ -51,8 +53,17 @@ def decoder_step() -> Tensors:
     }
 
 
+def photos(rows: int) -> Tensors:
+    more = {"BEAMS": np.full((rows, 1), 4, np.int32)}
+    return {"IMAGE": np.full((rows, 1), CAPTIONER.sample(), np.object_), **more}
+
+
 # A request of each model that costs it as much as any.
 EXPENSIVE: Final[dict[str, Callable[[], Tensors]]] = {
+    "captioner": lambda: photos(16),
+    "captioner_decoder": decoder_step,
+    "captioner_stream": lambda: {"IMAGE": np.full(1, base64.b64encode(CAPTIONER.sample()), np.object_)},
+    "captioner_vision": lambda: {"pixels": np.zeros((1, 128, 128, 3), np.uint8)},
     "digits": lambda: {"input": np.ones((64, 1, 28, 28), np.float32)},
     "food_classifier": lambda: {"INPUT_IMAGE": np.full((16, 1), FOOD.sample(), np.object_)},
     "food_classifier_int8": lambda: {"image": np.zeros((16, 224, 224, 3), np.uint8)},
@@ -101,9 +112,9 @@ def told_a_deadline(triton: RunningTriton, model: str) -> None:
 
 def only_closed(triton: RunningTriton, model: str) -> None:
     """As anyone may ask: without a timeout, and the connection is closed."""
-    if model == "translator_stream":
+    if model.endswith("_stream"):
         connection = http.client.HTTPConnection(triton.http_url, timeout=60)
-        body = json.dumps({"TEXT": ENDLESS.decode()})
+        body = json.dumps({name: value.item().decode() for name, value in EXPENSIVE[model]().items()})
         connection.request("POST", f"/v2/models/{model}/generate_stream", body)
         time.sleep(DEADLINE_S)
         connection.close()

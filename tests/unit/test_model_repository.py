@@ -65,7 +65,7 @@ PUBLIC = {
     "captioner_vision": (
         {"pixels": (UINT8, [128, 128, 3])},
         {"hidden": (FP32, [49, 256]), "memory": (FP32, [2, 2, 4, 49, 64])},
-        16,
+        1,
     ),
     "captioner_decoder": (
         {

@@ -1,7 +1,8 @@
 """What a served model that generates needs, in one file: graphs and vocabulary.
 
 The same content is the same file, and lies in a repository once: instead of a package, another model may have
-a reference to one that a model beside it has, by its sha256; and a package, to graphs that are models beside it.
+a reference to one that a model beside it has, by its sha256; and a package may refer to graphs that are
+models of their own.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ _ROWS_PARAMETER: Final = "rows_at_once"
 _LONGEST_S: Final = 60.0
 # Triton is not asked more often than this whether a client is still there; of most answers, never.
 _ASKED_EVERY_S: Final = 0.1
+_LARGE_BYTES: Final = 10_000
 
 
 class GenerationModel:
@@ -99,7 +100,7 @@ class _Reply:
             )
             self._unfinished = len(self._jobs)
             submit(self._jobs, model.room)
-        except (ValueError, TooManyRows) as exc:
+        except (ValueError, TooManyRows, ClientLeft) as exc:
             self._send(partial(refusal, exc))
 
     def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
@@ -135,6 +136,10 @@ def jobs(
     `longest_s` is what a client waits that named no timeout.
     """
     inputs = {tensor.name(): list(tensor.as_numpy().ravel()) for tensor in request.inputs()}
+    # A photo takes longer to read than it takes to ask whether anybody waits for it.
+    large = sum(len(each) for column in inputs.values() for each in column if isinstance(each, bytes))
+    if large > _LARGE_BYTES and is_cancelled():
+        raise ClientLeft("the client left before its turn came")
     deadline = time.monotonic() + (request.timeout() / 1e6 or longest_s)
     rest: dict[str, Any] = {"deadline": deadline, "is_cancelled": _now_and_then(is_cancelled)}
     rest["client"] = client_of_request(request.parameters())
