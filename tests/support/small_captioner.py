@@ -73,10 +73,9 @@ def checkpoint(folder: Path, kind: str = "blip") -> Checkpoint:
     torch.manual_seed(seed)
     network = CaptionNetwork(shape)
     _draw(network, wish_to_end)
-    network = rounded(network)  # as runs keep them
     (folder / VOCABULARY).write_bytes(vocabulary)
     (folder / "config.json").write_text(json.dumps(shape))
-    save_tensors(folder / "model.safetensors", network.state_dict(), {})
+    save_tensors(folder / "model.safetensors", rounded(network).state_dict(), {})  # as runs keep them
     return load(folder / "model.safetensors")
 
 

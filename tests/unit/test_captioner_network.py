@@ -12,6 +12,7 @@ import torch
 from support import small_captioner
 
 from gourmet.errors import GourmetError
+from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import squares
 from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import onnx_graph
@@ -29,15 +30,16 @@ MOST = 20
 
 @pytest.fixture(scope="module", params=["blip", "grid"])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return small_captioner.checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    found: Checkpoint = small_captioner.checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    return found
 
 
 @pytest.fixture(scope="module")
-def pictures(opened: Checkpoint) -> np.ndarray:
+def pictures(opened: Checkpoint) -> Pixels:
     return np.asarray(squares(6, 1, opened.network.side))
 
 
-def eager(opened: Checkpoint, pictures: np.ndarray, prompt: list[int], **options: Any) -> list[list[int]]:
+def eager(opened: Checkpoint, pictures: Pixels, prompt: list[int], **options: Any) -> list[list[int]]:
     network = opened.network
     with torch.inference_mode():
         states = network.states(network.normalised(torch.from_numpy(pictures)))
@@ -48,7 +50,7 @@ def eager(opened: Checkpoint, pictures: np.ndarray, prompt: list[int], **options
 
 @pytest.mark.parametrize("prompt", ["", PROMPT])
 def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_leave(
-    opened: Checkpoint, pictures: np.ndarray, prompt: str
+    opened: Checkpoint, pictures: Pixels, prompt: str
 ) -> None:
     served = CaptionerNetwork.open(small_captioner.files(opened), 1)
     forced = opened.tokenizer.encode(prompt)
@@ -61,7 +63,7 @@ def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_le
 
 
 def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
-    opened: Checkpoint, pictures: np.ndarray
+    opened: Checkpoint, pictures: Pixels
 ) -> None:
     served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
     found = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
@@ -100,7 +102,7 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
 
 
 def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
-    opened: Checkpoint, pictures: np.ndarray
+    opened: Checkpoint, pictures: Pixels
 ) -> None:
     files = small_captioner.files(opened)
     decoder = onnx_graph(files["decoder.onnx"], 1)
@@ -120,7 +122,7 @@ def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
 
 
 def test_eight_bits_say_the_words_of_the_network_of_what_they_see(
-    opened: Checkpoint, pictures: np.ndarray
+    opened: Checkpoint, pictures: Pixels
 ) -> None:
     source = TrainedCaptioner(opened, list(pictures))
     served = CaptionerNetwork.open(source.files, 1)
@@ -135,7 +137,7 @@ def test_eight_bits_say_the_words_of_the_network_of_what_they_see(
     assert small < 0.8 * large
 
 
-def test_signs_are_never_an_answer(opened: Checkpoint, pictures: np.ndarray) -> None:
+def test_signs_are_never_an_answer(opened: Checkpoint, pictures: Pixels) -> None:
     tokenizer, network = opened.tokenizer, opened.network
     signs = [tokenizer.pad, tokenizer.start, tokenizer.unknown]
     with torch.no_grad():

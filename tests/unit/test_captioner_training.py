@@ -1,0 +1,233 @@
+"""The captioner learns from a dozen drawn pictures, goes on where it was, by reward too, and is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.made_up import squares
+from gourmet.systems.captioner import data as captioned
+from gourmet.systems.captioner.cider import Cider, scored_words
+from gourmet.systems.captioner.evaluate import EVALUATION
+from gourmet.systems.captioner.export import EXPORT
+from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining, spoken
+from gourmet.systems.captioner.vision import GridVision
+from gourmet.tasks.system_parts import BadData, EmptyPart
+from gourmet.training.files import load_tensors, put_tensors, save_tensors
+from gourmet.training.loop import BEST, fit
+from gourmet.training.task import Phase
+
+pytestmark = pytest.mark.unit
+
+WORDS = ("dog runs through snow", "boy jumps into a pool", "man rides a bike", "girl on a swing")
+PARTS = {"train": range(12), "dev": range(12, 16), "test": range(16, 20)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captions")
+    with zipfile.ZipFile(folder / "photos.zip", "w") as archive:
+        for number, square in enumerate(squares(20, 1, 40)):
+            file = io.BytesIO()
+            Image.fromarray(square).save(file, "PNG")
+            archive.writestr(f"{number}.jpg", file.getvalue())
+    lines = [
+        f"{number}.jpg\t{start} {WORDS[number % 4]} {end}\n"
+        for number in range(20)
+        for start, end in (("A", "."), ("The small", "outside ."))
+    ]
+    (folder / "captions.tsv").write_text("".join(lines))
+    (folder / "splits").mkdir()
+    for part, numbers in PARTS.items():
+        (folder / "splits" / f"{part}.txt").write_text("".join(f"{number}.jpg\n" for number in numbers))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> CaptionerTraining:
+    """Of a ResNet50 with an eighth of the channels, as torchvision names its tensors."""
+    folder, torchvisions = tmp_path_factory.mktemp("vision"), dict[str, torch.Tensor]()
+    torch.manual_seed(0)
+    for name, tensor in GridVision(8, 0.0, channels=8).state_dict().items():
+        layer = name.rpartition(".")[0]
+        if name.endswith(".weight") and tensor.ndim == 4:
+            norm = layer.replace("conv", "bn") if "downsample" not in layer else f"{layer}.1"
+            conv = layer if "downsample" not in layer else f"{layer}.0"
+            width = len(tensor)
+            torchvisions |= {
+                f"{conv}.weight": tensor,
+                f"{norm}.weight": torch.full((width,), 1.5),
+                f"{norm}.bias": torch.zeros(width),
+                f"{norm}.running_mean": torch.zeros(width),
+                f"{norm}.running_var": torch.ones(width),
+            }
+    save_tensors(folder / "resnet50.safetensors", torchvisions, {})
+    small = ["width=16", "heads=2", "layers=1", "feed_forward=32", "batch=4", "least=2", "dropout=0.0"]
+    return CaptionerTraining().configured(
+        [f"vision={folder / 'resnet50.safetensors'}", f"seen={folder / 'seen'}", "views=2", *small]
+    )
+
+
+def task_of(training: CaptionerTraining, data: Path) -> CaptionerTask:
+    return training.prepare(
+        data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda share, words="": None
+    )
+
+
+def fitted(
+    task: CaptionerTask, training: CaptionerTraining, out: Path, **options: Any
+) -> list[dict[str, Any]]:
+    recipe = training.recipe(epochs=3, rate=None, seed=0, device="cpu", pretrained=False)
+    for name, content in task.files.items():
+        out.mkdir(exist_ok=True)
+        (out / name).write_bytes(content)
+    return fit(task, recipe, out, **options)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    log = fitted(task_of(training, data), training, out)
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert {"cider", "distinct"} < log[-1].keys()
+    return out
+
+
+def test_captions_of_a_photo_in_one_row_are_scored_as_each_alone(
+    data: Path, training: CaptionerTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gourmet.systems.captioner.train.half_is_fast", lambda device: False)
+    task = task_of(training, data)
+    network, photo = task.captioner.eval(), 5
+    grid = task._seen(task.views[0][photo : photo + 1])
+    together, right = task._scores(grid, [task.captions[photo]])
+    states, first = network.vision_model.states(grid), 0
+    for caption in task.captions[photo]:
+        alone = network.text_decoder(
+            input_ids=torch.tensor([[network.start, *caption]]), encoder_hidden_states=states, use_cache=False
+        ).logits[0]
+        torch.testing.assert_close(together[first : first + len(alone)], alone, atol=1e-5, rtol=1e-5)
+        assert right[first : first + len(alone)].tolist() == [*caption, network.end]
+        first += len(alone)
+    assert first == len(together) == len(right)
+
+
+def test_nothing_of_what_it_sees_by_is_changed(data: Path, training: CaptionerTraining, run: Path) -> None:
+    fresh = task_of(training, data).network.state_dict()
+    learned, _ = load_tensors(run / BEST)
+    same = {name for name, tensor in learned.items() if torch.equal(tensor, fresh[name])}
+    assert {name for name in learned if name.startswith("vision_model.layer")} <= same
+    assert "vision_model.project.weight" not in same
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
+) -> None:
+    steps, task = iter(range(4)), task_of(training, data)
+    loss = task.loss
+
+    def until_it_is_enough(examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
+        next(steps)
+        return loss(examples, phase, generator)
+
+    task.loss = until_it_is_enough  # type: ignore[method-assign]
+    with contextlib.suppress(StopIteration):
+        fitted(task, training, tmp_path, checkpoint_every_s=0)
+    fitted(task_of(training, data), training, tmp_path, resume=True)
+    whole, resumed = (load_tensors(folder / "last.safetensors")[0] for folder in (run, tmp_path))
+    assert all(torch.equal(whole[name], tensor) for name, tensor in resumed.items())
+
+
+def test_by_reward_it_goes_on_from_what_it_said_before(
+    data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
+) -> None:
+    rewarded = replace(training, config=replace(training.config, drawn=3))
+    task = task_of(rewarded, data)
+    put_tensors(task.network, load_tensors(run / BEST)[0], run / BEST)
+    before = task.network.state_dict()["vision_model.project.weight"].clone()
+    log = fitted(task, rewarded, tmp_path)
+    assert all(np.isfinite(epoch["loss"]) for epoch in log)
+    assert not torch.equal(before, task.network.state_dict()["vision_model.project.weight"])
+
+
+@contextlib.contextmanager
+def stage(name: str) -> Iterator[Any]:
+    yield lambda share, words="": None
+
+
+def test_it_is_measured_by_what_is_served_and_deploys_with_what_sure_means(data: Path, run: Path) -> None:
+    found = EVALUATION.evaluate(run / BEST, data, stage, limit=None, device="cpu")
+    assert found.as_dict()["scores"].keys() == {"validation", "validation, 3 beams", "test", "test, 3 beams"}
+    assert found.as_dict()["scores"]["test"]["photos"] == 4
+    report = found.write(run / BEST, "captioner")
+    assert "16.jpg" in report.read_text()
+    assert any("no punctuation" in line for line in found.lines())
+    deployment = EXPORT.open(run / BEST, data, lambda share, words="": None)
+    assert deployment.calibration == {"threshold": found.as_dict()["threshold"]}
+    assert list(deployment.targets) == ["vision", "decoder", "python", "stream"]
+
+
+def test_cider_is_that_of_pycocoevalcap() -> None:
+    """Whose Cider (1.2 of PyPI) found these numbers of the same words."""
+    people = [
+        ["a black dog runs through the snow", "two dogs play in the snow", "a dog is running in snow"],
+        ["a boy in a red shirt jumps into a pool", "a child jumps into the water"],
+        [
+            "a man's bike stands beside a brick wall",
+            "a bicycle leans on a wall",
+            "an old bike by a red-brick wall",
+        ],
+    ]
+    said = ["A dog runs in the snow.", "a boy jumps into the pool", "a bicycle stands beside a wall"]
+    found = [Cider(people).score(photo, text) for photo, text in enumerate(said)]
+    assert found == pytest.approx([2.4045661026986402, 2.551209196091642, 1.7062363851528577])
+    assert scored_words(people[2][0])[:3] == ["a", "man", "'s"]
+    assert Cider(people).score(0, "") == 0.0
+
+
+def test_what_cannot_be_learned_from_is_said(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="vision=FILE"):
+        task_of(CaptionerTraining(), data)
+    with pytest.raises(UsageError, match="there are vision="):
+        CaptionerTraining().configured(["depth=3"])
+    with pytest.raises(BadData, match=r"photos\.zip"):
+        captioned.photos(tmp_path, "train")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "photos.zip").write_bytes((data / "photos.zip").read_bytes())
+    (broken / "captions.tsv").write_text("1.jpg without a tab\n")
+    with pytest.raises(BadData, match="line 1 is not a name and a caption"):
+        captioned.photos(broken, "train")
+    (broken / "captions.tsv").write_text("99.jpg\ta dog\n")
+    (broken / "splits").mkdir()
+    (broken / "splits" / "train.txt").write_text("99.jpg\n")
+    with pytest.raises(EmptyPart, match="no photo with a caption"):
+        captioned.photos(broken, "train")
+    with pytest.raises(GourmetError, match="other"):
+        captioned.photos(data, "other")
+
+
+def test_what_is_not_said_is_not_learned() -> None:
+    assert spoken('A man , 50 , says "hi" to a t-shirt .').split() == [
+        "A",
+        "man",
+        "50",
+        "says",
+        "hi",
+        "to",
+        "a",
+        "t-shirt",
+    ]
+    assert json.dumps(spoken("the man's")) == '"the man\'s"'
