@@ -22,7 +22,8 @@ from gourmet.systems.captioner import data as captioned
 from gourmet.systems.captioner.cider import Cider, scored_words
 from gourmet.systems.captioner.evaluate import EVALUATION
 from gourmet.systems.captioner.export import EXPORT
-from gourmet.systems.captioner.train import CaptionerTask, CaptionerTraining, spoken
+from gourmet.systems.captioner.learning import CaptionerTask, spoken
+from gourmet.systems.captioner.train import CaptionerTraining
 from gourmet.systems.captioner.vision import GridVision
 from gourmet.tasks.system_parts import BadData, EmptyPart
 from gourmet.training.files import load_tensors, put_tensors, save_tensors
@@ -108,11 +109,11 @@ def run(data: Path, training: CaptionerTraining, tmp_path_factory: pytest.TempPa
 def test_captions_of_a_photo_in_one_row_are_scored_as_each_alone(
     data: Path, training: CaptionerTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gourmet.systems.captioner.train.half_is_fast", lambda device: False)
+    monkeypatch.setattr("gourmet.systems.captioner.learning.half_is_fast", lambda device: False)
     task = task_of(training, data)
     network, photo = task.captioner.eval(), 5
     grid = task._seen(task.views[0][photo : photo + 1])
-    together, right = task._scores(grid, [task.captions[photo]])
+    together, right = task._scores(network, grid, [task.captions[photo]])
     states, first = network.vision_model.states(grid), 0
     for caption in task.captions[photo]:
         alone = network.text_decoder(
@@ -160,6 +161,20 @@ def test_by_reward_it_goes_on_from_what_it_said_before(
     log = fitted(task, rewarded, tmp_path)
     assert all(np.isfinite(epoch["loss"]) for epoch in log)
     assert not torch.equal(before, task.network.state_dict()["vision_model.project.weight"])
+
+
+def test_a_student_learns_how_likely_its_teacher_finds_each_word(
+    data: Path, training: CaptionerTraining, run: Path, tmp_path: Path
+) -> None:
+    student = replace(training, config=replace(training.config, teacher=str(run / BEST), feed_forward=16))
+    task = task_of(student, data)
+    assert task.teacher
+    assert sum(each.numel() for each in task.network.parameters()) < sum(
+        each.numel() for each in task.teacher.parameters()
+    )
+    log = fitted(task, student, tmp_path)
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert load_tensors(tmp_path / BEST)[1]["taught"]
 
 
 @contextlib.contextmanager
