@@ -28,6 +28,12 @@ SERVING: Final = {_MMAP_THRESHOLD: 1 << 30, _TRIM_THRESHOLD: 512 << 20, _TOP_PAD
 WEB: Final = {_MMAP_THRESHOLD: 8 << 20, _TRIM_THRESHOLD: 4 << 20, _TOP_PAD: 1 << 20}
 
 
+def give_back() -> None:
+    """What was freed, now: after a start that took more than what goes on."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def use(preset: Mapping[int, int]) -> None:
     """Set this process's malloc. Where there is another C library: nothing."""
     with contextlib.suppress(AttributeError):

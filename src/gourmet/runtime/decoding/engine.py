@@ -63,5 +63,8 @@ def onnx_graph(graph: bytes, threads: int) -> Run:
     options.inter_op_num_threads = 1
     # Threads that wait by computing would take the processor from those of other models.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    run: Run = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]).run
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    # It keeps the file, as large as the network itself, to try other providers with, of which there are none.
+    session._model_bytes = None
+    run: Run = session.run
     return run

@@ -24,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
 from gourmet.errors import GourmetError
+from gourmet.runtime import malloc
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationServing, ServedNetwork, submit
 from gourmet.runtime.decoding.figures import RoomFigures
@@ -51,13 +52,14 @@ class GenerationModel:
         config = json.loads(args["model_config"])
         try:
             version = Path(args["model_repository"]) / args["model_version"]
-            files = package.open_version(version, config)
             system = parameter(config, SYSTEM_PARAMETER)
             serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
-            network = self.network = serving.open(files, cpu_threads(config))
+            network = serving.open(package.open_version(version, config), cpu_threads(config))
             rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
+        malloc.give_back()  # of the files, half of what it has
+        self.network = network
         self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         self.has_rows = int(config.get("max_batch_size", 0)) > 0
         self.room = GenerationRoom(
