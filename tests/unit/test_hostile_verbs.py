@@ -165,6 +165,7 @@ def read_photo(path: Path) -> None:
         raise GourmetError(str(exc)) from exc
 
 
+OF_TEXTS: Any = SimpleNamespace(generator=SimpleNamespace(example_kind="text"))
 INFO: Any = SimpleNamespace(name="m", inputs=[SimpleNamespace(shape=(1, 3, 8, 8))], parameters={})
 READERS: Final[dict[str, tuple[str, Callable[[], dict[str, bytes]], Callable[[Path], object]]]] = {
     "caption PHOTO": ("photo.jpg", hostile_inputs.texts, read_photo),
@@ -176,7 +177,7 @@ READERS: Final[dict[str, tuple[str, Callable[[], dict[str, bytes]], Callable[[Pa
     "check --data": (
         "texts.txt",
         lambda: {"not UTF-8": b"\xff\xfe", "noise": bytes(range(256))},
-        lambda path: text_check._questions(options(data=path, limit=1, part=None), options()),
+        lambda path: text_check._questions(options(data=path, limit=1, part=None), OF_TEXTS),
     ),
     "tune --data, bench run --data": (
         "rows.npz",

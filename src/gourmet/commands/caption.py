@@ -15,6 +15,7 @@ from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError
+from gourmet.pictures.header import SUFFIXES
 from gourmet.runtime.bounded_reading import read_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
 _PHOTOS = 8
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
 _MOST_BYTES = 64 << 20
 _COLUMNS = ("photo", "caption", "sure", "score")
 
@@ -125,9 +125,9 @@ def _files(photos: Sequence[Path]) -> Iterator[Path]:
         if not photo.is_dir():
             yield photo
             continue
-        found = sorted(path for path in photo.rglob("*") if path.suffix.lower() in _SUFFIXES)
+        found = sorted(path for path in photo.rglob("*") if path.suffix.lower() in SUFFIXES)
         if not found:
-            raise UsageError(f"{photo} has no photos in it: they end in {', '.join(sorted(_SUFFIXES))}")
+            raise UsageError(f"{photo} has no photos in it: they end in {', '.join(sorted(SUFFIXES))}")
         yield from found
 
 

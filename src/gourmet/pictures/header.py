@@ -22,6 +22,8 @@ from PIL import Image
 from gourmet.pictures.errors import PictureError, too_complex
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+# What the names of such files end in.
+SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 
 _KNOWN_BUT_REFUSED: Final = (
     (b"%PDF-", "a PDF document"),

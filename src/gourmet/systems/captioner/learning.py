@@ -22,6 +22,8 @@ from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase
 
 _ROWS: Final = 50
+# Photos that a caption is not of, and is held against.
+_OTHERS: Final = 4
 # Where files lie and how many there are says nothing about the network.
 _NOT_ABOUT: Final = ("vision", "seen", "views", "teacher")
 
@@ -50,6 +52,9 @@ class Config:
     # Self-critical: so many captions of each photo are drawn, and what is better than their mean is made
     # likelier. Begin with the best weights of a run without.
     drawn: int = 0
+    # What a caption would be worth for other photos counts so much against it: without, captions become
+    # likelier that say little.
+    apart: float = 0.0
     # Weights of a run with the same words: half of what is learned is then how likely it finds each.
     teacher: str = ""
 
@@ -129,7 +134,7 @@ class CaptionerTask:
         captions = [_until(end, row[1:]) for row in found.tolist()]
         rewards = torch.tensor(
             [
-                self.reward.score(shown[place // drawn], self.tokenizer.decode(caption))
+                self._reward(shown, place // drawn, self.tokenizer.decode(caption))
                 for place, caption in enumerate(captions)
             ]
         ).view(-1, drawn)
@@ -139,6 +144,14 @@ class CaptionerTask:
         lengths = torch.tensor([len(caption) + 1 for caption in captions])
         worth = (rewards - others).flatten().repeat_interleave(lengths)
         return (F.cross_entropy(scores, targets, reduction="none") * worth).mean()
+
+    def _reward(self, shown: Sequence[int], place: int, text: str) -> float:
+        assert self.reward
+        own = self.reward.score(shown[place], text)
+        if not self.config.apart:
+            return own
+        others = [shown[(place + step) % len(shown)] for step in range(1, _OTHERS + 1)]
+        return own - self.config.apart * sum(self.reward.score(each, text) for each in others) / _OTHERS
 
     def _seen(self, grid: Seen) -> torch.Tensor:
         found = torch.from_numpy(np.asarray(grid, np.float32))

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
+from gourmet.pictures.header import SUFFIXES
 from gourmet.runtime.bounded_reading import read_bytes
-from gourmet.tasks.classification.labelled_pictures import MAX_BYTES, SUFFIXES
+from gourmet.tasks.classification.labelled_pictures import MAX_BYTES
 from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Labelled, evenly
 
 

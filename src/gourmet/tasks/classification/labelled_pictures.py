@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gourmet.pictures.decode import PictureError, identify, square_pixels
+from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
 from gourmet.runtime.bounded_reading import in_short, read_bytes
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
@@ -32,7 +33,6 @@ from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 # Pictures of none of the classes, a fifth of which are held out: those to learn from.
 ALL: Final = "all"
 OTHER_TRAIN: Final = "other, to learn from"
-SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
 Used = TypeVar("Used")
 MAX_BYTES: Final = 64 << 20  # of a picture
 _HELD_OUT: Final = {"validation": 20, "test": 5}  # one photo in so many

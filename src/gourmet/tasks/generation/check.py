@@ -12,8 +12,9 @@ from typing import Any, Final
 from gourmet.client.errors import ModelUnavailable
 from gourmet.contracts import ModelInfo
 from gourmet.errors import UsageError
+from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.page import render
-from gourmet.runtime.bounded_reading import in_short, read_text
+from gourmet.runtime.bounded_reading import in_short, read_bytes, read_text
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
@@ -63,13 +64,14 @@ class TextReport:
     # How near the answers are to people's, and the share of them that are the eager network's, where known.
     scores: TextScores | None = None
     agreement: float | None = None
+    of: str = "texts"
 
     @property
     def stopped(self) -> bool:
         return self.replies.stopped
 
     def progress(self) -> str:
-        return f"{self._asked} of {self.texts} texts"
+        return f"{self._asked} of {self.texts} {self.of}"
 
     def faults(self) -> list[str]:
         empty = [repr(each.text[:40]) for each in self.replies.answers if not each.joined]
@@ -81,7 +83,7 @@ class TextReport:
         return [
             f"{len(found)} of {self._asked} {what}: {first_of(found)}"
             for what, found in (
-                ("texts have no answer", self.replies.failures),
+                (f"{self.of} have no answer", self.replies.failures),
                 ("answers are empty", empty),
                 (f"answers are not those of {self.compared_with}", other),
             )
@@ -112,7 +114,7 @@ class TextReport:
     def summary(self) -> str:
         numbers = self.as_dict()
         name = f"{self.model.name} version {self.model.version}"
-        lines = [f"{name}: {numbers['answered']} of {self.texts} texts answered"]
+        lines = [f"{name}: {numbers['answered']} of {self.texts} {self.of} answered"]
         if self.compared_with:
             lines.append(f"pieces      {numbers['pieces']}, joined and compared with {self.compared_with}")
         for name, key in (("latency", "total_ms"), ("first piece", "first_piece_ms")):
@@ -180,7 +182,8 @@ class TextCheck:
             if answers and self.options.weights:
                 agreement = self._agreement(answers, self.options.weights, stage)
         name = self.whole_model.name if self.whole_model else ""
-        return TextReport(self.model, name, len(self), replies, scores, agreement)
+        of = "pictures" if self.parts.generator.example_kind == "picture" else "texts"
+        return TextReport(self.model, name, len(self), replies, scores, agreement, of)
 
     def _agreement(self, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
         """The share of answers that the network of these weights gives too."""
@@ -212,6 +215,8 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
     if data is None:
         examples = parts.generator.examples(options.limit or _EXAMPLES, seed=0)
         return [TextQuestion(each, Reference("", _shown(each, n), "")) for n, each in enumerate(examples, 1)]
+    if parts.generator.example_kind == "picture":
+        return list(_pictures(data, options.limit))
     try:
         text = "" if data.is_dir() else read_text(data, _MOST_BYTES)
     except (OSError, ValueError) as exc:
@@ -222,6 +227,19 @@ def _questions(options: CheckOptions, parts: SystemParts) -> Sequence[TextQuesti
         lines = [line.strip() for line in text.splitlines()]
         references = [Reference("", line, "") for line in lines if line][: options.limit]
     return [TextQuestion(each.text.encode(), each) for each in references]
+
+
+def _pictures(data: Path, limit: int | None) -> Iterator[TextQuestion]:
+    """Those of a folder, or the one that it is; whether they are pictures, the model says."""
+    found = (path for path in data.rglob("*") if path.suffix.lower() in SUFFIXES)
+    paths = sorted(found) if data.is_dir() else [data]
+    if not paths:
+        raise UsageError(f"--data {data} has no pictures in it: they end in {', '.join(sorted(SUFFIXES))}")
+    for path in paths[:limit]:
+        try:
+            yield TextQuestion(read_bytes(path, _MOST_BYTES), Reference("", path.name, ""))
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"--data {path} cannot be read: {in_short(exc)}") from exc
 
 
 def _shown(example: bytes, number: int) -> str:
