@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 _SUPPORT = Path(__file__).parent
-_MODEL = '''
+_MODEL = """
 from gourmet.runtime.decoding.triton_model import GenerationModel
 from gourmet.systems.registry import piece
 
@@ -15,11 +15,11 @@ class TritonPythonModel(GenerationModel):
     @staticmethod
     def part_of_system(_, *which):
         return piece("captions", *which)
-'''
+"""
 
 
 def slow_captioner(folder: Path, threshold: float) -> Path:
-    """A repository with `captioner` and `captioner_stream`; Triton needs GOURMET_SYSTEMS and CAPTIONS_PAUSE_S."""
+    """A repository with both of its models; Triton needs GOURMET_SYSTEMS and CAPTIONS_PAUSE_S."""
     for name in ("captions", "captions_stream"):
         ours = folder / name.replace("captions", "captioner")
         shutil.copytree(_SUPPORT / "models" / name, ours)
