@@ -22,7 +22,7 @@ from gourmet.pictures.errors import DecodersBusy, PictureError
 RETRY_AFTER_S: Final = 2
 # How a served model that decodes says why it could not: `INPUT_IMAGE row 0 of 1: <reason> [<code>]`.
 _DECODING_FAILED: Final = re.compile(
-    r"(.*row \d{1,9} of \d{1,9}: )?(?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
+    r"row \d{1,9} of \d{1,9}: (?P<reason>.{1,200}) \[(?P<code>\w{1,30})\]", re.S
 )
 
 

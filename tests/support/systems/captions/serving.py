@@ -45,7 +45,7 @@ def _square(data: bytes) -> Pixels:
     try:
         return square_pixels(from_base64(data), GRID)
     except PictureError as exc:  # as the web looks for it
-        raise PictureError(exc.code, f"{exc} [{exc.code}]") from exc
+        raise PictureError(exc.code, f"IMAGE row 0 of 1: {exc} [{exc.code}]") from exc
 
 
 class Words:
