@@ -18,9 +18,9 @@ from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.systems.captioner.export import TrainedCaptioner, eager_answers
-from gourmet.systems.captioner.network import Checkpoint, load
+from gourmet.systems.captioner.network import CaptionerCheckpoint, load
 from gourmet.systems.captioner.serving import CaptionerNetwork
-from gourmet.systems.captioner.tokenizer import VOCABULARY, Tokenizer, learn, settings_of
+from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, learn, settings_of
 
 pytestmark = pytest.mark.unit
 
@@ -29,17 +29,21 @@ MOST = 20
 
 
 @pytest.fixture(scope="module", params=["blip", "grid"])
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    found: Checkpoint = small_captioner.checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CaptionerCheckpoint:
+    found: CaptionerCheckpoint = small_captioner.checkpoint(
+        tmp_path_factory.mktemp(request.param), request.param
+    )
     return found
 
 
 @pytest.fixture(scope="module")
-def pictures(opened: Checkpoint) -> Pixels:
+def pictures(opened: CaptionerCheckpoint) -> Pixels:
     return np.asarray(squares(6, 1, opened.network.side))
 
 
-def eager(opened: Checkpoint, pictures: Pixels, prompt: list[int], **options: Any) -> list[list[int]]:
+def eager(
+    opened: CaptionerCheckpoint, pictures: Pixels, prompt: list[int], **options: Any
+) -> list[list[int]]:
     network = opened.network
     with torch.inference_mode():
         states = network.states(network.normalised(torch.from_numpy(pictures)))
@@ -50,7 +54,7 @@ def eager(opened: Checkpoint, pictures: Pixels, prompt: list[int], **options: An
 
 @pytest.mark.parametrize("prompt", ["", PROMPT])
 def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_leave(
-    opened: Checkpoint, pictures: Pixels, prompt: str
+    opened: CaptionerCheckpoint, pictures: Pixels, prompt: str
 ) -> None:
     served = CaptionerNetwork.open(small_captioner.files(opened), 1)
     forced = opened.tokenizer.encode(prompt)
@@ -63,7 +67,7 @@ def test_what_is_served_says_the_words_of_transformers_for_rows_that_join_and_le
 
 
 def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
-    opened: Checkpoint, pictures: Pixels
+    opened: CaptionerCheckpoint, pictures: Pixels
 ) -> None:
     served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
     found = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
@@ -102,7 +106,7 @@ def test_blip_sees_577_places_and_its_own_class_says_the_same(tmp_path: Path) ->
 
 
 def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
-    opened: Checkpoint, pictures: Pixels
+    opened: CaptionerCheckpoint, pictures: Pixels
 ) -> None:
     files = small_captioner.files(opened)
     decoder = onnx_graph(files["decoder.onnx"], 1)
@@ -122,7 +126,7 @@ def test_several_words_at_once_have_the_logits_of_the_same_words_one_by_one(
 
 
 def test_eight_bits_say_the_words_of_the_network_of_what_they_see(
-    opened: Checkpoint, pictures: Pixels
+    opened: CaptionerCheckpoint, pictures: Pixels
 ) -> None:
     source = TrainedCaptioner(opened, list(pictures))
     served = CaptionerNetwork.open(source.files, 1)
@@ -137,7 +141,7 @@ def test_eight_bits_say_the_words_of_the_network_of_what_they_see(
     assert small < 0.8 * large
 
 
-def test_signs_are_never_an_answer(opened: Checkpoint, pictures: Pixels) -> None:
+def test_signs_are_never_an_answer(opened: CaptionerCheckpoint, pictures: Pixels) -> None:
     tokenizer, network = opened.tokenizer, opened.network
     signs = [tokenizer.pad, tokenizer.start, tokenizer.unknown]
     with torch.no_grad():
@@ -193,7 +197,7 @@ def test_other_architectures_and_lacking_files_are_said(tmp_path: Path) -> None:
 
 def test_what_is_said_of_fewer_pieces_is_how_what_is_said_of_more_begins() -> None:
     files = {VOCABULARY: learn(["a man's t-shirt , the dogs' bowl ."] * 2, 2), **settings_of(8, 1, 2, 3)}
-    tokenizer = Tokenizer(files)
+    tokenizer = WordPieces(files)
     pieces = tokenizer.encode("The man's t-shirt, the dogs' bowl.")
     assert tokenizer.decode(pieces) == "the man's t-shirt, the dogs' bowl."
     said = [tokenizer.decode(pieces[:count]) for count in range(len(pieces) + 1)]

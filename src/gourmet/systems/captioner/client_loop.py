@@ -17,7 +17,7 @@ from gourmet.measure.client_loop import Asking, ClientLoop
 from gourmet.pictures.decode import squashed_pixels
 from gourmet.runtime.decoding import package
 from gourmet.systems.captioner.contract import CAPTION, SCORE, SYSTEM, TOKENS
-from gourmet.systems.captioner.tokenizer import SETTINGS, Tokenizer
+from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
 
 SIDE: Final = 384
 # By what BLIP's own processor normalises pictures.
@@ -40,11 +40,11 @@ class CaptionerLoop:
         self._prompt = prompt
 
     @cached_property
-    def _served(self) -> tuple[Tokenizer, int, str]:
+    def _served(self) -> tuple[WordPieces, int, str]:
         files = served_files()
         settings = json.loads(files[SETTINGS])
         prompt = self._prompt if self._prompt is not None else str(settings["prompt"])
-        return Tokenizer(files), int(settings["size"]), prompt
+        return WordPieces(files), int(settings["size"]), prompt
 
     def ask(self, example: bytes) -> Asking:
         tokenizer, size, prompt = self._served

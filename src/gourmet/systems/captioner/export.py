@@ -29,7 +29,7 @@ from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
 from gourmet.systems.captioner.data import photos, read
 from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
 from gourmet.systems.captioner.int8_vision import BODY, GRID, body
-from gourmet.systems.captioner.network import CaptionNetwork, Checkpoint, find, load
+from gourmet.systems.captioner.network import CaptionerCheckpoint, CaptionNetwork, find, load
 from gourmet.systems.captioner.serving import DECODER, VISION, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file
@@ -53,7 +53,7 @@ _SEEN_ALIKE: Final = 0.5
 class TrainedCaptioner:
     """A checkpoint, and photos to compare with."""
 
-    checkpoint: Checkpoint
+    checkpoint: CaptionerCheckpoint
     pictures: Sequence[Pixels]
     fp32: bool = False
 
@@ -115,7 +115,7 @@ class TrainedCaptioner:
 
 
 def eager_answers(
-    checkpoint: Checkpoint, pictures: Sequence[Pixels], sees: bytes | None = None
+    checkpoint: CaptionerCheckpoint, pictures: Sequence[Pixels], sees: bytes | None = None
 ) -> list[list[int]]:
     """transformers', of photos as the network sees them, or as the graph `sees` does."""
     network, found = checkpoint.network, list[list[int]]()

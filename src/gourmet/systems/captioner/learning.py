@@ -15,7 +15,7 @@ from gourmet.systems.captioner.cider import Cider
 from gourmet.systems.captioner.data import CaptionedPhoto
 from gourmet.systems.captioner.network import CaptionNetwork
 from gourmet.systems.captioner.seen import Seen
-from gourmet.systems.captioner.tokenizer import Tokenizer, settings_of
+from gourmet.systems.captioner.tokenizer import WordPieces, settings_of
 from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.texts import padded
 from gourmet.training.muon import half_is_fast
@@ -29,7 +29,7 @@ _NOT_ABOUT: Final = ("vision", "seen", "views", "teacher")
 
 
 @dataclass(frozen=True)
-class Config:
+class CaptionerConfig:
     """What `gourmet train captioner NAME=VALUE …` may change."""
 
     # torchvision's tensors of a ResNet50, as scripts/keras_resnet50.py writes them.
@@ -69,7 +69,7 @@ class CaptionerTask:
 
     def __init__(
         self,
-        config: Config,
+        config: CaptionerConfig,
         network: CaptionNetwork,
         files: dict[str, bytes],
         parts: tuple[Sequence[CaptionedPhoto], Sequence[CaptionedPhoto]],
@@ -80,7 +80,7 @@ class CaptionerTask:
         self.network: nn.Module = network
         network.vision_model.freeze()
         settings = settings_of(network.side, network.places, network.start, network.end)
-        self.tokenizer = Tokenizer({**files, **settings})
+        self.tokenizer = WordPieces({**files, **settings})
         network.never = sorted({*network.never, self.tokenizer.unknown})
         train, self.held = parts
         *self.views, self.seen_held = looked

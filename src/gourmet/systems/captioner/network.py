@@ -17,7 +17,7 @@ from torch import nn
 from gourmet.errors import GourmetError
 from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
 from gourmet.systems.captioner import vision
-from gourmet.systems.captioner.tokenizer import VOCABULARY, Tokenizer, settings_of
+from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
 from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes
 from gourmet.tasks.generation.packages import needed
@@ -103,18 +103,18 @@ class CaptionNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CaptionerCheckpoint:
     """A network with the tokenizer that goes with it, and where both are from."""
 
     network: CaptionNetwork
-    tokenizer: Tokenizer
+    tokenizer: WordPieces
     files: dict[str, bytes]  # vocabulary and settings, as a package has them
     folder: Path
     weights: Path
     about: dict[str, Any]
 
 
-def load(weights: Path) -> Checkpoint:
+def load(weights: Path) -> CaptionerCheckpoint:
     """A file of weights beside its config.json and vocab.txt, as runs and public checkpoints have them."""
     folder = weights.parent
     check_architecture(folder)
@@ -125,7 +125,7 @@ def load(weights: Path) -> Checkpoint:
         network = _built_for(read_table(folder / CONFIG), tensors)
         words = read_bytes(folder / VOCABULARY, _MOST_BYTES)
         files = {VOCABULARY: words, **settings_of(network.side, network.places, network.start, network.end)}
-        tokenizer = Tokenizer(files)
+        tokenizer = WordPieces(files)
     except GourmetError:
         raise
     except Exception as exc:  # what transformers makes of what somebody wrote
@@ -134,7 +134,7 @@ def load(weights: Path) -> Checkpoint:
     kept = {name: each for name, each in tensors.items() if not name.endswith(_PLACES)}
     put_tensors(network, kept, weights)
     network.never = sorted({*network.never, tokenizer.unknown})
-    return Checkpoint(network.eval(), tokenizer, files, folder, weights, about)
+    return CaptionerCheckpoint(network.eval(), tokenizer, files, folder, weights, about)
 
 
 def check_architecture(folder: Path) -> None:

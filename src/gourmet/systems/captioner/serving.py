@@ -23,7 +23,7 @@ from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
-from gourmet.systems.captioner.tokenizer import SETTINGS, Tokenizer
+from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
 
 VISION: Final = "vision.onnx"
 DECODER: Final = "decoder.onnx"
@@ -48,7 +48,7 @@ class CaptionerNetwork:
     out_of_time = "the picture was not described in time"
 
     def __init__(self, engine: CaptionerEngine, files: Mapping[str, bytes]) -> None:
-        self.engine, self.vocabulary = engine, Tokenizer(files)
+        self.engine, self.vocabulary = engine, WordPieces(files)
         settings = json.loads(files[SETTINGS])
         self._size, self._max_tokens = int(settings["size"]), int(settings["max_tokens"])
         self._prompt = str(settings["prompt"])

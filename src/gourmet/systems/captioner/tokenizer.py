@@ -23,7 +23,7 @@ _ATTACHED: Final = frozenset(".,!?;:'-")
 _ENDINGS: Final = frozenset(("s", "t", "d", "m", "re", "ve", "ll"))
 
 
-class Tokenizer:
+class WordPieces:
     """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:

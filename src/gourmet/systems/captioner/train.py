@@ -16,7 +16,7 @@ from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.data import photos, read
 from gourmet.systems.captioner.int8_vision import BODY, body
-from gourmet.systems.captioner.learning import CaptionerTask, Config, spoken
+from gourmet.systems.captioner.learning import CaptionerConfig, CaptionerTask, spoken
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, load
 from gourmet.systems.captioner.seen import pixels, seen
 from gourmet.systems.captioner.tokenizer import VOCABULARY, learn
@@ -37,7 +37,7 @@ _CALIBRATED_ON: Final = 100
 class CaptionerTraining:
     """Fulfils `gourmet.training.task.Training`."""
 
-    config: Config = field(default_factory=Config)
+    config: CaptionerConfig = field(default_factory=CaptionerConfig)
 
     def configured(self, overrides: Sequence[str]) -> CaptionerTraining:
         """With some of its configuration as `name=value`; raises UsageError."""
@@ -98,7 +98,7 @@ class CaptionerTraining:
         """None: name a folder of photos with captions."""
 
 
-def shape_of(config: Config, words: int, channels: int) -> dict[str, Any]:
+def shape_of(config: CaptionerConfig, words: int, channels: int) -> dict[str, Any]:
     """As config.json of a BLIP checkpoint says it, but for what it sees with."""
     return {
         "model_type": "blip",
