@@ -1,0 +1,31 @@
+"""Weights between those of two runs of one network, each as far as it is asked for, as files of the second's run.
+
+    python scripts/mix_weights.py FIRST/best.safetensors SECOND/best.safetensors 0.3 OUT/best.safetensors
+
+A captioner that learned by reward says more of what people say and less of what is in this photo alone; on the
+way there lie weights that are better than both ends at the first and lose little of the second.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from gourmet.tasks.generation.int8 import rounded
+from gourmet.training.files import put_tensors, save_tensors
+
+if __name__ == "__main__":
+    from gourmet.systems.captioner.network import load
+
+    first, second, share, out = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), Path(sys.argv[4])
+    before, after = load(first), load(second)
+    own, other = (each.network.state_dict() for each in (before, after))
+    mixed = {name: tensor.lerp(other[name], share) for name, tensor in own.items()}
+    put_tensors(before.network, mixed, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for each in second.parent.iterdir():
+        if each.name in ("config.json", "vocab.txt", "vision-int8.onnx", "run.json"):
+            shutil.copy(each, out.parent)
+    about = {**after.about, "mixed": {"with": str(first), "share": share}}
+    save_tensors(out, rounded(before.network).state_dict(), about)
