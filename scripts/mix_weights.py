@@ -1,9 +1,9 @@
-"""Weights between those of two runs of one network, each as far as it is asked for, as files of the second's run.
+"""Weights between those of two runs of one network, with the files of the second run beside them.
 
     python scripts/mix_weights.py FIRST/best.safetensors SECOND/best.safetensors 0.3 OUT/best.safetensors
 
-A captioner that learned by reward says more of what people say and less of what is in this photo alone; on the
-way there lie weights that are better than both ends at the first and lose little of the second.
+A captioner that learned by reward says more of what people say, and less of what is in one photo alone; weights
+on the way there are better than both ends at the first, and lose little of the second.
 """
 
 from __future__ import annotations
