@@ -2,8 +2,8 @@
 
     python scripts/mix_weights.py FIRST/best.safetensors SECOND/best.safetensors 0.3 OUT/best.safetensors
 
-A captioner that learned by reward says more of what people say, and less of what is in one photo alone; weights
-on the way there are better than both ends at the first, and lose little of the second.
+A captioner that learned by reward says more of what people say, and less of what is in one photo alone.
+Weights on the way there are better than both ends at the first, and lose little of the second.
 """
 
 from __future__ import annotations
