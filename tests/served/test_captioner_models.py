@@ -36,7 +36,7 @@ from gourmet.measure.client_loop import Asking
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
 from gourmet.runtime.decoding.room import GenerationRoom
-from gourmet.serving.connect import ask_sample
+from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.captioner.baselines import BASELINES
 from gourmet.systems.captioner.client_loop import CaptionerLoop
@@ -313,9 +313,14 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
     def said(*options: str) -> Result:
         return CliRunner().invoke(caption, [*options, "--url", server.http_url])
 
+    with connect(server.http_url) as triton:
+        info = triton.describe("captioner")
+    sure = [info.is_sure(each.score or 0.0) for each in alone[:3]]
+    doubts = ["  (not sure)" if each is False else "" for each in sure]
     lines = said(folder).stdout.splitlines()
-    assert lines == [f"{tmp_path}/{n}.jpg: {each.text}" for n, each in enumerate(alone[:3])]
-    assert said(first, "--stream").stdout == f"{first}: {alone[0].text}\n"
+    answers = [each.text + doubt for each, doubt in zip(alone[:3], doubts, strict=True)]
+    assert lines == [f"{tmp_path}/{n}.jpg: {answer}" for n, answer in enumerate(answers)]
+    assert said(first, "--stream").stdout.startswith(f"{first}: {alone[0].text}")
     assert "a photograph of" in said(first, "--prompt", "a photograph of").stdout
     (tmp_path / "3.png").write_bytes(b"%PDF-1.7")
     table = said(folder, "--csv")
@@ -324,6 +329,7 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
     assert [float(row["score"]) for row in rows] == pytest.approx(
         [each.score for each in alone[:3]], abs=1e-3
     )
+    assert [row["sure"] for row in rows] == [{True: "yes", False: "no", None: ""}[each] for each in sure]
     assert "3.png: this is a PDF document" in table.stderr
     assert str(table.exception) == "1 of 4 photos have no caption"
 
