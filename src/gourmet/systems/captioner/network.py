@@ -160,17 +160,14 @@ def _built_for(config: dict[str, Any], tensors: Tensors) -> CaptionNetwork:
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
     limits = dict.fromkeys(_SIZES, longest) | {"num_hidden_layers": len(tensors)}
     for part in (config.get("text_config") or {}, config.get("vision_config") or {}):
-        side, patch = int(part.get("image_size", 1)), int(part.get("patch_size", side_of(part)))
+        side = int(part.get("image_size", 1))
+        patch = int(part.get("patch_size", side))
         if not 0 < patch <= side <= _MOST_SIDE or (side // patch) ** 2 > _MOST_PLACES:
             raise ValueError(f"{CONFIG} says pictures of {side} by {side} pixels in squares of {patch}")
         check_sizes(part, {**limits, "max_position_embeddings": max(longest, 1)})
     found = built_for(partial(CaptionNetwork, config), tensors)
     assert isinstance(found, CaptionNetwork)
     return found
-
-
-def side_of(part: dict[str, Any]) -> int:
-    return int(part.get("image_size", 1))
 
 
 def find(checkpoint: str) -> Path:
