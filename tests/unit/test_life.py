@@ -137,7 +137,7 @@ def test_sigterm_at_any_moment_leaves_the_old_name_or_the_new_one(own: Path) -> 
             done = CliRunner().invoke(main, ["rename", *names])
         if (own / "systems" / names[1]).exists():
             assert read_config(own / "models" / f"{names[1]}_onnx").name == f"{names[1]}_onnx"
-            assert len(listed()) == 12
+            assert len(listed()) == 16
             names.reverse()
         else:
             assert everything(own) == before

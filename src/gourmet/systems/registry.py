@@ -55,12 +55,14 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
 
 
 def _described(folder: Path, module: str) -> Any:
-    """A part of a system that is only data; None where its task has no such part."""
+    """A part of a system that is only data."""
     system = described.read(folder)
     if module == "contract":
         return system
     make = getattr(importlib.import_module(_PARTS_OF_DESCRIBED), module, None)
-    return make and make(system)
+    if not make:
+        raise UnknownSystem(f"the system {folder.name!r} is only data, so this does not apply to it")
+    return make(system)
 
 
 @cache
