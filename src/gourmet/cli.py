@@ -6,13 +6,18 @@ that `gourmet --help` and `gourmet up` do not wait for torch.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Final
 
 import click
 
 from gourmet.errors import GourmetError, printable
+from gourmet.runtime.run_folder import new_token
 
 # verb -> one line for --help. The module under gourmet.commands and the command in it are named alike.
 VERBS: Final[dict[str, str]] = {
@@ -77,3 +82,8 @@ def main() -> None:
     """GourmetGram on Triton: train, deploy, serve, check and measure models."""
     # onnxruntime reports its use over the network unless this is set before it is imported.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        # torchvision's import has torch make this folder in the temporary one, where it would stay.
+        folder = Path(tempfile.gettempdir(), f"gourmet-torch-{new_token()}")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
