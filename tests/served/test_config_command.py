@@ -127,7 +127,7 @@ def test_answers_are_remembered_when_asked_for(gourmet_config, triton) -> None:
 def test_an_unknown_model_is_named_with_those_that_are_there(gourmet_config) -> None:
     result = gourmet_config("food_clasifier")
     assert result.exit_code == 2
-    assert "no model 'food_clasifier'; it has digits, food_classifier, food_classifier_" in result.output
+    assert "no model 'food_clasifier'; it has captioner, captioner_decoder, captioner_" in result.output
 
 
 def test_no_server_is_said_with_the_next_step() -> None:

@@ -28,8 +28,9 @@ from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 CLIENTS: Final = 24
 DEADLINE_S: Final = 0.5
-# One batch of the most expensive model on a machine that has other things to do.
-BATCH_S: Final = 2.5
+# One batch of the most expensive model, by both instances, in seconds of a processor: the machine may have
+# other things to do.
+BATCH_CPU_S: Final = 5.0
 # Of a processor, within a window: less than that is no work.
 WINDOW_S: Final = 0.25
 IDLE: Final = 0.25
@@ -92,14 +93,15 @@ def cpu_s(triton: RunningTriton) -> Callable[[], float]:
     return used
 
 
-def idle_after(used: Callable[[], float], since: float) -> float:
-    """Seconds from `since` until the server does nothing any more."""
-    while time.monotonic() - since < 60:
-        began, before = time.monotonic(), used()
+def work_until_idle(used: Callable[[], float]) -> float:
+    """What the server uses of the processors from now on until it does nothing any more, in seconds."""
+    began, at_first = time.monotonic(), used()
+    while time.monotonic() - began < 60:
+        before = used()
         time.sleep(WINDOW_S)
         if used() - before < IDLE * WINDOW_S:
-            return began - since
-    return 60.0
+            return before - at_first
+    return float("inf")
 
 
 def told_a_deadline(triton: RunningTriton, model: str) -> None:
@@ -145,8 +147,6 @@ def test_a_model_is_idle_one_batch_after_its_callers_deadline(
 ) -> None:
     """Many ask at once for as much as they may, and all leave."""
     count = MORE.get((leave, model), CLIENTS)
-    used, began = cpu_s(triton), time.monotonic()
     with ThreadPoolExecutor(count) as clients:
         list(clients.map(leave, [triton] * count, [model] * count))
-    left_s = max(DEADLINE_S, time.monotonic() - began)
-    assert idle_after(used, began) < left_s + BATCH_S
+    assert work_until_idle(cpu_s(triton)) < BATCH_CPU_S

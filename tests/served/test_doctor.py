@@ -44,7 +44,7 @@ def test_a_running_stack_that_is_well(triton: Any) -> None:
     assert cause["server"].endswith("server 2.51.0")
     assert cause["served"].startswith("ready: ")
     answering = {one.cause.split(" answers: ")[0] for name, one in found if name == "answers"}
-    assert answering == {"food_classifier", "digits", "translator"}
+    assert answering == {"food_classifier", "digits", "translator", "captioner"}
 
 
 def test_no_server_where_one_was_said_to_be(triton: Any) -> None:

@@ -14,6 +14,8 @@ from gourmet import repository
 # Its inputs have whole shapes, with a dimension of rows in them, as its public name promises; Triton takes a
 # format for three dimensions only.
 _WHOLE_SHAPES = {"onnx-mnist-cpu"}
+# What it sees of a picture is for a decoder.
+_OTHER_ANSWERS = {"captioner_vision"}
 PICTURE_MODELS = [
     name
     for name in repository.model_names(repository.DEFAULT)
@@ -35,13 +37,15 @@ def test_there_are_picture_models() -> None:
 @pytest.mark.parametrize("name", sorted(set(PICTURE_MODELS) - _WHOLE_SHAPES))
 def test_a_picture_client_learns_all_it_needs(client: Any, name: str) -> None:
     metadata, config = client.get_model_metadata(name), client.get_model_config(name).config
-    assert (len(metadata.inputs), len(metadata.outputs)) == (1, 1)
-    # One vector a picture, of floats.
-    rows, *vector = metadata.outputs[0].shape
-    assert metadata.outputs[0].datatype == "FP32"
+    assert len(metadata.inputs) == 1
     assert config.max_batch_size > 0
-    assert rows == -1
-    assert sum(size > 1 for size in vector) == 1
+    if name not in _OTHER_ANSWERS:
+        # One vector a picture, of floats.
+        assert len(metadata.outputs) == 1
+        rows, *vector = metadata.outputs[0].shape
+        assert metadata.outputs[0].datatype == "FP32"
+        assert rows == -1
+        assert sum(size > 1 for size in vector) == 1
     # A picture of a known size, with its channels where the format says.
     assert metadata.inputs[0].shape[0] == -1
     sizes = list(metadata.inputs[0].shape)[1:]
