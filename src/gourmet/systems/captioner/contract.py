@@ -98,10 +98,13 @@ class Captioner:
         return views(self.sample(), count, size=_VIEW, seed=seed)
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
-        answer = self.generated(outputs, model).text
-        if not any(map(str.isalpha, answer)):
-            raise BadAnswer(f"{model.name!r} answered its sample with {answer!r}, which has no word in it")
-        return f"the sample shows: {answer}"
+        answer = self.generated(outputs, model)
+        if not any(map(str.isalpha, answer.text)):
+            raise BadAnswer(
+                f"{model.name!r} answered its sample with {answer.text!r}, which has no word in it"
+            )
+        is_doubtful = answer.score is not None and model.is_sure(answer.score) is False
+        return f"the sample shows: {answer.text}{' (not sure)' if is_doubtful else ''}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
         takes = {spec.name for spec in model.inputs}
