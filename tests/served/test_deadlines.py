@@ -28,9 +28,10 @@ from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 CLIENTS: Final = 24
 DEADLINE_S: Final = 0.5
-# One batch of the most expensive model, by both instances, in seconds of a processor: the machine may have
-# other things to do.
-BATCH_CPU_S: Final = 5.0
+# One batch of the most expensive model, in seconds of a processor: the machine may have other things to do.
+BATCH_CPU_S: Final = 2.5
+# These two work on two threads: measured alone they took 3.2 and 4.0 s, and all others 1.8 at most.
+ON_TWO_THREADS: Final = ("translator_encoder", "translator_stream")
 # Of a processor, within a window: less than that is no work.
 WINDOW_S: Final = 0.25
 IDLE: Final = 0.25
@@ -149,4 +150,5 @@ def test_a_model_is_idle_one_batch_after_its_callers_deadline(
     count = MORE.get((leave, model), CLIENTS)
     with ThreadPoolExecutor(count) as clients:
         list(clients.map(leave, [triton] * count, [model] * count))
-    assert work_until_idle(cpu_s(triton)) < BATCH_CPU_S
+    threads = 2 if model in ON_TWO_THREADS else 1
+    assert work_until_idle(cpu_s(triton)) < threads * BATCH_CPU_S
