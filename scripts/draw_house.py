@@ -39,8 +39,8 @@ WORDS: Final = {
     "training": "the loop",
     "tuning": "the best config here",
 }
-# The modules of a system that its served models import.
-SERVED: Final = ("contract", "serving", "sentences", "tokenizer")
+# The modules of a system that its served models and its contract import.
+SERVED: Final = ("contract", "serving", "sentences", "text_warnings", "tokenizer")
 # Layers that are drawn as part of another.
 WITHIN: Final = {
     "cli": "commands",

@@ -286,6 +286,7 @@ class Generated(Schema):
     text: str
     tokens: int | Maybe = Field(default=None, ge=0)
     score: float | Maybe = None
+    warning: str | Maybe = None
     model: ModelName
     timings_ms: GenerationTimings
     request_id: str

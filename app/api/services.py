@@ -183,6 +183,7 @@ class Services:
         systems = {name: every[name] for name in (*own_pages, *every)}
         texts = {name: each for name, each in systems.items() if isinstance(each, Generation)}
         self.settings = settings
+        self.systems = systems
         self.own_pages = own_pages
         self.first_system = next(iter(systems))
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}

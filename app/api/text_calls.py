@@ -46,6 +46,7 @@ from gourmet.contracts import (
     Options,
     Tensors,
     TooMuch,
+    with_warning,
 )
 
 LINES: Final = "application/x-ndjson"
@@ -209,12 +210,13 @@ def in_pieces(
         held.callback(pieces.close)
         # What goes wrong before the first piece, or a silence, has a status of its own.
         first = list(itertools.islice(pieces, 1))
-        parts = _parts(model, itertools.chain(first, pieces), started, inner, tell or generated)
+        parts = _parts(model, example, itertools.chain(first, pieces), started, inner, tell or generated)
         return streamed(parts, held.pop_all(), EVENTS)
 
 
 def _parts(
     model: ReadyModel,
+    example: bytes,
     pieces: Iterator[GeneratedText | None],
     started: float,
     inner: dict[str, float],
@@ -234,7 +236,7 @@ def _parts(
         last = now
         found.append(piece)
         yield schemas.Piece(text=piece.text)
-    answer = joined(iter(found))
+    answer = with_warning(model.system, example, joined(iter(found)))
     inner["triton"] = (time.perf_counter() - started) * 1000
     yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
 
@@ -245,6 +247,7 @@ def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationT
         "text": answer.text,
         "tokens": answer.tokens,
         "score": answer.score,
+        "warning": answer.warning or None,
         "model": schemas.ModelName(name=model.info.name, version=model.info.version),
         "timings_ms": timings,
         "request_id": request_id(),

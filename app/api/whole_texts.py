@@ -11,7 +11,7 @@ from app.api import schemas
 from app.api.text_calls import Generator, ReadyModel, observed
 from app.core.http import phases_ms, request_id
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import GeneratedText, Options
+from gourmet.contracts import GeneratedText, Options, with_warning
 
 
 def several(
@@ -24,7 +24,8 @@ def several(
     """The answers to these examples, which are asked together, and the time that all of it took."""
     g.model = model.info.name
     started = time.perf_counter()
-    answers = generator.answers(model, examples, options, deadline, request_id())
+    found = generator.answers(model, examples, options, deadline, request_id())
+    answers = [with_warning(model.system, *each) for each in zip(examples, found, strict=True)]
     phases = phases_ms({"triton": (time.perf_counter() - started) * 1000})
     return answers, observed(model, sum(answer.tokens or 0 for answer in answers), phases)
 
@@ -41,6 +42,7 @@ def one(
     with generator.guarded(model, example, deadline) as before:
         started = time.perf_counter()
         (answer,) = generator.answers(model, [example], options, deadline, asked_as)
+        answer = with_warning(model.system, example, answer)
         return answer, {**before, "triton": (time.perf_counter() - started) * 1000}
 
 

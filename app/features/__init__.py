@@ -16,6 +16,7 @@ from app.features import (
     food,
     generate,
     lab,
+    model_cards,
     translate,
 )
 
@@ -28,6 +29,7 @@ FEATURES: Final = (
     compare.add_generic_pages,
     explain.add,
     corrections.add,
+    model_cards.add,
     generate.add,
     lab.add,
     api.add,

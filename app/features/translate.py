@@ -21,11 +21,12 @@ from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
+    EARLY_WARNINGS,
     MOST_CHARACTERS,
     OPTIONS,
     STREAMING_MODEL,
     SYSTEM,
-    looks_russian,
+    example_meanings,
     problem,
 )
 
@@ -86,7 +87,7 @@ class TranslateRequest(schemas.Chosen):
 
 
 class Translation(Schema):
-    """What one text says in English; `warning` where it does not look Russian."""
+    """What one text says in English; `warning` where something about it is doubtful."""
 
     text: str
     tokens: int | Maybe = Field(default=None, ge=0)
@@ -107,12 +108,16 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("translate", __name__)
+    meanings = example_meanings()
+    shown_examples = [text.decode() for text in SYSTEM.examples(_EXAMPLES, seed=0)]
 
-    def shown(**context: Any) -> str:
+    def shown(answer: GeneratedText | None = None, **context: Any) -> str:
         return services.page(
             "translate.html",
             SYSTEM,
-            examples=[each.decode() for each in SYSTEM.examples(_EXAMPLES, seed=0)],
+            answer=answer,
+            examples={text: meanings[text] for text in shown_examples},
+            early_warnings=EARLY_WARNINGS,
             most_characters=MOST_CHARACTERS,
             away=readiness.known_problem,
             script_texts=starting_with("js."),
@@ -140,7 +145,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         except ServingError as exc:
             shown_error = for_visitor(exc)
             return shown(text=text, problem=str(shown_error)), shown_error.status
-        return shown(text=text, answer=answer.text), 200
+        return shown(answer, text=text), 200
 
     @services.api.post("/translate", endpoint="translate")
     @marked(admitted="texts")
@@ -158,7 +163,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Send up to 32 as `texts`, or one as `text`. One with `stream` is answered by server-sent events:
         `piece` events as its words come, and at the end `done` with the whole, or `error`. Closing the
         connection ends the work on it. A text that does not look Russian is translated all the same, with a
-        `warning`.
+        `warning`, as is one whose numbers, Latin letters or emoji are not in the translation.
         """
         body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
@@ -177,7 +182,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         answers, timings = whole_texts.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
-        translations = [_translation(text, answer) for text, answer in zip(texts, answers, strict=True)]
+        translations = [_translation(answer) for answer in answers]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
         return unstored(
             Translations(translations=translations, model=name, timings_ms=timings, request_id=request_id())
@@ -187,6 +192,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     return [NavigationEntry("translate.page", t("nav.translate"), readiness)]
 
 
-def _translation(text: str, answer: GeneratedText) -> Translation:
-    warning = None if looks_russian(text) else t("translate.hardly_russian")
-    return Translation(text=answer.text, tokens=answer.tokens, score=answer.score, warning=warning)
+def _translation(answer: GeneratedText) -> Translation:
+    return Translation(
+        text=answer.text, tokens=answer.tokens, score=answer.score, warning=answer.warning or None
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from flask.testing import FlaskClient
 from support.fake_classifier import form, knowing
 from support.listener import Listen, http, listen
@@ -23,6 +24,7 @@ from app.features.translate import MOST_TEXTS
 from gourmet.client.deadline import Deadline
 from gourmet.client.transport import Call, Reply
 from gourmet.client.triton import Triton
+from gourmet.commands.translate import translate
 from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, TensorSpec
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
@@ -123,6 +125,34 @@ _STARTING = {
     "/index": http({"error": "This API is restricted"}, "403 Forbidden"),
     "": _UNKNOWN,
 }
+
+
+def test_what_is_doubtful_is_told_by_the_page_the_stream_the_api_and_the_verb_alike(listen: Listen) -> None:
+    """The page without a script, and the verb, dropped what unstreamed JSON said."""
+    url = listen(_STARTING).url
+    browser = create_app(Settings(triton_url=url)).test_client()
+    asked = {"text": "Да, в 1869 году.", "model": "translator"}
+    (told,) = browser.post(TRANSLATE, json=asked).json["translations"]
+    said = told["warning"]
+    assert said == "not in the translation as written: 1869"
+    done = browser.post(TRANSLATE, json={**asked, "stream": True}).text.partition("event: done")[2]
+    assert f'"warning":"{said}"' in done
+    assert browser.post("/api/v1/generate", json=asked).json["warning"] == said
+    page = browser.post("/translate", data={"text": asked["text"]}).text
+    assert re.search(rf'id="doubt" role="status"><strong>Careful:</strong> <span>{said}', page)
+    verb = CliRunner().invoke(translate, [asked["text"], "--url", url])
+    assert (verb.exit_code, verb.stdout) == (0, "Yes.\n")
+    assert verb.stderr == f"Warning: text 1: {said}\n"
+    fine = browser.post("/translate", data={"text": "Да."}).text
+    assert 'id="doubt" role="status" hidden' in fine
+
+
+def test_the_page_says_what_its_network_is_and_what_its_examples_mean(browser: FlaskClient) -> None:
+    page = browser.get("/translate").text
+    assert "A small network for demonstration" in page
+    assert re.search(r'<span lang="ru">Я люблю чай\.</span><small>I like tea\.</small>|<small>[A-Z]', page)
+    card = browser.get(re.search(r'href="(/model-card/\w+)"', page)[1])  # type: ignore[index]
+    assert card.text.count("BLEU") > 3
 
 
 def _error(reply: TestResponse) -> dict[str, str]:

@@ -59,6 +59,7 @@ def test_it_can_be_stopped_and_what_was_there_stays(visit: Callable[..., Page], 
 def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Page], python_web: Any) -> None:
     page = visit(f"{python_web.url}/translate")
     examples = page.locator("#examples button")
+    russian = examples.first.locator("span").text_content() or ""
     answers = []
     for place in (0, 1):
         examples.nth(place).click()
@@ -66,7 +67,7 @@ def test_examples_are_translated_and_this_tab_remembers(visit: Callable[..., Pag
         answers.append(page.locator("#translation").text_content())
     page.reload()
     page.locator("#earlier button").last.click()
-    expect(page.locator("#text")).to_have_value(examples.first.text_content() or "")
+    expect(page.locator("#text")).to_have_value(russian)
     expect(page.locator("#translation")).to_have_text(answers[0] or "")
     page.click("#forget")
     expect(page.locator("#history")).to_be_hidden()
@@ -89,6 +90,27 @@ def test_the_keyboard_is_enough_and_axe_finds_nothing(
     expect(page.locator("#stop")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#facts")).to_have_text("Stopped.")
+
+
+def test_what_is_not_russian_is_marked_before_and_after_it_is_translated(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(f"{python_web.url}/translate")
+    language, doubt = page.locator("#language"), page.locator("#doubt")
+    page.fill("#text", "Hello, how are you?")
+    expect(language).to_contain_text("does not look Russian")
+    expect(page.locator("#earlier li")).to_have_count(0)
+    page.click("#go")
+    expect(doubt).to_contain_text("does not look Russian")
+    assert violations(page) == []
+    page.fill("#text", "Він любить каву і чай.")
+    expect(language).to_contain_text("Russian does not have the letters і")
+    page.fill("#text", "Привет 😀")
+    expect(language).to_be_hidden()
+    page.click("#go")
+    expect(doubt).to_contain_text("not in the translation as written: 😀")
+    page.locator("#earlier button").last.click()
+    expect(doubt).to_contain_text("does not look Russian")
 
 
 def test_what_is_refused_says_why(visit: Callable[..., Page], python_web: Any) -> None:

@@ -26,7 +26,8 @@ async function translate() {
       shown.append(piece);
     }, { "Content-Type": "application/json" });
     tell(whole, first, performance.now() - started);
-    keep({ text: source, translation: whole.text });
+    warn(whole.warning);
+    keep({ text: source, translation: whole.text, warning: whole.warning });
     say(whole.text);
   } catch (error) {
     if (!mine.signal.aborted) fail(error);
@@ -40,6 +41,7 @@ function begin() {
   shown.textContent = byId("facts").textContent = "";
   shown.dataset.waiting = "";
   byId("problem").hidden = true;
+  warn();
   byId("stop").hidden = false;
   byId("copy").disabled = true;
 }
@@ -56,6 +58,30 @@ function tell(whole, first, total) {
   byId("facts").replaceChildren(
     h("span", {}, t("by"), " ", h("code", {}, whole.model.name), " ", t("version", { version: whole.model.version })),
     h("span", {}, t("translate_time", { first: ms(first), rate: (1000 * words / total).toFixed(0) })));
+}
+
+/** What is doubtful about the translation that is shown. */
+function warn(warning = "") {
+  const doubt = byId("doubt");
+  doubt.lastElementChild.textContent = warning;
+  doubt.hidden = !warning;
+}
+
+/** Before anything is translated: whether what is written looks Russian, as the server judges it too. */
+function warnEarly() {
+  const { russian, others, hardly_russian: hardly, other_cyrillic: cyrillic } = settings.warnings;
+  const letters = text.value.match(/\p{L}/gu) ?? [];
+  const count = letters.filter((letter) => new RegExp(russian, "i").test(letter)).length;
+  const foreign = new Set(text.value.toLowerCase().match(new RegExp(others, "g")));
+  const language = byId("language");
+  language.textContent = 2 * count < letters.length ? hardly
+    : foreign.size ? cyrillic.replace("{letters}", [...foreign].sort().join(", ")) : "";
+  language.hidden = !language.textContent;
+}
+
+function write(source) {
+  text.value = source;
+  warnEarly();
 }
 
 function fail(error) {
@@ -82,8 +108,9 @@ function list() {
       h("span", { lang: "ru" }, entry.text), h("small", { lang: "en" }, entry.translation));
     button.addEventListener("click", () => {
       running?.abort();
-      text.value = entry.text;
+      write(entry.text);
       shown.textContent = entry.translation;
+      warn(entry.warning);
       byId("copy").disabled = false;
       text.focus();
     });
@@ -95,6 +122,7 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   translate();
 });
+text.addEventListener("input", warnEarly);
 text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
 });
@@ -110,10 +138,11 @@ byId("forget").addEventListener("click", () => {
 });
 for (const button of byId("examples").querySelectorAll("button")) {
   button.addEventListener("click", () => {
-    text.value = button.textContent;
+    write(button.firstElementChild.textContent);
     form.requestSubmit();
   });
 }
 withScript();
 list();
+warnEarly(); // of what the browser kept
 health.watch();

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gourmet.client.errors import InvalidRequest
-from gourmet.contracts import ExampleKind, GeneratedText, Generation, ModelInfo, Options, Tensors
+from gourmet.contracts import (
+    ExampleKind,
+    GeneratedText,
+    Generation,
+    ModelInfo,
+    Options,
+    Tensors,
+    with_warning,
+)
 from gourmet.errors import UsageError
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
@@ -41,14 +49,16 @@ def answers(
 
     def ask(asked: Sequence[Callable[[], bytes]]) -> list[Answer]:
         try:
-            rows = [system.request_inputs(example(), model, options) for example in asked]
+            sent = [example() for example in asked]
+            rows = [system.request_inputs(example, model, options) for example in sent]
             outputs = _infer(url, model, rows)
         except (InvalidRequest, ValueError) as exc:
             if len(asked) > 1:  # which of them is it?
                 return [answer for example in asked for answer in ask([example])]
             return [exc]
         split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(asked))]
-        return [system.generated(each, model) for each in split]
+        answers = [system.generated(each, model) for each in split]
+        return [with_warning(system, *each) for each in zip(sent, answers, strict=True)]
 
     size = together if model.max_batch_size else 1
     batches = [examples[first : first + size] for first in range(0, len(examples), size)]

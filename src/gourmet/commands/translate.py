@@ -27,6 +27,8 @@ _MOST_LINES = 1_000_000
 def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -> None:
     """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
 
+    What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end.
+
     \b
     gourmet translate "предоставляются полотенца ."
     gourmet translate < russian.txt > english.txt
@@ -45,16 +47,22 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
     options = {"beams": beams} if beams > 1 else {}
     asked = [partial(lines[place].encode, errors="surrogateescape") for place in there]
     found: dict[int, str] = {}
+    warnings: list[str] = []
     with bar("translating") as tick:
         for place, answer in zip(
             there, answers(system, info, url, asked, options, together=_TEXTS), strict=True
         ):
+            where = f"{'text' if texts else 'line'} {place + 1}"
             if not isinstance(answer, GeneratedText):
-                raise UsageError(f"{'text' if texts else 'line'} {place + 1}: {answer}") from answer
+                raise UsageError(f"{where}: {answer}") from answer
             found[place] = answer.text
+            if answer.warning:
+                warnings.append(f"{where}: {answer.warning}")
             tick(len(found) / len(there), f"{len(found)}/{len(there)}")
     for place in range(len(lines)):
         click.echo(found.get(place, ""))
+    for warning in warnings:
+        click.echo(f"Warning: {warning}", err=True)
 
 
 def _read(file: BinaryIO) -> Iterator[str]:

@@ -7,7 +7,7 @@ inputs and outputs have the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from gourmet.contracts import (
     Tensors,
     TooMuch,
 )
+from gourmet.systems.translator import text_warnings
 from gourmet.systems.translator.sentences import at_most
 
 TEXT: Final = "TEXT"
@@ -44,16 +45,10 @@ MOST_SENTENCES: Final = 100
 # For each sentence; and what an option may be, and is unless it is given.
 MAX_NEW_TOKENS: Final = 256
 OPTIONS: Final = {"max_tokens": (1, MAX_NEW_TOKENS, MAX_NEW_TOKENS), "beams": (1, 4, 1)}
+EARLY_WARNINGS: Final[Mapping[str, str]] = text_warnings.FOR_SCRIPTS
 _SAMPLE: Final = "Я люблю чай."
 _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 _LETTERS: Final = re.compile(r"[^\W\d_]")
-_RUSSIAN: Final = re.compile(r"[а-яё]", re.IGNORECASE)
-
-
-def looks_russian(text: str) -> bool:
-    """Whether most of its letters are; a text without letters might be anything."""
-    letters = len(_LETTERS.findall(text))
-    return not letters or 2 * len(_RUSSIAN.findall(text)) >= letters
 
 
 def problem(text: str) -> str:
@@ -88,6 +83,12 @@ def check_sentences(text: str) -> None:
         )
 
 
+def example_meanings() -> Mapping[str, str]:
+    """What people say that each example means."""
+    lines = _EXAMPLES.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("\t") for line in lines)
+
+
 def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
     """An option for each text, as a served model gets it: given for each, or not at all."""
     least, most, usual = OPTIONS[name.lower()]
@@ -120,7 +121,7 @@ class Translator:
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
         """Everyday sentences; more than there are begin again in another order."""
-        known = _EXAMPLES.read_text(encoding="utf-8").splitlines()
+        known = list(example_meanings())
         random = np.random.default_rng(seed)
         order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
         return [known[place].encode() for place in order[:count]]
@@ -132,7 +133,7 @@ class Translator:
         return f"«{_SAMPLE}» → {answer}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        text_of(example)
+        sent = text_warnings.without_capitals(text_of(example)).encode()
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
@@ -140,7 +141,7 @@ class Translator:
             )
         known = [name for name in OPTIONS if name.upper() in takes]
         shape = (1, 1) if model.max_batch_size else (1,)
-        inputs: dict[str, Array] = {TEXT: np.full(shape, example, np.object_)}
+        inputs: dict[str, Array] = {TEXT: np.full(shape, sent, np.object_)}
         for name, value in options.items():
             if name not in known:
                 there = " and ".join(known) or "none"
@@ -156,6 +157,9 @@ class Translator:
             raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
         said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
         return GeneratedText(said, int(tokens), float(score))
+
+    def warning(self, example: bytes, answer: str) -> str:
+        return text_warnings.warning(text_of(example), answer)
 
 
 SYSTEM: Final = Translator()

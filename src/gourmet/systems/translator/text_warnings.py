@@ -1,0 +1,96 @@
+"""What to tell people beside a translation: the network answers anything, and never says it does not know.
+
+The page, the API and `gourmet translate` say the same of a text; the served models say none of it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+HARDLY_RUSSIAN: Final = "this text does not look Russian, so the translation may be meaningless"
+OTHER_CYRILLIC: Final = (
+    "Russian does not have the letters {letters}: this may be Ukrainian or another language, and the"
+    " translation meaningless"
+)
+# Without those that Russian had until 1918.
+_RUSSIAN_LETTER: Final = "[а-яё]"
+_OTHER_LETTER: Final = "[ѐђ-ԯ]"
+# For a script that warns while one still writes.
+FOR_SCRIPTS: Final = {
+    "russian": _RUSSIAN_LETTER,
+    "others": _OTHER_LETTER,
+    "hardly_russian": HARDLY_RUSSIAN,
+    "other_cyrillic": OTHER_CYRILLIC,
+}
+_LETTERS: Final = re.compile(r"[^\W\d_]")
+_RUSSIAN: Final = re.compile(_RUSSIAN_LETTER, re.IGNORECASE)
+_OTHER: Final = re.compile(_OTHER_LETTER)
+# A space or a comma within a number, as in 1 299 or 3,5.
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
+_LATIN: Final = re.compile(r"[A-Za-z](?:[\w.@/:-]*\w)?", re.ASCII)
+_UNKNOWN: Final = "⁇"
+# Shorter ones are abbreviations, which have a meaning in capitals.
+_CAPITALS: Final = 5
+_MOST_NAMED: Final = 8
+_FIRST_LETTER: Final = re.compile(r"(?:^|[.!?…]\s|\n)\W{0,3}\w")
+
+
+def looks_russian(text: str) -> bool:
+    """Whether most of its letters are; a text without letters might be anything."""
+    letters = len(_LETTERS.findall(text))
+    return not letters or 2 * len(_RUSSIAN.findall(text)) >= letters
+
+
+def without_capitals(text: str) -> str:
+    """A text in capitals as one usually writes: the network has seen none, and makes up words."""
+    if not _in_capitals(text):
+        return text
+    return _FIRST_LETTER.sub(lambda begin: begin[0].upper(), text.lower())
+
+
+def warning(text: str, translation: str) -> str:
+    """What is doubtful about a translation; empty where nothing is known to be."""
+    if not looks_russian(text):
+        return HARDLY_RUSSIAN
+    found = []
+    if others := sorted(set(_OTHER.findall(text.lower()))):
+        found.append(OTHER_CYRILLIC.format(letters=", ".join(others)))
+    if _in_capitals(text):
+        found.append(
+            "the text is in capitals, which the model does not know: it was translated in lower case"
+        )
+    if missing := _missing(text, translation):
+        more = ["…"] if len(missing) > _MOST_NAMED else []
+        found.append(f"not in the translation as written: {', '.join(missing[:_MOST_NAMED] + more)}")
+    if _UNKNOWN in translation and _UNKNOWN not in text:
+        found.append(f"{_UNKNOWN} stands for a sign that the model does not know")
+    return "; ".join(found)
+
+
+def _in_capitals(text: str) -> bool:
+    return text.isupper() and len(_RUSSIAN.findall(text)) >= _CAPITALS
+
+
+def _missing(text: str, translation: str) -> list[str]:
+    """Numbers, names in Latin letters and pictograms that should have been copied, each once."""
+    numbers = [_digits(number) for number in _NUMBER.findall(translation)]
+    missing = []
+    for number in _NUMBER.findall(text):
+        if (digits := _digits(number)) in numbers:
+            numbers.remove(digits)
+        else:
+            missing.append(number)
+    words = {word.lower() for word in _LATIN.findall(translation)}
+    missing += [word for word in _LATIN.findall(text) if word.lower() not in words]
+    missing += [sign for sign in text if _is_pictogram(sign) and sign not in translation]
+    return list(dict.fromkeys(missing))
+
+
+def _digits(number: str) -> str:
+    return re.sub(r"\D", "", number)
+
+
+def _is_pictogram(sign: str) -> bool:
+    return unicodedata.category(sign) == "So" and sign not in "№°"
