@@ -199,7 +199,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     page = visit(web.url, forgiven=("status of 503", "status of 502"))
     eggs = photo(sample)
     status = page.locator("#status")
-    expect(status).to_contain_text("The classifier is starting")
+    expect(status).to_contain_text("The model is starting")
     page.set_input_files("#file", eggs)
     expect(page.locator(".card[data-state=held]")).to_contain_text("sent again automatically")
 
@@ -211,7 +211,7 @@ def test_photos_given_while_triton_starts_or_is_restarted_are_answered_when_it_i
     sleeping_triton.stop()
     page.set_input_files("#file", eggs)
     expect(page.locator(".card[data-state=held]")).to_have_count(1)
-    expect(status).to_contain_text("The classifier is unavailable")
+    expect(status).to_contain_text("The model is unavailable")
     sleeping_triton.start()
     sleeping_triton.wait_until_live(120)
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)

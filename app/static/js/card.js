@@ -92,7 +92,7 @@ export class Card {
 
   /** A comparison that is this card's answer: its verdict stands beside the photo, the panels below. */
   compared(comparison) {
-    this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, t("comparison_note")));
+    this.#more.replaceChildren(panels(comparison), h("p", { class: "note" }, comparison.note));
     this.#set("answered", [h("h3", { class: "verdict" }, comparison.verdict)],
       [this.#button("again"), this.#button("remove")]);
   }
@@ -109,7 +109,7 @@ export class Card {
   /** A comparison below the answer that this card has already. */
   showComparison(comparison) {
     this.#more.replaceChildren(h("p", { class: "verdict" }, comparison.verdict), panels(comparison),
-      h("p", { class: "note" }, t("comparison_note")));
+      h("p", { class: "note" }, comparison.note));
   }
 
   comparisonFailed(message) {

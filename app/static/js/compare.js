@@ -1,6 +1,6 @@
 // One photo through every model that is ready, side by side. The server asks them, so that the photo is
 // uploaded once and each model is measured warm.
-import { bytes, h, icon, ms, percent, soft, t } from "./ui.js";
+import { bytes, h, icon, ms, percent, settings, soft, t } from "./ui.js";
 import { meter } from "./charts.js";
 
 /** The panels of a comparison, as `POST /compare` answered it. */
@@ -18,7 +18,7 @@ export function panels({ results, default: usual }) {
   }));
 }
 
-const said = (row) => (row.relevant === false ? t("something_else") : row.label);
+const said = (row) => (row.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : row.label);
 
 function answered(row) {
   const fact = (word, value) => h("div", {}, h("dt", {}, t(word)), h("dd", {}, value));
@@ -29,7 +29,7 @@ function answered(row) {
       meter(row.probability),
       h("p", { class: "note" }, row.sure ? t("sure") : t("unsure_short", { threshold: percent(row.threshold) }))]),
     h("dl", { class: "figures" },
-      fact("fact_time", ms(row.timings_ms.total)),
+      fact("fact_time", `${ms(row.timings_ms.total)} (${row.spread_ms.map((each) => each.toFixed(0)).join("–")})`),
       fact("fact_triton", ms(row.timings_ms.triton)),
       fact("fact_bytes", bytes(row.bytes_sent)),
       fact("fact_kind", t(`kind_${row.bytes_kind}`)),

@@ -1,5 +1,5 @@
 // The history below the answers: thumbnails, export as JSON or CSV, and clearing it.
-import { byId, h, icon, percent, save, say, soft, t } from "./ui.js";
+import { byId, h, icon, percent, save, say, settings, soft, t } from "./ui.js";
 import { add, all, asCsv, asJson, clear } from "./history-store.js";
 import { thumbnail } from "./shrink.js";
 
@@ -30,7 +30,7 @@ function row(entry) {
     picture = h("img", { src: addresses.at(-1), alt: "", width: "56", height: "56" });
   }
   return h("li", {}, picture, h("span", { class: "what" },
-    h("b", {}, ...soft(entry.relevant === false ? t("something_else") : entry.sure ? entry.label : t("perhaps", { label: entry.label }))),
+    h("b", {}, ...soft(entry.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : entry.sure ? entry.label : t("perhaps", { label: entry.label }))),
     entry.relevant === false ? "" : ` ${percent(entry.probability)}`,
     h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
   h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })));
