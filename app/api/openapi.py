@@ -69,6 +69,10 @@ class Operation:
     fails_as_answer: bool = False
     bodies: Mapping[str, Any] = field(default_factory=dict)
     query: Mapping[str, str | Parameter] = field(default_factory=dict)
+    # A body of JSON that is answered, to begin with.
+    example: Mapping[str, Any] = field(default_factory=dict)
+    # The system whose models it asks, or a task where those of any system of it do.
+    asks: str = "classification"
 
 
 def documented(operation: Operation) -> Callable[[View], View]:
@@ -122,21 +126,29 @@ def document(app: Flask, settings: Settings) -> dict[str, Any]:
             paths.setdefault(rule.rule, {})[method.lower()] = {
                 "summary": summary.rstrip("."),
                 "description": " ".join(description.split()),
-                **_described(operation, rule.endpoint.replace(".", "_"), not marks_of(view).open, settings),
+                **_described(operation, operation_id(rule.endpoint), not marks_of(view).open, settings),
             }
     components = {**_BEGUN["components"], "schemas": _schemas(shapes, taken)}
     return {**_BEGUN, "paths": dict(sorted(paths.items())), "components": components}
 
 
-def _described(operation: Operation, operation_id: str, guarded: bool, settings: Settings) -> dict[str, Any]:
+def operation_id(endpoint: str) -> str:
+    return endpoint.replace(".", "_")
+
+
+def _described(operation: Operation, id_: str, guarded: bool, settings: Settings) -> dict[str, Any]:
     statuses = set(operation.errors) | ({403} if operation.bodies else set())
     if guarded:
         statuses |= ({401} if settings.api_keys else set()) | ({429} if settings.rate_limit else set())
-    content = {kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()}
+    content: dict[str, dict[str, Any]] = {
+        kind: {"schema": _any_of([body])} for kind, body in operation.bodies.items()
+    }
+    if operation.example:
+        content[JSON]["example"] = dict(operation.example)
     described: dict[str, Any] = {
-        "operationId": operation_id,
+        "operationId": id_,
         "security": _KEYS if guarded and settings.api_keys else [],
-        "responses": {"200": _answer(operation, examples_of(operation_id) / "answer.json")}
+        "responses": {"200": _answer(operation, examples_of(id_) / "answer.json")}
         | {str(status): _refusal(status, operation) for status in sorted(statuses)},
         "parameters": [_parameter(name, said) for name, said in operation.query.items()],
         "requestBody": {"required": True, "content": content} if content else None,

@@ -7,11 +7,13 @@ styles, which the app's content policy forbids.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from flask import Blueprint, Response, jsonify, render_template, request
@@ -19,15 +21,16 @@ from markupsafe import Markup, escape
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api import photo_calls, schemas
-from app.api.openapi import Operation, Parameter, document, documented, examples_of, photos
+from app.api.openapi import Operation, Parameter, document, documented, examples_of, operation_id, photos
 from app.api.photo_calls import answer_of
-from app.api.services import NavigationEntry, Services
+from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
 from app.classifier import Prediction
 from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marked, unstored
 from app.core.messages import starting_with, t
 from app.core.metrics import Metrics
 from gourmet.client.deadline import Deadline
+from gourmet.contracts import System
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -135,6 +138,22 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
     def openapi() -> Response:
         return jsonify(made())
 
+    def menus() -> dict[str, list[str]]:
+        """The models that each operation may ask, as far as they are ready."""
+        ready: list[tuple[System, str]] = []
+        deadline = Deadline(LINK_DEADLINE_S)
+        with contextlib.suppress(ServingError):
+            ready += [(each.system, each.info.target) for each in classifier.models(deadline)]
+            ready += [(each.system, each.info.target) for each in services.generator.models.ready(deadline)]
+        views = ((name, getattr(view, "openapi", None)) for name, view in app.view_functions.items())
+        return {
+            operation_id(endpoint): [
+                name for system, name in ready if about.asks in (system.name, system.task)
+            ]
+            for endpoint, about in views
+            if about
+        }
+
     @pages.get("/api/docs")
     def docs() -> str:
         return render_template(
@@ -143,9 +162,11 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
             examples=_examples(made(), request.url_root.rstrip("/")),
             settings=settings,
             texts=starting_with("api.js."),
+            menus=menus(),
         )
 
     pages.add_app_template_filter(prose)
+    pages.add_app_template_filter(partial(json.dumps, ensure_ascii=False), "plain_json")
     app.register_blueprint(pages)
     _add_probes(app, services)
     return [NavigationEntry("docs.docs", t("nav.api"))]

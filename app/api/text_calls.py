@@ -74,11 +74,11 @@ class Generator:
         self._triton = triton
         self._decoding = Decoding(max_sandboxed)
         self.example_kinds = {system.example_kind for system in systems.values()}
-        self._models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
+        self.models = ServedModels(triton, systems, configured, lambda _, __: True, expected)
 
     def find(self, model: str, deadline: Deadline, system: str = "") -> ReadyModel:
         """`model`, or the one that is configured for `system`, or for the only system there is."""
-        configured = self._models.configured
+        configured = self.models.configured
         asks_configured = model[:1] in ("", "/")  # of which /VERSION is one
         if asks_configured and not system and len(configured) != 1:
             raise BadRequest(
@@ -88,7 +88,7 @@ class Generator:
             )
         if asks_configured:
             model = (configured[system] if system else next(iter(configured.values()))) + model
-        return self._models.find(model, deadline, system)
+        return self.models.find(model, deadline, system)
 
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
         """The model of that name; where none is named, `streaming` if the configured one answers whole."""
@@ -117,7 +117,7 @@ class Generator:
     ) -> Pieces[GeneratedText | None, None, None]:
         """As the model makes them, a single one where it answers whole; None in a silence."""
         inputs = _inputs(model, example, options)
-        watched = self._models.watched(model, deadline)
+        watched = self.models.watched(model, deadline)
         with _explained(model):
             if not model.info.decoupled:
                 answer = self._triton.infer(model.info.target, inputs, watched, request_id)
@@ -141,7 +141,7 @@ class Generator:
             return [
                 joined(self.pieces(model, example, options, deadline, request_id)) for example in examples
             ]
-        watched = self._models.watched(model, deadline)
+        watched = self.models.watched(model, deadline)
         rows = [_inputs(model, example, options) for example in examples]
         found: list[GeneratedText] = []
         for first in range(0, len(rows), _AT_ONCE):

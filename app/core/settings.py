@@ -86,6 +86,9 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         description="Triton's gRPC address as host:port, such as localhost:8001, or grpcs://host:port; of "
         "several as many as TRITON_SERVER_URL has",
     )
+    triton_metrics_url: Annotated[str, StringConstraints(pattern=r"https?://\S+|")] = Field(
+        "", description="the address of Triton's metrics, such as http://localhost:8002/metrics"
+    )
     # By the system's name, the model that answers where no other is asked for; every system has one.
     models: Mapping[str, str] = Field(default_factory=dict, validate_default=True)
     served_models: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()

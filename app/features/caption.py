@@ -102,6 +102,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             in_parts={EVENTS: (schemas.Piece, schemas.Error, Captioned)},
             fails_as_answer=True,
             bodies={**openapi.photos(most=settings.max_photos), JSON: CaptionRequest},
+            asks=SYSTEM.name,
             query={
                 **MODEL_PARAMETER,
                 "prompt": "What the caption begins with",

@@ -65,6 +65,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             fails_as_answer=True,
             bodies=openapi.photos(most=services.settings.max_photos),
             query=photo_calls.PARAMETERS,
+            asks=SYSTEM.name,
         )
     )
     def read_digits() -> Response:

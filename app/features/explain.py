@@ -73,7 +73,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
     )
     def explain() -> Response:
-        """On which regions of this photo the answer rests.
+        """Which regions of this photo matter for the answer.
 
         Send one photo, in any of the ways of `classify`. Region after region is covered with the photo's mean
         colour and the model asked again, many at a time; the answer is lines of JSON, each sent as soon as it

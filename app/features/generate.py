@@ -18,7 +18,7 @@ from app.api.text_calls import ReadyModel
 from app.core.errors import BadRequest
 from app.core.http import JSON, marked, unstored
 from app.core.settings import Settings
-from gourmet.contracts import ExampleKind
+from gourmet.contracts import ExampleKind, Generation
 
 # Several times the longest text, whose characters may be written as \\uXXXX.
 _MAX_TEXT_BYTES: Final = 200_000
@@ -43,6 +43,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             in_parts={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated)},
             errors=text_calls.ERRORS,
             bodies={JSON: shape},
+            example=_example_of(services),
+            asks="generation",
             query={
                 "model": "A model that is ready and generates texts; needed where there are several systems"
                 " of them",
@@ -68,6 +70,14 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         return unstored(text_calls.generated(model, *found))
 
     return ()
+
+
+def _example_of(services: Services) -> dict[str, str]:
+    """A request that is answered; empty where no system takes texts."""
+    for name, system in services.systems.items():
+        if isinstance(system, Generation) and system.example_kind == "text":
+            return {"text": system.sample().decode(), "model": services.settings.models[name]}
+    return {}
 
 
 def _example(asked: _Request, model: ReadyModel, settings: Settings) -> bytes:

@@ -29,13 +29,19 @@ from app.api.services import NavigationEntry, Services, TtlCache
 from app.core.errors import ServingError
 from app.core.http import marked
 from app.core.messages import starting_with, t
+from gourmet.client.config_summary import summary
 from gourmet.client.deadline import Deadline
+from gourmet.client.errors import TritonError
+from gourmet.client.machine_use import ProcessorUse, machine_use
 from gourmet.client.statistics import ModelStatistics
 from gourmet.runtime.files import open_own
 
 _DEADLINE_S: Final = 2.0
 # However many look, each process asks Triton twice a second at most.
 _AGE_S: Final = 0.5
+# A config is another where somebody changes it, and each is a question of its own.
+_CONFIGS_AGE_S: Final = 5.0
+_METRICS_WITHIN_S: Final = 1.0
 _NS_PER_MS: Final = 1e6
 _UNSTORED: Final = {"Cache-Control": "no-store"}
 _MOST_REPORTS: Final = 20
@@ -78,8 +84,27 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             found = services.triton.statistics("", Deadline(_DEADLINE_S))
         except ServingError as error:
             return error
+        names[:] = sorted({each.name for each in found})
         ordered = sorted(found, key=lambda each: (each.name, each.version))
-        return {"at": round(time.time(), 3), "models": [_model(each) for each in ordered]}
+        models = [_model(each) for each in ordered]
+        return {
+            "at": round(time.time(), 3),
+            "models": models,
+            "configs": configs.get(),
+            "machine": _machine(settings.triton_metrics_url),
+        }
+
+    def look_at_configs() -> dict[str, str]:
+        """By the names of the models; of what is unloaded meanwhile, or takes too long, none."""
+        found: dict[str, str] = {}
+        deadline = Deadline(_DEADLINE_S)
+        for name in names:
+            with contextlib.suppress(TritonError):
+                found[name] = summary(services.triton.config(name, deadline))
+        return found
+
+    names: list[str] = []  # of the last look
+    configs = TtlCache(look_at_configs, _CONFIGS_AGE_S)
 
     figures = TtlCache(look, _AGE_S)
 
@@ -101,6 +126,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if isinstance(found, ServingError):
             raise found
         return found, _UNSTORED
+
+    @routes.get("/lab/sample")
+    def load_sample() -> Response:
+        """What the page's short measurement sends."""
+        sample = services.pictures[services.first_system].sample()
+        return Response(sample, content_type="application/octet-stream")
 
     @routes.get("/lab/reports")
     @marked(probe=True)
@@ -126,6 +157,31 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def figure(value: float) -> str:
     """With three digits or all that are before the point, as the page's script writes it too."""
     return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+
+
+def _machine(metrics_url: str) -> list[str]:
+    """How busy Triton's machine is, in words; nothing where that is not known."""
+    if not metrics_url:
+        return []
+    try:
+        found = machine_use(metrics_url, _METRICS_WITHIN_S)
+    except TritonError:
+        return []
+    used = [
+        (t("lab.cpu"), found.cpu),
+        *((t("lab.gpu", number=place), gpu) for place, gpu in enumerate(found.gpus)),
+    ]
+    return [said for name, processor in used if (said := _processor(name, processor))]
+
+
+def _processor(name: str, used: ProcessorUse) -> str:
+    said = []
+    if used.busy is not None:
+        said.append(t("lab.busy", share=f"{used.busy:.0%}"))
+    if used.memory_bytes is not None and used.memory_total_bytes:
+        gb = (each / 1e9 for each in (used.memory_bytes, used.memory_total_bytes))
+        said.append(t("lab.memory", used=figure(next(gb)), total=figure(next(gb))))
+    return f"{name}: {', '.join(said)}" if said else ""
 
 
 def _model(counted: ModelStatistics) -> dict[str, Any]:

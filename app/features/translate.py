@@ -155,6 +155,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             in_parts={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated)},
             errors=text_calls.ERRORS,
             bodies={JSON: TranslateRequest},
+            example={"text": SYSTEM.sample().decode()},
         )
     )
     def translate() -> Response:

@@ -39,7 +39,7 @@ VERBS: Final[dict[str, str]] = {
     "tune": "Find the best config of a served model here, with the reason.",
     "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
     "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
-    "translate": "Say Russian texts in English, through the running stack.",
+    "translate": "Translate Russian texts into English, through the running stack.",
     "caption": "Say what photos show, in a sentence each, through the running stack.",
     "lab": "Open the notebook in JupyterLab, beside a running Triton.",
     "perf-analyzer": "Run NVIDIA's perf_analyzer with the libraries it needs.",

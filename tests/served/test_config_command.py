@@ -44,11 +44,14 @@ def test_a_change_serves_at_once_and_reset_takes_it_back(gourmet_config) -> None
     result = gourmet_config(MODEL, "--instances", "3", "--delay", "100us")
     assert result.exit_code == 0, result.output
     assert (
-        "now: 3 × CPU, openvino on the CPU; at most 16 rows a batch; dynamic batching after 100 µs"
+        "now: 3 instances on the CPU, run by openvino; batches of up to 16 rows; dynamic batching, "
         in result.output
     )
     result = gourmet_config(MODEL, "--reset")
-    assert "now: 2 × CPU, openvino on the CPU; at most 16 rows a batch; no dynamic batching" in result.output
+    assert (
+        "now: 2 instances on the CPU, run by openvino; batches of up to 16 rows; no dynamic batching"
+        in result.output
+    )
 
 
 @pytest.mark.parametrize("memory", [None, 100_000_000], ids=["processors", "memory"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from support.listener import Listen, listen
 
 from app import create_app
 from app.api.services import TtlCache
@@ -23,6 +24,8 @@ from app.features.lab import Report, Reports
 from gourmet.client.deadline import Deadline
 from gourmet.client.statistics import ModelStatistics
 from gourmet.reports.page import render
+
+__all__ = ["listen"]  # the fixture
 
 COUNTED = ModelStatistics(
     name="m",
@@ -119,6 +122,43 @@ def test_that_triton_is_away_is_kept_as_well(monkeypatch: pytest.MonkeyPatch) ->
     browser = counting(monkeypatch, TritonUnavailable("away"))
     for _ in range(3):
         assert browser.get("/lab/figures").status_code == 503
+
+
+METRICS = b"""# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+nv_cpu_utilization 0.25
+nv_cpu_memory_total_bytes 24000000000
+nv_cpu_memory_used_bytes 6000000000
+nv_gpu_utilization{gpu_uuid="GPU-b"} 0.5
+nv_gpu_utilization{gpu_uuid="GPU-a"} 1
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 80000000000
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"} 20000000000
+nv_inference_count{model="m",version="1"} 7
+"""
+
+
+def test_how_busy_triton_s_machine_is_and_the_configs_are_told_where_they_are_known(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(METRICS) + METRICS
+    url = f"http://{listen({'/metrics': metrics}).url}/metrics"
+    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
+    config = {"max_batch_size": 8, "instance_group": [{"kind": "KIND_CPU", "count": 1}]}
+    monkeypatch.setattr(AppTriton, "config", lambda *_: config)
+    browser = client(triton_metrics_url=url)
+    told = browser.get("/lab/figures").get_json()
+    assert told["machine"] == [
+        "CPU: 25% busy, 6.00 of 24.0 GB of memory in use",
+        "GPU 0: 100% busy, 20.0 of 80.0 GB of memory in use",
+        "GPU 1: 50% busy",
+    ]
+    said = "1 instance on the CPU; batches of up to 8 rows; no dynamic batching"
+    assert told["configs"] == {"m": said}
+    page = browser.get("/lab").text
+    assert f"<dd>{said}</dd>" in page
+    assert "<span>GPU 1: 50% busy</span>" in page
+    assert browser.get("/lab/sample").data[:2] == b"\xff\xd8"
+    for nowhere in ("", "http://127.0.0.1:1/metrics"):
+        assert client(triton_metrics_url=nowhere).get("/lab/figures").get_json()["machine"] == []
 
 
 def test_the_table_has_means_and_says_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,24 @@ def test_the_page_shows_every_address_shape_and_example_without_anything_from_el
         assert address.startswith("/")
     for target in re.findall(r'href="#(\w+)"', text):
         assert f'id="{target}"' in text
+
+
+def test_what_takes_json_alone_begins_with_a_request_that_its_shape_allows() -> None:
+    """It began with {}, which is refused."""
+    made = document()
+    text = html.unescape(client().get("/api/docs").text)
+    begun = 0
+    for methods in made["paths"].values():
+        for operation in methods.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            if list(content) == ["application/json"]:
+                body = content["application/json"]
+                name = body["schema"]["$ref"].rpartition("/")[2]
+                shape = {**made["components"]["schemas"][name], "components": made["components"]}
+                jsonschema.validate(body["example"], shape)
+                assert f">{json.dumps(body['example'], ensure_ascii=False)}</textarea>" in text
+                begun += 1
+    assert begun == 2
 
 
 def test_its_examples_have_the_reader_s_own_address() -> None:

@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from gourmet.cli import main
+from gourmet.client.config_summary import summary
 from gourmet.client.model_config import as_pbtxt, parse
 from gourmet.errors import UsageError
 from gourmet.repository import read_config
-from gourmet.repository.config_change import VARIANTS, Change, changed, summary
+from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.repository.model_config import model_config, tensor
 
 SHIPPED = Path(__file__).parents[2] / "triton" / "models" / "food_classifier"
@@ -41,16 +42,25 @@ def test_a_change_leaves_the_rest_and_the_original_alone() -> None:
     [
         (
             Change(instances=1, delay_us=100),
-            "1 × CPU; at most 16 rows a batch; dynamic batching after 100 µs",
+            "1 instance on the CPU; batches of up to 16 rows; dynamic batching, waiting up to 100 µs",
         ),
-        (Change(threads=2), "2 × CPU of 2 threads; at most 16 rows a batch; no dynamic batching"),
-        (Change(gpus=(0, 1)), "2 × GPU 0, 1; at most 16 rows a batch; no dynamic batching"),
-        (Change(max_batch=8, preferred_batches=(4, 8)), "dynamic batching after 0 µs, preferably 4 or 8"),
-        (VARIANTS["four-instances"], "4 × CPU; at most 16 rows a batch; no dynamic batching"),
+        (Change(threads=1), "2 instances on the CPU, 1 thread each; batches of up to 16 rows; no dynamic"),
+        (Change(threads=2), "2 instances on the CPU, 2 threads each; batches of up to 16 rows; no dynamic"),
+        (Change(gpus=(0, 1)), "2 instances on GPU 0, 1; batches of up to 16 rows; no dynamic batching"),
+        (
+            Change(max_batch=8, preferred_batches=(4, 8)),
+            "dynamic batching without waiting, preferably 4 or 8",
+        ),
+        (VARIANTS["four-instances"], "4 instances on the CPU; batches of up to 16 rows; no dynamic batching"),
     ],
 )
 def test_the_summary_says_what_was_changed(change: Change, says: str) -> None:
-    assert says.replace("µs, preferably", "µs; preferably") in summary(changed(config(), change))
+    assert says in summary(changed(config(), change))
+
+
+def test_the_summary_says_nothing_of_batches_where_there_are_none() -> None:
+    """It said “at most 0 rows a batch”."""
+    assert summary({**config(), "max_batch_size": 0}).endswith("on the CPU; no batches")
 
 
 def test_a_queue_policy_is_left_alone_but_goes_with_the_second_instance() -> None:

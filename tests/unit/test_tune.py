@@ -186,6 +186,16 @@ def test_the_reason_is_that_more_ran_at_a_time() -> None:
     assert said.count(".  ") == 0
 
 
+def test_a_shorter_p95_is_told_by_how_much_longer_the_other_s_is() -> None:
+    """It was “1.38 times as short a p95 as that of the present config”."""
+    won = Confirmation(
+        point(p95=10), point(p95=20), request(None, "latency").gain(point(p95=10), point(p95=20)), True
+    )
+    said = report.sentence(request(None, "latency"), "better", Trial("two", {}, "long"), won)
+    assert "; the p95 of the present config is 2.00 (1.9" in said
+    assert ") times as long (100 rows/s with a p95 of 20 ms" in said
+
+
 def test_the_reason_is_that_a_row_costs_less_in_a_batch() -> None:
     ours = point(200, 10, "batched", batches=(BatchSize(4, 25, 8.0),))
     assert (

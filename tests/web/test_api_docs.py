@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.pages import PHONE, photo
+from support.pages import PHONE, photo, violations
 
 DIGIT = Path(__file__).parents[2] / "app" / "static" / "digits" / "7.png"
+SAMPLE_ANSWER = Path(__file__).parents[2] / "app" / "api" / "examples" / "classify" / "answer.json"
 Examples = dict[tuple[str, str], str]
 
 
@@ -62,6 +63,14 @@ def test_the_curl_examples_print_answers(examples: Examples, photos: Path) -> No
     assert several["results"][0]["model"]["name"] == "food_classifier_onnx"
     assert several["results"][1]["error"]["code"] == "broken_picture"
     assert models["default"] == "food_classifier"
+    # The sample of an answer on the page is one that the model gives.
+    said, given = (each["results"][0] for each in (json.loads(SAMPLE_ANSWER.read_text()), several))
+    assert said.keys() - {"inside"} == given.keys() - {"inside"}
+    assert said["timings_ms"].keys() - {"wait"} == given["timings_ms"].keys() - {"wait"}
+    for field in ("label", "class_id", "sure", "relevant", "threshold", "bytes_sent", "filename", "model"):
+        assert said[field] == given[field], field
+    assert [each["label"] for each in said["top"]] == [each["label"] for each in given["top"]]
+    assert said["probability"] == pytest.approx(given["probability"], abs=0.01)
 
 
 def test_the_python_example_prints_the_label(examples: Examples, photos: Path) -> None:
@@ -133,7 +142,7 @@ def test_the_javascript_examples_answer_in_a_browser_and_on_a_phone_nothing_stic
 
 
 def test_contents_copy_buttons_and_requests_sent_from_the_page(
-    visit: Callable[..., Page], python_web: Any, sample: bytes
+    visit: Callable[..., Page], python_web: Any, sample: bytes, tmp_path: Path
 ) -> None:
     page = visit(f"{python_web.url}/api/docs", permissions=["clipboard-read", "clipboard-write"])
     links = page.locator(".contents a").evaluate_all("links => links.map(each => each.getAttribute('href'))")
@@ -150,10 +159,29 @@ def test_contents_copy_buttons_and_requests_sent_from_the_page(
     assert page.evaluate("navigator.clipboard.readText()") == example.locator("pre").inner_text()
     operation = page.locator(".operation", has=page.locator("#api_classify"))
     operation.locator("summary").click()
-    operation.locator("[name=model]").fill("food_classifier_onnx")
+    operation.locator("[name=model]").select_option("food_classifier_onnx")
     eggs = photo(sample)
     operation.locator("[type=file]").set_input_files(eggs)
     operation.get_by_role("button", name="Send").click()
     expect(operation.locator("output")).to_contain_text("Status 200")
     told = json.loads(operation.locator("[data-reply]").inner_text())["results"][0]
     assert (told["filename"], told["model"]["name"]) == ("eggs.jpg", "food_classifier_onnx")
+    sent = operation.locator("[data-curl]").inner_text()
+    assert sent.endswith(
+        "-F 'file=@eggs.jpg' " + f"'{python_web.url}/api/v1/classify?model=food_classifier_onnx'"
+    )
+    # What takes JSON begins with a request that is answered, and the command line does as the button did.
+    for name in ("translate", "generate"):
+        text = page.locator(".operation", has=page.locator(f"#api_{name}"))
+        text.locator("summary").click()
+        text.get_by_role("button", name="Send").click()
+        expect(text.locator("output")).to_contain_text("Status 200")
+        again = run(["bash", "-ec", text.locator("[data-curl]").inner_text()], tmp_path)
+        assert "I like tea." in again
+        assert "I like tea." in text.locator("[data-reply]").inner_text()
+    assert page.locator("#api_digits-model option").all_text_contents() == [
+        "(left out)",
+        "digits",
+        "onnx-mnist-cpu",
+    ]
+    assert violations(page) == []

@@ -42,7 +42,7 @@ def look(at: float, times: int, **more: Any) -> dict[str, Any]:
         **{"batches": [{"rows": 4, "executions": asked}], **more},
     }
     other = {**model, "name": "other", "requests": 7, "failures": 0}
-    return {"at": at, "models": [model, other]}
+    return {"at": at, "models": [model, other], "machine": ["CPU: 7% busy"], "configs": {"m": "2 instances"}}
 
 
 def tell(page: Page, *looks: dict[str, Any]) -> None:
@@ -227,6 +227,37 @@ def test_axe_finds_nothing(visit: Callable[..., Page], lab_web: Any, view: dict[
     found += violations(page)
     assert found == []
     assert fits(page)
+
+
+def test_a_short_measurement_is_started_shown_and_ended_and_words_are_explained(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(f"{python_web.url}/lab")
+    shown, go = page.locator("#load-figures"), page.locator("#load-go")
+    page.select_option("#load-clients", "2")
+    go.click()
+    expect(shown).to_contain_text(re.compile(r"s: [1-9]\d* answers, .* median \d+ ms, p95 \d+ ms"))
+    expect(go).to_have_text("End")
+    expect(page.locator(".model h3", has_text="food_classifier")).to_be_visible()
+    go.click()
+    expect(go).to_have_text("Start")
+    kept = shown.text_content()
+    page.wait_for_timeout(600)
+    assert shown.text_content() == kept
+    expect(page.locator("#configs div", has_text="food_classifier_int8")).to_contain_text("batches of up to")
+    meaning = page.locator("#term-batch")
+    expect(meaning).to_be_hidden()
+    page.locator("[aria-describedby=term-batch]").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    expect(meaning).to_be_visible()
+    expect(meaning).to_contain_text("1: each row was worked on alone")
+    # A refusal ends it and is told.
+    busy = {"error": {"code": "too_many_requests", "message": "too much for now", "request_id": "x"}}
+    page.route("**/api/v1/classify*", lambda route: route.fulfill(status=429, json=busy))
+    go.click()
+    expect(page.locator("#load-problem")).to_have_text("too much for now")
+    expect(go).to_have_text("Start")
 
 
 def counts(web: Any, model: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@ import { byId, h, ms, say, t, withScript } from "./ui.js";
 
 const COPIED_SHOWN_MS = 2000;
 
-for (const block of document.querySelectorAll(".docs pre:not([data-reply])")) {
+for (const block of document.querySelectorAll(".docs pre:not([data-reply], [data-curl])")) {
   const button = h("button", { class: "button small quiet copy", type: "button",
     "aria-label": `${t("copy")}: ${block.getAttribute("aria-label")}` }, t("copy"));
   button.addEventListener("click", async () => {
@@ -39,7 +39,7 @@ function request(form) {
   const address = new URL(path, location.href);
   const headers = { Accept: "application/json" };
   let body;
-  for (const field of form.querySelectorAll("input, textarea")) {
+  for (const field of form.querySelectorAll("input, select, textarea")) {
     if (field.type === "file") {
       body = new FormData();
       for (const file of field.files) body.append(field.name, file);
@@ -53,20 +53,34 @@ function request(form) {
   return [address, { method: method.toUpperCase(), headers, body }];
 }
 
+/** The same request for a terminal; the key is named and not shown. */
+function curl(address, { method, headers, body }) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const parts = ["curl -s", method === "GET" ? "" : `-X ${method}`,
+    ...Object.entries(headers).map(([name, value]) => (name === "X-API-Key" ? '-H "X-API-Key: $KEY"' : `-H ${quoted(`${name}: ${value}`)}`)),
+    ...(body instanceof FormData ? [...body].map(([name, file]) => `-F ${quoted(`${name}=@${file.name}`)}`)
+      : body ? [`-d ${quoted(body)}`] : []),
+    quoted(address.href)];
+  return parts.filter(Boolean).join(" ");
+}
+
 async function send(form) {
+  const sent = form.querySelector("[data-sent]");
   const reply = form.querySelector("[data-reply]");
+  const asked = request(form);
   const status = form.querySelector("output");
   const button = form.querySelector("button");
   button.disabled = true;
   status.textContent = t("try_sending");
-  reply.hidden = true;
+  sent.hidden = true;
   const started = performance.now();
   try {
-    const response = await fetch(...request(form));
+    const response = await fetch(...asked);
     const text = await response.text();
     status.textContent = t("try_status", { status: response.status, time: ms(performance.now() - started) });
     reply.textContent = pretty(text);
-    reply.hidden = false;
+    form.querySelector("[data-curl]").textContent = curl(...asked);
+    sent.hidden = false;
   } catch (error) {
     status.textContent = t("try_failed", { reason: error.message });
   } finally {

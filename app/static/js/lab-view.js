@@ -42,6 +42,17 @@ export function show(history) {
   totals(models);
 }
 
+/** What does not come from the counts: how busy the machine is, and the configs. */
+export function showMore({ machine, configs }) {
+  replace(byId("machine"), machine.map((said) => h("span", {}, said)), " ");
+  replace(byId("configs"), Object.entries(configs).map(([name, said]) => h("div", {}, h("dt", {}, name), h("dd", {}, said))));
+}
+
+function replace(shown, children, between = "") {
+  if (shown.textContent.replace(/\s+/g, "") === children.map(({ textContent }) => textContent).join("").replace(/\s+/g, "")) return;
+  shown.replaceChildren(...children.flatMap((child) => [child, between]));
+}
+
 class Card {
   #values = {};
   #lines = {};
@@ -55,7 +66,7 @@ class Card {
       this.#lines[figure] = { path: svg("path", {}), most: h("small", { class: "most" }) };
       const line = svg("svg", { viewBox: `0 0 ${SHOWN_S} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
         this.#lines[figure].path);
-      return h("div", { class: figure }, h("dt", {}, t(figure)), this.#values[figure],
+      return h("div", { class: figure }, h("dt", {}, ...term(figure, title)), this.#values[figure],
         h("dd", { class: "line", "aria-hidden": "true" }, line, this.#lines[figure].most));
     });
     this.element = h("li", { class: "model", "aria-labelledby": title },
@@ -105,6 +116,13 @@ class Card {
   }
 }
 
+/** The name of a figure, whose meaning is shown where one hovers over it or focuses it. */
+function term(figure, card) {
+  const id = `${card}-${figure}`;
+  return [h("button", { class: "term", type: "button", "aria-describedby": id }, t(figure)),
+    h("span", { class: "meaning", role: "tooltip", id }, t(`means_${figure.replace("_per_s", "")}`))];
+}
+
 /** A path through the points, with a gap where there is no figure. */
 function drawn(points, most) {
   let path = "";
@@ -130,10 +148,10 @@ function totals(models) {
     const { batch, queue_ms, compute_ms } = figures(model);
     return [...columns.map((column) => String(model[column])), ...[batch, queue_ms, compute_ms].map(number)];
   });
-  const names = models.map((model) => `${model.name} ${model.version}`);
+  const names = models.map(({ name, version }) => `${name} ${t("version", { version })}`);
   if (names.join() !== [...table.rows].map((row) => row.cells[0].textContent.trim()).join()) {
     table.replaceChildren(...models.map(({ name, version }, place) => h("tr", {},
-      h("th", { scope: "row" }, name, " ", h("span", { class: "tag" }, version)),
+      h("th", { scope: "row" }, name, " ", h("span", { class: "tag" }, t("version", { version }))),
       ...cells[place].map(() => h("td")))));
   }
   cells.forEach((row, place) => row.forEach((text, column) => put(table.rows[place].cells[column + 1], text)));

@@ -2,7 +2,7 @@
 // does not answer; the list of reports every few seconds.
 import { figures, fragment } from "./api.js";
 import { History } from "./lab-stats.js";
-import { show, SHOWN_S } from "./lab-view.js";
+import { show, showMore, SHOWN_S } from "./lab-view.js";
 import { byId, h, say, settings, t, withScript } from "./ui.js";
 
 const EACH_MS = 1000;
@@ -25,7 +25,9 @@ async function look() {
   if (asking || paused || document.hidden) return;
   asking = true;
   try {
-    history.add(await figures(AbortSignal.timeout(TIMEOUT_MS)));
+    const now = await figures(AbortSignal.timeout(TIMEOUT_MS));
+    history.add(now);
+    if (!paused) showMore(now);
     waitMs = EACH_MS;
     over();
     if (!paused) show(history);

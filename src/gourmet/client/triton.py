@@ -107,7 +107,7 @@ class Triton:
         version = model.partition("/")[2]
         return replace(info, version=version, pinned=True) if version else info
 
-    def config(self, model: str) -> dict[str, Any]:
+    def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
         return dict(self._ask_model(Call("config", model), Deadline(self._timeout_s)).fields)
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:

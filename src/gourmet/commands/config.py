@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from gourmet import repository
+from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
 from gourmet.errors import GourmetError, UsageError
-from gourmet.repository.config_change import VARIANTS, Change, changed, summary
+from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.openvino_network import ENGINES
 from gourmet.serving import instance_budget

@@ -124,6 +124,7 @@ def up(
         web = WebOptions(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url, memory_key),
             preflight.models_of_web(served),
+            "" if web_only else options.metrics_url,
         )
         preflight.check_ports(host, {"--port": port})
 

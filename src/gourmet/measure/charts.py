@@ -37,7 +37,7 @@ def throughput(points: Sequence[Point]) -> chart.Drawing:
 
 
 def latency_against_throughput(points: Sequence[Point]) -> chart.Drawing:
-    """One line an arm: right is faster, down is sooner."""
+    """One line for each variant: right is faster, down is sooner."""
     lines, shown = _lines(points), []
     for name, colour in _colours(lines).items():
         mine = [point for point, line in zip(points, lines, strict=True) if line == name]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.client.config_summary import summary
 from gourmet.client.model_config import as_pbtxt
 from gourmet.errors import GourmetError
 from gourmet.measure import charts, tables
@@ -15,7 +16,6 @@ from gourmet.measure.comparison import Pair, differences
 from gourmet.measure.results import Bench, as_json, read
 from gourmet.reports import page
 from gourmet.reports.table import markdown, write_section
-from gourmet.repository.config_change import summary
 
 DEFAULT: Final = Path("runs") / "bench"
 _JSON: Final = "bench.json"

@@ -205,8 +205,8 @@ def _check(image: Image.Image, head: Header) -> None:
     if pixels > limit:
         raise PictureError(
             "too_many_pixels",
-            f"{image.width}×{image.height} is {pixels / 1e6:.0f} million pixels; "
-            f"at most {limit / 1e6:.0f} million are allowed for {kind}: shrink the photo",
+            f"{image.width}×{image.height} is {pixels:,} pixels; "
+            f"at most {limit:,} are allowed for {kind}: shrink the photo",
         )
     if kind in ("PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False):
         raise PictureError("animated", f"an animated {kind} is not a photo: send a single picture")

@@ -11,8 +11,8 @@ from typing import Final
 
 from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
-from gourmet.runtime.instances import THREADS_PARAMETER, parameter
-from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
+from gourmet.runtime.instances import THREADS_PARAMETER
+from gourmet.runtime.openvino_network import ENGINE_PARAMETER
 
 
 @dataclass(frozen=True)
@@ -117,28 +117,3 @@ def _change_batching(config: Config, change: Change) -> None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
             raise UsageError(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)
-
-
-def summary(config: Config) -> str:
-    """What matters of a config, in one line."""
-    groups = config.get("instance_group") or []
-    each = []
-    for group in groups:
-        kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
-        each.append(f"{group.get('count', 1)} × {kind} {', '.join(map(str, group.get('gpus', [])))}".strip())
-    placed = ", ".join(each) or "instances left to Triton"
-    threads = parameter(config, THREADS_PARAMETER)
-    parts = [placed + (f" of {threads} threads" if threads and threads != "0" else "")]
-    if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
-        parts[0] += f", {engine} on the CPU"
-    parts.append(f"at most {config.get('max_batch_size', 0)} rows a batch")
-    batching = config.get("dynamic_batching")
-    if batching is None:
-        parts.append("no dynamic batching")
-    else:
-        parts.append(f"dynamic batching after {int(batching.get('max_queue_delay_microseconds', 0))} µs")
-        if preferred := batching.get("preferred_batch_size"):
-            parts.append("preferably " + " or ".join(str(size) for size in preferred))
-    if config.get("response_cache", {}).get("enable"):
-        parts.append("answers cached")
-    return "; ".join(parts)

@@ -53,6 +53,7 @@ class WebOptions:
     triton_grpc_url: str = ""
     memory_key: str = field(default="", repr=False)
     models: Sequence[str] = ()  # those that it may be asked for once they are loaded
+    triton_metrics_url: str = ""
 
     @property
     def url(self) -> str:
@@ -225,6 +226,8 @@ class Supervisor:
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
             env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
+        if options.triton_metrics_url:
+            env["TRITON_METRICS_URL"] = options.triton_metrics_url
         env.setdefault("SERVED_MODELS", ",".join(options.models))
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from gourmet.client.config_summary import summary
 from gourmet.measure.comparison import below
 from gourmet.measure.results import Point
 from gourmet.measure.storage import folder_name, render
 from gourmet.reports import chart
 from gourmet.reports.chart import Series, lines
-from gourmet.repository.config_change import summary
 from gourmet.tuning.results import (
     PRESENT,
     Confirmation,
@@ -45,11 +45,12 @@ def sentence(request: TuneRequest, verdict: Verdict, best: Trial, confirmation: 
     if confirmation is None:
         return "The present config stays: no other could be measured."
     ours, theirs = confirmation.ours, confirmation.theirs
-    how = "the throughput" if request.kind == "throughput" else "as short a p95 as that"
-    said = (
-        f"“{best.name}” reaches {_reached(ours)}, {confirmation.gain:.2f} times {how} of the present config "
-        f"({_reached(theirs)})"
-    )
+    gain = f"{confirmation.gain:.2f} times"
+    said = f"“{best.name}” reaches {_reached(ours)}"
+    if request.kind == "throughput":
+        said += f", {gain} the throughput of the present config ({_reached(theirs)})"
+    else:
+        said += f"; the p95 of the present config is {gain} as long ({_reached(theirs)})"
     if not confirmation.won:
         # Noise is only what the interval does not exclude.
         why_not = "which is worse" if below(confirmation.gain, 1) else "which may be noise"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonRefused
 from gourmet.measure import stats, sweep, validity
 from gourmet.measure.inputs import DataSource
@@ -19,7 +20,7 @@ from gourmet.measure.scenario import load_config, restored
 from gourmet.measure.sweep import OnStep
 from gourmet.measure.task import Addresses, Client, MeasureOptions, Workload
 from gourmet.reports.page import render
-from gourmet.repository.config_change import Change, changed, summary
+from gourmet.repository.config_change import Change, changed
 from gourmet.tuning.report import sentence
 from gourmet.tuning.results import PRESENT, Confirmation, Trial, TuneRequest, Tuning, Verdict, nearest, p95s
 from gourmet.tuning.space import Space

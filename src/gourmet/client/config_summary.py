@@ -1,0 +1,49 @@
+"""A model's config in a sentence, for terminals, reports and the lab's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gourmet.runtime.instances import THREADS_PARAMETER, parameter
+from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
+
+Config = Mapping[str, Any]
+
+
+def summary(config: Config) -> str:
+    """What matters of a config, in one line."""
+    placed = ", ".join(map(_placed, config.get("instance_group") or [])) or "instances left to Triton"
+    threads = parameter(config, THREADS_PARAMETER)
+    if threads and threads != "0":
+        placed += f", {threads} thread{'' if threads == '1' else 's'} each"
+    if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
+        placed += f", run by {engine}"
+    parts = [placed, *_batches(config)]
+    if config.get("response_cache", {}).get("enable"):
+        parts.append("answers cached")
+    return "; ".join(parts)
+
+
+def _placed(group: Config) -> str:
+    count, gpus = int(group.get("count", 1)), ", ".join(map(str, group.get("gpus", [])))
+    kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
+    where = {"CPU": "on the CPU", "GPU": f"on GPU {gpus}" if gpus else "on each GPU"}.get(
+        kind, f"of kind {kind}"
+    )
+    return f"{count} instance{'' if count == 1 else 's'} {where}"
+
+
+def _batches(config: Config) -> list[str]:
+    largest = config.get("max_batch_size", 0)
+    if not largest:
+        return ["no batches"]
+    parts, batching = [f"batches of up to {largest} rows"], config.get("dynamic_batching")
+    if batching is None:
+        return [*parts, "no dynamic batching"]
+    delay_us = int(batching.get("max_queue_delay_microseconds", 0))
+    said = (
+        f"dynamic batching, waiting up to {delay_us} µs" if delay_us else "dynamic batching without waiting"
+    )
+    sizes = " or ".join(map(str, batching.get("preferred_batch_size", [])))
+    return [*parts, f"{said}, preferably {sizes}" if sizes else said]
