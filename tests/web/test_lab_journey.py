@@ -186,7 +186,7 @@ def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web:
     listed.locator("a").click()
     expect(page.get_by_role("heading", name="a benchmark")).to_be_visible()
     # Its own styles hold, and its pictures are there.
-    expect(page.locator("body")).to_have_css("margin-top", "32px")
+    expect(page.locator("main")).to_have_css("padding-top", "32px")
     expect(page.locator("svg").first).to_be_visible()
     page.go_back()
     evil.locator("a").click()

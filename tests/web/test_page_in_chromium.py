@@ -81,6 +81,7 @@ def test_of_several_photos_the_bad_one_harms_no_other(page: Page, sample: bytes)
     expect(page.locator(".card[data-state=answered]")).to_have_count(2)
     bad = page.locator(".card[data-state=failed]")
     expect(bad).to_contain_text("Not a photo")
+    expect(bad.locator("[data-do]")).to_have_text(["Remove"])  # to try again would not help
     expect(bad).to_contain_text("not a picture")
     expect(bad).to_contain_text("notes.jpg")
     assert page.locator("figcaption").all_inner_texts() == ["a.jpg", "notes.jpg", "b.jpg"]

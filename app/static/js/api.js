@@ -2,22 +2,28 @@
 import { settings, t } from "./ui.js";
 
 export class Failure extends Error {
-  /** `passes`: it may be over in a moment, without anybody changing anything. */
-  constructor(code, message, { requestId = "", passes = false } = {}) {
+  /**
+   * `passes`: it may be over in a moment, without anybody changing anything; `isFinal`: the same request would
+   * be refused again.
+   */
+  constructor(code, message, { requestId = "", passes = false, isFinal = false } = {}) {
     super(message);
     this.code = code;
     this.requestId = requestId;
     this.passes = passes;
+    this.isFinal = isFinal;
   }
 }
 
-const failure = (problem) => new Failure(problem.code, problem.message,
-  { requestId: problem.request_id, passes: PASSING.has(problem.code) });
+const failure = (problem, status) => new Failure(problem.code, problem.message,
+  { requestId: problem.request_id, passes: PASSING.has(problem.code), isFinal: FINAL.has(status) });
 
 const RECONNECT_MS = 400;
 const PASSING = new Set([
   "triton_unavailable", "model_not_ready", "triton_busy", "overloaded", "stopping",
 ]);
+// What is sent is at fault.
+const FINAL = new Set([400, 413, 415]);
 
 /** The result of `work`; a connection that fails is a Failure too. */
 export async function reaching(work) {
@@ -58,9 +64,9 @@ function parsed(response, text) {
     // It comes from something between the app and this page.
   }
   const problem = body?.error ?? (response.ok ? null : body?.results?.[0]?.error);
-  if (problem) throw failure(problem);
+  if (problem) throw failure(problem, response.status);
   if (body === null || !response.ok) {
-    if (response.status === 413) throw new Failure("upload_too_large", t("too_large"));
+    if (response.status === 413) throw new Failure("upload_too_large", t("too_large"), { isFinal: true });
     throw new Failure("unreachable", t("unreachable"), { passes: true });
   }
   return body;

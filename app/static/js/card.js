@@ -63,11 +63,12 @@ export class Card {
     this.#set(state, [h("p", { class: "doing" }, text), pulse()], [this.#button("cancel")]);
   }
 
-  failed(title, message, requestId = "") {
+  /** `isFinal`: the same photo would fail again. */
+  failed(title, message, requestId = "", isFinal = false) {
     this.#more.replaceChildren();
     this.#set("failed", [h("div", { class: "problem" }, h("h3", {}, title), h("p", {}, message),
       requestId ? h("p", { class: "note" }, t("request"), " ", h("code", {}, requestId)) : null)],
-    [this.#button("again"), this.#button("remove")]);
+    [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")]);
   }
 
   /** The answer of one model. */

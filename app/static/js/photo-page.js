@@ -86,7 +86,7 @@ class Job {
       if (signal.aborted) return;
       const known = error instanceof api.Failure;
       this.card.failed(t(settings.texts[`title_${error.code}`] ? `title_${error.code}` : "title_other"),
-        known ? error.message : t("unexpected", { reason: error.message }), error.requestId);
+        known ? error.message : t("unexpected", { reason: error.message }), error.requestId, error.isFinal);
       say(`${this.file.name}: ${error.message}`);
       if (!known) throw error;
     }
@@ -115,7 +115,7 @@ class Job {
       this.card.busy(t("preparing"));
       this.#sent = { ...(await shrink(this.file, signal)), original: this.file.size };
       signal.throwIfAborted();
-      if (this.#sent.blob.size > settings.max_bytes) throw new api.Failure("upload_too_large", t("too_large"));
+      if (this.#sent.blob.size > settings.max_bytes) throw new api.Failure("upload_too_large", t("too_large"), { isFinal: true });
       if (this.#sent.blob !== this.file) this.card.showPhoto(this.#sent.blob);
     }
     if (captioning) await this.#caption(signal);
