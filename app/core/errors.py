@@ -69,6 +69,7 @@ class BadPicture(RefusedRequest):
         "not_a_picture": {"status": 400},
         "broken_picture": {"status": 400},
         "blank": {"status": 400},
+        "several_digits": {"status": 400},
         "too_many_pixels": {"status": 413},
         "too_complex": {"status": 413},
         "unsupported_format": {"status": 415},

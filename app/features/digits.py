@@ -72,7 +72,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """Which digits these pictures show.
 
         Send pictures of one digit each, in the ways of `classify`: drawn or photographed, light on dark or
-        dark on light. A picture of one colour is refused as `blank`.
+        dark on light. A picture of one colour is refused as `blank`, one of several digits as
+        `several_digits`.
         """
         return photo_calls.answer(services, partial(answer_of, Digit), SYSTEM.name)
 

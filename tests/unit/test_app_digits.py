@@ -59,9 +59,10 @@ def test_several_digits_at_once_and_one_that_is_none() -> None:
     assert (three["label"], none["error"]["code"]) == ("3", "not_a_picture")
 
 
-def test_a_blank_picture_is_the_client_s_fault() -> None:
-    reply = client(PictureError("blank", "nothing is drawn")).post("/api/v1/digits", data=form())
-    assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, "blank")
+@pytest.mark.parametrize("code", ["blank", "several_digits"])
+def test_a_picture_of_none_or_of_several_is_the_client_s_fault(code: str) -> None:
+    reply = client(PictureError(code, "not one digit")).post("/api/v1/digits", data=form())
+    assert (reply.status_code, reply.get_json()["results"][0]["error"]["code"]) == (400, code)
 
 
 @pytest.mark.parametrize(("digits", "is_linked"), [(THREE, True), (AWAY, False)])

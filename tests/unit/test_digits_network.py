@@ -49,7 +49,7 @@ def test_varied_digits_keep_their_ink_and_follow_the_generator_alone() -> None:
         data.bundled()[0], limit=20, seed=0, device="cpu", pretrained=False, tick=lambda share: None
     )
     assert isinstance(task, DigitsTask)
-    assert len(task.images) == 20
+    assert len(task.images) == 20 + 20 + 20, "written ones twice, and drawn ones"
     one, same, other = (varied(task.images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Error, Page, expect
 from support import drawn_digits
 from support.pages import VIEWS, fits, photo, violations
 
@@ -67,6 +68,33 @@ def test_every_ready_made_digit_is_read_as_what_it_is(python_web: Any, digit: in
     reply = python_web.request("POST", "/api/v1/digits", shown, Content_Type="image/png")
     (result,) = reply.json["results"]
     assert (result["label"], result["sure"]) == (str(digit), True)
+
+
+def test_an_answer_to_another_drawing_is_dimmed_and_two_digits_and_a_picture_are_answered(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(f"{python_web.url}/digits")
+    left = [[(0.06 + 0.45 * x, y) for x, y in stroke] for stroke in drawn_digits.STROKES[1]]
+    right = [[(0.45 + 0.45 * x, y) for x, y in stroke] for stroke in drawn_digits.STROKES[2]]
+    draw(page, left)
+    expect(page.locator("#label")).to_have_text("1")
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "false")
+    held: list[Any] = []
+    page.route("**/api/v1/digits", lambda route: held.append(route))
+    draw(page, right)
+    expect(page.locator("#answer")).to_have_attribute("aria-busy", "true")
+    expect(page.locator("#answer")).to_have_css("opacity", "0.5")
+    page.unroute("**/api/v1/digits")
+    for route in held:
+        with contextlib.suppress(Error):  # it was called off
+            route.continue_()
+    expect(page.locator("#problem")).to_contain_text("One digit, please")
+    expect(page.locator("#label")).to_have_text("Not read")
+    # A picture is sent as it is, dark ink on paper; drawing begins on an empty board again.
+    page.set_input_files("#file", photo(drawn_digits.png(5, ink=20, paper=240)))
+    expect(page.locator("#label")).to_have_text("5")
+    draw(page, drawn_digits.STROKES[7])
+    expect(page.locator("#label")).to_have_text("7")
 
 
 def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Page], python_web: Any) -> None:

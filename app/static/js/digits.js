@@ -1,6 +1,7 @@
 // A board to draw a digit on. The model reads it while it is drawn: one request at a time, always with the
-// latest drawing, and a request whose answer is no longer wanted is aborted.
+// latest drawing, and a request whose answer is no longer wanted is aborted. A chosen picture is sent as it is.
 import { classify } from "./api.js";
+import { shrink } from "./shrink.js";
 import { byId, h, ms, percent, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
 
@@ -15,6 +16,7 @@ const card = byId("answer");
 const rows = [...card.querySelectorAll(".ten li")];
 
 let empty = true;
+let chosen = null; // the file that stands on the board in place of a drawing
 let drawing = 0; // its version
 let asked = 0; // the version that was sent last
 let question = null;
@@ -26,8 +28,15 @@ let speech = 0;
 function changed({ complete = false } = {}) {
   drawing += 1;
   byId("here").hidden = !empty;
+  if (!empty) waiting(true);
   if (complete) callOff();
   plan();
+}
+
+/** Dim an answer that is not this drawing's. */
+function waiting(yes) {
+  card.toggleAttribute("data-old", yes && "read" in card.dataset);
+  card.setAttribute("aria-busy", String(yes));
 }
 
 function callOff() {
@@ -47,8 +56,9 @@ async function ask() {
   asked = drawing;
   startedAt = performance.now();
   try {
-    const picture = await new Promise((done) => { board.toBlob(done, "image/png"); });
-    const answer = await classify(picture, "digit.png", "", mine.signal);
+    const picture = chosen ? (await shrink(chosen, mine.signal)).blob
+      : await new Promise((done) => { board.toBlob(done, "image/png"); });
+    const answer = await classify(picture, chosen?.name ?? "digit.png", "", mine.signal);
     if (!mine.signal.aborted) show(answer);
   } catch (error) {
     if (mine.signal.aborted) return;
@@ -67,7 +77,7 @@ async function ask() {
 function show(answer) {
   const best = answer.class_id;
   card.dataset.read = "";
-  delete card.dataset.old;
+  waiting(asked !== drawing);
   card.classList.toggle("unsure", !answer.sure);
   byId("problem").hidden = true;
   byId("label").textContent = answer.sure ? answer.label : t("perhaps", { label: answer.label });
@@ -94,8 +104,9 @@ function bars(probabilities, best = -1) {
   });
 }
 
+/** An error that passes leaves the answer before it, dimmed; another one means that there is no answer. */
 function fail(error) {
-  card.dataset.old = "";
+  if (!error.passes) forget(t("digit_unread"));
   const title = settings.texts[`title_${error.code}`] ? `title_${error.code}` : "title_other";
   byId("problem").replaceChildren(h("h3", {}, t(title)), h("p", {}, error.message));
   byId("problem").hidden = false;
@@ -106,19 +117,38 @@ function wipe() {
   chalk.fillStyle = "#000";
   chalk.fillRect(0, 0, board.width, board.height);
   empty = true;
+  chosen = null;
+  byId("file").value = "";
 }
 
-function reset() {
-  wipe();
+function forget(words) {
   clearTimeout(speech);
   delete card.dataset.read;
-  delete card.dataset.old;
+  waiting(false);
   card.classList.remove("unsure");
-  byId("label").textContent = t("digit_none");
+  byId("label").textContent = words;
   byId("share").textContent = "";
   byId("doubt").hidden = byId("problem").hidden = true;
   byId("facts").replaceChildren();
   bars();
+}
+
+function reset() {
+  wipe();
+  forget(t("digit_none"));
+}
+
+/** Send a picture, and show it on the board where the browser can. */
+async function choose(file) {
+  wipe();
+  chosen = file;
+  empty = false;
+  changed({ complete: true });
+  const bitmap = await createImageBitmap(file, { imageOrientation: "from-image" }).catch(() => null);
+  if (!bitmap || chosen !== file) return;
+  const scale = Math.min(board.width / bitmap.width, board.height / bitmap.height);
+  const [width, height] = [bitmap.width * scale, bitmap.height * scale];
+  chalk.drawImage(bitmap, (board.width - width) / 2, (board.height - height) / 2, width, height);
 }
 
 /** Where an event is, in the board's own pixels. */
@@ -147,6 +177,7 @@ function pens() {
     event.preventDefault();
     pen = event.pointerId;
     board.setPointerCapture(pen);
+    if (chosen) reset();
     Object.assign(chalk, { lineWidth: BRUSH, lineCap: "round", strokeStyle: "#fff", fillStyle: "#fff" });
     last = at(event);
     dot();
@@ -176,6 +207,7 @@ byId("wipe").addEventListener("click", () => {
   changed({ complete: true });
   say(t("digit_wiped"));
 });
+byId("file").addEventListener("change", ({ target: { files: [file] } }) => { if (file) choose(file); });
 for (const button of document.querySelectorAll(".drawn button")) {
   button.addEventListener("click", async () => {
     const picture = button.querySelector("img");

@@ -11,6 +11,7 @@ PictureError            .code, one of
   too_slow                decoding it was ended, as it took too long
   broken_picture          begins like a picture but cannot be decoded
   blank                   a picture of one colour where something should be drawn
+  several_digits          more than one digit where one should be drawn
 DecodersBusy            as many pictures as allowed are being decoded at the moment
 """
 

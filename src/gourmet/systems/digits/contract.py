@@ -35,6 +35,13 @@ _FAINTEST_INK: Final = 24
 # As a share of the strongest ink: less is the noise of a photo or a JPEG and not part of the digit.
 _NOISE: Final = 0.2
 
+# Of the ink's height: strokes nearer than this are one digit's, broken or never joined. What stands beside it
+# less than half as tall is a flag, a bar or a dot; what has less of the ink than this, specks.
+_GAP: Final = 0.07
+_SPECKS: Final = 0.12
+# Columns a row by which people write to the left or to the right.
+_SLANTS: Final = (0.0, -0.25, 0.25, 0.5)
+
 _GREY: Final = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
@@ -57,6 +64,8 @@ class DigitClassifier(PictureClassifier):
         ink = _ink(grey)
         if ink.max() < _FAINTEST_INK:
             raise PictureError("blank", "this picture is of one colour: draw a digit on it")
+        if shows_several(ink):
+            raise PictureError("several_digits", "one digit, please: there are several on this picture")
         return layout(ink)
 
     def normalise(self, image: Pixels) -> Floats:
@@ -71,10 +80,25 @@ def png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def shows_several(ink: npt.NDArray[Any]) -> bool:
+    """Whether a straight line, upright or slanting, passes between two marks as tall as digits."""
+    rows, columns = np.nonzero(_strong(ink))
+    for slant in _SLANTS:
+        places = np.round(columns + slant * rows).astype(int)
+        inked = np.unique(places)
+        for last in inked[:-1][np.diff(inked) > 1 + _GAP * np.ptp(rows)]:
+            sides = (rows[places <= last], rows[places > last])
+            smaller, larger = sorted(map(len, sides))
+            lower, taller = sorted(map(np.ptp, sides))
+            if 2 * lower >= taller and smaller > _SPECKS * larger:
+                return True
+    return False
+
+
 def layout(ink: npt.NDArray[Any]) -> Pixels:
     """`ink`, of any size and strength on a background of zero, as uint8 [28, 28]."""
     ink = ink.astype(np.float32)
-    strong = np.where(ink > _NOISE * ink.max(), ink, 0.0)
+    strong = _strong(ink)
     across, down = strong.sum(axis=0), strong.sum(axis=1)
     longest = 1 + max(int(np.ptp(np.flatnonzero(profile))) for profile in (across, down))
     moved = longest in _RIGHT_SIZES
@@ -87,6 +111,11 @@ def layout(ink: npt.NDArray[Any]) -> Pixels:
     box = (margin + left, margin + top, margin + left + window, margin + top + window)
     small = np.asarray(paper.resize((INPUT_SIZE, INPUT_SIZE), Image.Resampling.BICUBIC, box=box))
     return np.asarray((small.clip(0.0) * (255.0 / small.max())).round(), dtype=np.uint8)
+
+
+def _strong(ink: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`ink` without what is noise."""
+    return np.where(ink > _NOISE * ink.max(), ink, 0.0)
 
 
 def _ink(grey: Floats) -> Floats:

@@ -6,7 +6,8 @@ Data are one of
     train-images-idx3-ubyte,   MNIST's own files, plain or .gz, in a folder; with t10k-… beside them,
     train-labels-idx1-ubyte    those are the test part
 Where no test part is given, a fifth of every digit is held out as one; a tenth of the rest is for
-validation. The drawing of lots has a fixed seed, so the parts of the same file never change.
+validation. The drawing of lots has a fixed seed, so the parts of the same file never change. Beside these,
+whatever the data, is a part of digits drawn by strokes, with a hand less steady than those to learn from.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from PIL import Image
 
 from gourmet.pictures.decode import Pixels
 from gourmet.runtime.bounded_reading import read_bytes
-from gourmet.systems.digits import contract
+from gourmet.systems.digits import contract, strokes
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
 PARTS: Final = ("train", "validation", "test")
+DRAWN: Final = "drawn"
 _SEED: Final = 1998
+_DRAWN_EACH: Final = 60
 
 _SIDE: Final = contract.SYSTEM.input_size
 _CELLS: Final = 8  # across, of scikit-learn's digits, whose ink is from 0 to 16
@@ -61,14 +64,15 @@ class DigitData:
 
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledDigit, ...]:
         """The digits of one part of `data`; with a `limit`, evenly from its classes."""
-        check_part(part, PARTS)
-        digits = _divided(data)[part]
+        check_part(part, (*PARTS, DRAWN))
+        digits = drawn(_DRAWN_EACH, _SEED, strokes.UNSTEADY) if part == DRAWN else _divided(data)[part]
         if not digits:
             raise EmptyPart(f"{data} has too few digits for a {part} part")
         return evenly(digits, limit)
 
     def parts(self, data: Path) -> tuple[str, ...]:
-        return tuple(part for part in PARTS if part != "train" and _divided(data)[part])
+        measured = tuple(part for part in PARTS if part != "train" and _divided(data)[part])
+        return (*measured, DRAWN) if measured else ()
 
     def read(self, digits: Sequence[LabelledDigit]) -> Iterator[bytes]:
         """Each digit as a picture that a client could send."""
@@ -76,6 +80,14 @@ class DigitData:
 
 
 DATA: Final = DigitData()
+
+
+def drawn(each: int, seed: int, trembling: float = strokes.STEADY) -> list[LabelledDigit]:
+    """Digits drawn by strokes, `each` of every kind."""
+    return [
+        LabelledDigit(f"{DRAWN}:{row}", class_id, image)
+        for row, (class_id, image) in enumerate(strokes.drawn(each, seed, trembling), 1)
+    ]
 
 
 @functools.lru_cache(maxsize=2)

@@ -2,7 +2,8 @@
 
 The digits trained on may be few, of few writers, and blurred (8×8 cells enlarged), and what is sent
 is drawn with anything from a mouse to a felt pen: slant, proportions and above all the width and the
-sharpness of strokes are therefore drawn at random.
+sharpness of strokes are therefore drawn at random. Ways of writing that the bundled writers lack are drawn
+by strokes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.optim.swa_utils import update_bn
 
 from gourmet.errors import UsageError
 from gourmet.systems.digits import contract
-from gourmet.systems.digits.data import DATA, LabelledDigit, bundled
+from gourmet.systems.digits.data import DATA, LabelledDigit, bundled, drawn
 from gourmet.systems.digits.network import DigitsNetwork
 from gourmet.tasks.classification.labelled_pictures import Pixels
 from gourmet.tasks.classification.picture_training import PictureTask
@@ -33,6 +34,7 @@ _BATCH: Final = 64
 _REFRESHED: Final = 512
 _ROWS: Final = 256
 _TURN: Final = math.radians(14)
+_DRAWN: Final = 400  # of every digit
 
 
 class DigitsTraining:
@@ -54,7 +56,9 @@ class DigitsTraining:
         held = DATA.listing(data, "validation", limit and max(limit // 5, len(contract.SYSTEM.labels)))
         tick(1.0)
         torch.manual_seed(seed)
-        return DigitsTask(train, held, device)
+        by_strokes = drawn(limit // len(contract.SYSTEM.labels) if limit else _DRAWN, seed)
+        # Twice what people wrote: with each once, one more of their digits was wrong.
+        return DigitsTask([*train, *train, *by_strokes], held, device)
 
     bundled_data = staticmethod(bundled)
 
