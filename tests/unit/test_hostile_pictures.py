@@ -231,6 +231,7 @@ def test_an_orientation_that_is_cut_off_is_none(order: str, cut: int) -> None:
         pytest.param(encoded(Image.new("RGB", (2500, 2000)), "WEBP"), False, id="large webp"),
         pytest.param(encoded(Image.new("RGB", (64, 64)), "TIFF"), False, id="tiff"),
         pytest.param(encoded(Image.new("RGB", (64, 64)), "AVIF"), False, id="avif"),
+        pytest.param(encoded(Image.new("RGB", (64, 64)), "HEIF"), False, id="heif"),
     ],
 )
 def test_which_pictures_are_decoded_here(data: bytes, harmless: bool) -> None:

@@ -65,7 +65,7 @@ def test_both_models_answer_real_photos_alike(python_web: Any, onnx_web: Any, fo
         same(python_web.predict(photo).json, onnx_web.predict(photo).json)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
 def test_every_format_is_answered_through_both_models(
     python_web: Any, onnx_web: Any, sample: bytes, kind: str
 ) -> None:

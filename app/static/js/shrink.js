@@ -10,13 +10,12 @@ const SMALL_BYTES = 150_000;
 const QUALITY = 0.92;
 // Animations of these types are rare or do not exist; GIF, WebP and TIFF are sent unchanged.
 const KINDS = /^image\/(jpeg|png|avif|heic|heif|bmp)$/;
-const UNREAD = /^image\/hei[cf]$/; // by the server, though some browsers can read it
 
 /** {blob, ms, width, height}: the photo to send, which is the file itself where that is best. */
 export async function shrink(file, signal) {
   const started = performance.now();
   const asItIs = { blob: file, ms: 0 };
-  if (!KINDS.test(file.type) || (file.size < SMALL_BYTES && !UNREAD.test(file.type))) return asItIs;
+  if (!KINDS.test(file.type) || file.size < SMALL_BYTES) return asItIs;
   let bitmap;
   try {
     bitmap = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
@@ -26,11 +25,11 @@ export async function shrink(file, signal) {
   try {
     signal.throwIfAborted();
     const scale = SHORT_SIDE / Math.min(bitmap.width, bitmap.height);
-    if (scale * WORTH_IT > 1 && !UNREAD.test(file.type)) return asItIs;
+    if (scale * WORTH_IT > 1) return asItIs;
     const width = Math.round(bitmap.width * Math.min(1, scale));
     const height = Math.round(bitmap.height * Math.min(1, scale));
     const blob = await drawn(bitmap, width, height);
-    if (!blob || (blob.size >= file.size && !UNREAD.test(file.type))) return asItIs;
+    if (!blob || blob.size >= file.size) return asItIs;
     return { blob, ms: performance.now() - started, width, height };
   } finally {
     bitmap.close();

@@ -5,9 +5,12 @@ python -m gourmet.pictures.decoding_process LIMITS        # see gourmet.runtime.
 
 from __future__ import annotations
 
+import importlib
+
 from PIL import Image
 
 from gourmet.pictures.decode import PictureError, answer
+from gourmet.pictures.header import FORMATS, HEIF_PLUGIN
 from gourmet.runtime import malloc, sandbox
 from gourmet.runtime.sandbox import Facts, Refused
 
@@ -19,7 +22,15 @@ def _answer(facts: Facts, data: bytes) -> tuple[Facts, bytes]:
         raise Refused(exc.code, str(exc)) from exc
 
 
+def _register_heif() -> None:
+    """A thumbnail may show something else than its photo, so it does not stand for it."""
+    plugin = importlib.import_module(HEIF_PLUGIN)
+    plugin.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
+
+
 if __name__ == "__main__":
     malloc.use(malloc.WEB)
     Image.init()
+    if "HEIF" in FORMATS:
+        _register_heif()
     sandbox.serve(_answer)

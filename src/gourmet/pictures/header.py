@@ -15,15 +15,22 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final
 
 from PIL import Image
 
 from gourmet.pictures.errors import PictureError, too_complex
 
-FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+# Of iPhones' photos. Only the process that decodes them loads this, and some platforms have no wheel of it.
+HEIF_PLUGIN: Final = "pillow_heif"
+_READS_HEIF: Final = find_spec(HEIF_PLUGIN) is not None
+# An AVIF may begin like a HEIF, and is tried before.
+FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", *(("HEIF",) if _READS_HEIF else ()))
 # What the names of such files end in.
-SUFFIXES: Final = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
+SUFFIXES: Final = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif"}
+)
 
 _KNOWN_BUT_REFUSED: Final = (
     (b"%PDF-", "a PDF document"),
@@ -38,7 +45,7 @@ _KNOWN_BUT_REFUSED: Final = (
     (b"\x00\x00\x00\x0cJXL ", "a JPEG XL picture"),
     (b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 picture"),
 )
-_HEIC_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_HEIF_BRANDS: Final = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
 
 # Ordinary files have below a hundred of these, and a colour profile of ten megabytes is 160 segments.
 MAX_METADATA: Final = 2_000
@@ -210,8 +217,9 @@ def _webp_pixels(data: bytes) -> int:
 
 def not_a_picture(data: bytes) -> PictureError:
     allowed = ", ".join(FORMATS)
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
-        return PictureError("unsupported_format", f"HEIC is not read here: save it as JPEG ({allowed})")
+    if "HEIF" not in FORMATS and _begins_like("HEIF", data):
+        message = f"HEIC photos cannot be read on this server: save it as JPEG ({allowed} are allowed)"
+        return PictureError("unsupported_format", message)
     start = data[:256].lstrip(b"\xef\xbb\xbf \t\r\n")
     for mark, name in _KNOWN_BUT_REFUSED:
         if start[: len(mark)].lower() == mark.lower():
@@ -225,6 +233,8 @@ def not_a_picture(data: bytes) -> PictureError:
 
 def _begins_like(kind: str, data: bytes) -> bool:
     """Pillow's own look at the first bytes."""
+    if kind == "HEIF":
+        return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
     Image.init()
     _, begins_like = Image.OPEN[kind]
     return bool(begins_like and begins_like(data[:16]))
