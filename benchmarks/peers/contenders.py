@@ -16,7 +16,7 @@ import psutil
 
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
-from gourmet.runtime.openvino_network import ONNX_RUNTIME
+from gourmet.runtime.cpu_engine import ONNX_RUNTIME
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
 from harness.load import FORM_HEADERS, BenchLoad, BenchWindow, HttpClient, http_loop, photo_form
@@ -63,7 +63,6 @@ ARMS: Final = {
     for arm in (
         PhotoArm("limit-fp32", "limit: ONNX Runtime, no server", "no server", FP32),
         PhotoArm("ours-fp32", "ours, food_classifier_onnx", "ours", FP32),
-        PhotoArm("ours-python", "ours, food_classifier", "ours", FP32, asks="food_classifier"),
         PhotoArm(
             "fastapi-loop", "FastAPI, in its event loop", "peers", FP32, _UVICORN, "/predict-in-loop", 2, 1
         ),
@@ -71,6 +70,7 @@ ARMS: Final = {
         PhotoArm("litserve", "LitServe, two workers", "peers", FP32, _LITSERVE),
         PhotoArm("bentoml", "BentoML, two workers", "peers", FP32, _BENTOML),
         PhotoArm("limit-int8", "limit at int8: ONNX Runtime, no server", "no server", INT8),
+        PhotoArm("ours", "ours, food_classifier", "ours", INT8, asks="food_classifier"),
         PhotoArm("ours-int8", "ours, food_classifier_int8", "ours", INT8),
         PhotoArm(
             "fastapi-int8", "FastAPI at int8, in its thread pool", "peers", INT8, _UVICORN, "/predict", 2, 1

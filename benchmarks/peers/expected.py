@@ -17,8 +17,9 @@ from gourmet.client.model_config import as_json
 from gourmet.measure.validity import WrongAnswers
 from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import Pixels
-from gourmet.runtime import openvino_network
+from gourmet.runtime import cpu_engine
 from gourmet.runtime.instances import parameter
+from gourmet.runtime.openvino_network import OpenVinoNetwork
 from gourmet.systems.food11 import contract
 from peers.photo_sets import PhotoSet
 
@@ -45,7 +46,7 @@ class Model:
         path = folder / str(repository.versions(folder)[-1]) / "model.onnx"
         config = as_json(repository.read_config(folder))
         temperature = float(parameter(config, "temperature") or 1)
-        return cls(name, path, temperature, openvino_network.engine(config))
+        return cls(name, path, temperature, cpu_engine.engine(config))
 
     @property
     def labels(self) -> Path:
@@ -69,7 +70,7 @@ class Way:
     @property
     def usual(self) -> Way:
         """By ONNX Runtime on our decoding, to tell the others from."""
-        return Way(self.model, False, openvino_network.ONNX_RUNTIME)
+        return Way(self.model, False, cpu_engine.ONNX_RUNTIME)
 
 
 # The probabilities [photos, labels], by the name of a set of photos.
@@ -122,7 +123,7 @@ def _rows(model: Model, photos: Sequence[bytes], decode: Decode, engine: str) ->
 
 
 def answering(
-    model: Model, engine: str = openvino_network.ONNX_RUNTIME, threads: int = 0
+    model: Model, engine: str = cpu_engine.ONNX_RUNTIME, threads: int = 0
 ) -> Callable[[Pixels], Floats]:
     """The model alone, from pixels to probabilities, on so many threads (0: ONNX Runtime's choice)."""
     options = ort.SessionOptions()
@@ -131,8 +132,8 @@ def answering(
     session = ort.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
     given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
     run: Any = session.run
-    if engine == openvino_network.OPENVINO:
-        run = openvino_network.OpenVinoNetwork(model.path, 1, batched=True).run
+    if engine == cpu_engine.OPENVINO:
+        run = OpenVinoNetwork(model.path, 1, batched=True).run
 
     def answer(pixels: Pixels) -> Floats:
         row = pixels if given.type == "tensor(uint8)" else contract.SYSTEM.normalise(pixels)

@@ -84,7 +84,7 @@ class Asking:
 
 
 def next_version(model: Path, content: bytes, url: str) -> None:
-    with staged(model, "model.onnx", served=lambda _version: load(url, MODEL)) as (aside, _):
+    with staged(model, ["model.onnx"], served=lambda _version: load(url, MODEL)) as (aside, _):
         file = aside / "model.onnx"
         file.write_bytes(content)
         says = {"file": file.name, "sha256": manifest.sha256(file)}

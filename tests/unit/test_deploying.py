@@ -407,7 +407,7 @@ def test_sigterm_at_any_moment_leaves_all_as_it_was_or_as_it_was_to_be(
 
 def test_replacing_a_version_swaps_it_whole(repository: Path) -> None:
     model = repository / "food_classifier_onnx"
-    with staged(model, "model.onnx", number=1) as (aside, final):
+    with staged(model, ["model.onnx"], number=1) as (aside, final):
         (aside / "model.onnx").write_text("new weights")
         assert (final / "model.onnx").read_text() == "old weights"
     assert (model / "1" / "model.onnx").read_text() == "new weights"

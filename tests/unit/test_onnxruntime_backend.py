@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from gourmet.errors import GourmetError
 from gourmet.runtime import batches, instances
+from gourmet.runtime import onnx_session as sessions
+from gourmet.runtime import onnx_signature as signatures
 
 BACKENDS = Path(__file__).parents[2] / "triton" / "backends"
 
@@ -33,8 +35,6 @@ def backend_module(name: str, backend: str = "onnxruntime") -> ModuleType:
     return module
 
 
-signatures = backend_module("onnx_signature")
-sessions = backend_module("onnx_session")
 torch_names = backend_module("torch_names", "pytorch")
 
 

@@ -12,7 +12,8 @@ import onnxruntime as ort
 import pytest
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.openvino_network import OpenVinoNetwork, engine
+from gourmet.runtime.cpu_engine import engine
+from gourmet.runtime.openvino_network import OpenVinoNetwork
 
 HEAD = '<ir_version: 8, opset_import: ["": 18]>\n'
 TWO_OUTPUTS = """

@@ -179,7 +179,7 @@ def test_what_killed_verbs_left_goes_with_the_next_and_a_replaced_version_is_bac
         (model / name).mkdir()
         (model / name / "model.onnx").write_text("90 MB")
     (model / ".config.pbtxt.77.part").write_text("half")
-    with staged(model, "model.onnx") as (aside, final):
+    with staged(model, ["model.onnx"]) as (aside, final):
         (aside / "model.onnx").write_text("weights 3")
         assert final.name == "3"
     assert sorted(path.name for path in model.iterdir()) == ["1", "2", "3", "config.pbtxt"]

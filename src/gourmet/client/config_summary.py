@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gourmet.runtime.cpu_engine import ENGINE_PARAMETER, FP32, ONNX_RUNTIME, PRECISION_PARAMETER
 from gourmet.runtime.instances import THREADS_PARAMETER, parameter
-from gourmet.runtime.openvino_network import ENGINE_PARAMETER, ONNX_RUNTIME
 
 Config = Mapping[str, Any]
 
@@ -19,10 +19,17 @@ def summary(config: Config) -> str:
         placed += f", {threads} thread{'' if threads == '1' else 's'} each"
     if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
         placed += f", run by {engine}"
+    if (precision := parameter(config, PRECISION_PARAMETER)) not in ("", FP32):
+        placed += f", in {precision}"
     parts = [placed, *_batches(config)]
     if config.get("response_cache", {}).get("enable"):
         parts.append("answers cached")
     return "; ".join(parts)
+
+
+def merges(batching: Config) -> bool:
+    """Whether requests that wait share a batch; who prefers single rows wants the queue's policy alone."""
+    return bool(batching.get("preferred_batch_size") != [1])
 
 
 def _placed(group: Config) -> str:
@@ -39,7 +46,7 @@ def _batches(config: Config) -> list[str]:
     if not largest:
         return ["no batches"]
     parts, batching = [f"batches of up to {largest} rows"], config.get("dynamic_batching")
-    if batching is None:
+    if batching is None or not merges(batching):
         return [*parts, "no dynamic batching"]
     delay_us = int(batching.get("max_queue_delay_microseconds", 0))
     said = (

@@ -67,6 +67,13 @@ def _help() -> str:
     is_flag=True,
     help="Let anyone who reaches Triton's ports load models and use shared memory, without a key.",
 )
+@click.option(
+    "--all",
+    "load_all",
+    is_flag=True,
+    envvar="GOURMET_LOAD_ALL",
+    help="Load the models for study too, which are otherwise loaded when a verb first asks for one.",
+)
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
 @url_option("Triton's address, for --web-only.  [default: the running stack's]", required=False)
 @click.option("--web-only", is_flag=True, help="Start the web app for a Triton that runs already.")
@@ -81,6 +88,7 @@ def up(
     model_control: ModelControl,
     cache_mb: int,
     unlocked: bool,
+    load_all: bool,
     triton_only: bool,
     url: str | None,
     web_only: bool,
@@ -110,20 +118,22 @@ def up(
     log = LogPrinter(verbose=verbose, as_json=wants_json(os.environ))
     served: Mapping[str, Config] = {}
     models: dict[str, str] = {}
-    early: list[str] = []
+    held_back: list[str] = []
     server: TritonServer | None = None
     if not web_only:
         served = preflight.check_repositories(options.repositories)
         models = preflight.configured_models(os.environ, served)
-        early = preflight.loaded_early(served, models.values())
+        if not load_all and model_control == "explicit":
+            held_back = preflight.held_back(served, models.values())
         preflight.check_ports(triton_host, as_options(ports))
+    loaded = [name for name in served if name not in held_back]
     web = None
     if not triton_only:
         url = (url or run_file.found_url()) if web_only else options.http_url
         memory_key = options.keys.memory if options.keys and not web_only else ""
         web = WebOptions(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url, memory_key),
-            preflight.models_of_web(served),
+            preflight.models_of_web({name: served[name] for name in served if name not in held_back}),
             "" if web_only else options.metrics_url,
         )
         preflight.check_ports(host, {"--port": port})
@@ -132,6 +142,8 @@ def up(
         log.say("gourmet", f"ready after {time.monotonic() - started:.1f} s; Ctrl-C stops", "green")
         if server:
             log.say("gourmet", f"Triton   http://{options.http_url}, gRPC {options.grpc_url}", "green")
+            if held_back:
+                log.say("gourmet", f"{', '.join(held_back)}: loaded when a verb asks, or all with --all")
         if web:
             log.say("gourmet", f"the page {web.url}", "green")
             if host not in LOOPBACK:
@@ -151,7 +163,7 @@ def up(
             )
             content = {"stack": asdict(stack)} | (asdict(options.keys) if options.keys else {})
             kept.enter_context(run_file.kept((options.http_port, options.grpc_port), content))
-        Supervisor(log, models, server, web, early).run(announce)
+        Supervisor(log, models, server, web, loaded).run(announce)
     log.say("gourmet", "stopped")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.deploying.target import Check, Deployment, Target, table
@@ -61,10 +61,16 @@ def deploy(
             served(version)
             undo.pop_all()
 
-        with staged(model, target.file, number, alone=target.replaces, served=accepted) as (aside, final):
-            file = aside / target.file
-            form_facts = target.build(file)
-            checks = target.verify(file)
+        made_here = [each.file for each in (target, *target.also)]
+        with staged(model, made_here, number, alone=target.replaces, served=accepted) as (aside, final):
+            made: dict[str, dict[str, Any]] = {}
+            checks: list[Check] = []
+            for each in (target, *target.also):
+                file = aside / each.file
+                form_facts = each.build(file)
+                checks += each.verify(file)
+                made[each.file] = {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}
+                file.chmod(0o644)
             if not all(check.passed for check in checks):
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
@@ -72,9 +78,8 @@ def deploy(
             facts = {
                 "model": target.model,
                 "file": target.file,
-                "sha256": sha256(file),
-                "bytes": file.stat().st_size,
-                **form_facts,
+                **made.pop(target.file),
+                **({"also": made} if made else {}),
                 "built_by": {
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY},
@@ -88,7 +93,6 @@ def deploy(
                 "gate": [vars(check) for check in checks],
             }
             (aside / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-            file.chmod(0o644)
             for name, text in files.items():
                 replace_text(model / name, text, undo)
     return final, checks
@@ -141,7 +145,7 @@ def _make_folder(model: Path, undo: contextlib.ExitStack) -> None:
 @contextlib.contextmanager
 def staged(
     model: Path,
-    exported: str,
+    exported: Sequence[str],
     number: int | None = None,
     *,
     alone: bool = False,
@@ -151,7 +155,7 @@ def staged(
 
     Without a `number` it is the version after the latest. It is built in the model's own folder, so
     that it takes its place by a rename; Triton looks only at folders that are numbers. Unless it is to
-    stand `alone`, all files of the latest version but the `exported` one are taken over: a Python model's
+    stand `alone`, all files of the latest version but the `exported` ones are taken over: a Python model's
     code belongs to no export. Where `served` raises, the version that it took the place of is back.
     """
     before = tidied(model)
@@ -160,7 +164,7 @@ def staged(
     try:
         aside.mkdir()
         if before and not alone:
-            skipped = shutil.ignore_patterns(exported, MANIFEST, "__pycache__")
+            skipped = shutil.ignore_patterns(*exported, MANIFEST, "__pycache__")
             shutil.copytree(model / str(before[-1]), aside, ignore=skipped, dirs_exist_ok=True)
         yield aside, final
         try:

@@ -28,7 +28,7 @@ from gourmet.result_store import ResultStore
 from gourmet.runtime.signals import handled, undone_by_sigterm
 from gourmet.serving.connect import connect
 from gourmet.serving.preflight import free_ports
-from gourmet.serving.triton_server import TritonOptions, TritonServer
+from gourmet.serving.triton_server import ALL, TritonOptions, TritonServer
 
 _LOADS_WITHIN_S: Final = 180.0
 _TRIES: Final = 5
@@ -115,6 +115,8 @@ class Scenario:
     about: str
     arms: tuple[Arm, ...]
     claims: Claims = field(default_factory=dict)
+    # Of models that are measured in another form than the served one: what that changes in all their arms.
+    forms: Mapping[str, Change] = field(default_factory=dict)
     # What else is to be said of the figures.
     notes: Callable[[Points], list[Statement]] = field(default=lambda _points: [])
     # What figures are to reach; where models are compared, whether they answer alike, in a sentence.
@@ -166,30 +168,36 @@ def run(
     store = ResultStore(resume, plan_of(scenario, options, data, turns), ArmResult)
     steps = [(turn, arm) for turn in range(turns) for arm in scenario.arms]
     if missing := [(turn, arm) for turn, arm in steps if store.get(turn, arm.name) is None]:
-        with scenario.server() if scenario.server else nullcontext(target) as asked:
+        with (
+            scenario.server() if scenario.server else nullcontext(target) as asked,
+            restored(asked, scenario.models) as running,
+        ):
+            serving = dict(running)
+            for model, form in scenario.forms.items():
+                serving[model] = changed(running[model], form)
+                load_config(asked, model, serving[model])
+            usual = dict(serving)
             on_step(0.0, "asking every row alone")
             workloads = {
                 arm.asks: sweep.prepare(arm.model, asked, data, through=arm.through, stepped=arm.stepped)
                 for arm in {arm.asks: arm for arm in scenario.arms}.values()
             }
             checked = scenario.check(workloads)
-            with restored(asked, scenario.models) as running:
-                serving = dict(running)
-                for place, (turn, arm) in enumerate(missing):
+            for place, (turn, arm) in enumerate(missing):
 
-                    def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
-                        on_step((place + share) / len(missing), f"turn {turn + 1} of {turns}: {words}")
+                def on_arm(share: float, words: str, place: int = place, turn: int = turn) -> None:
+                    on_step((place + share) / len(missing), f"turn {turn + 1} of {turns}: {words}")
 
-                    on_arm(0.0, arm.name)
-                    beside = scenario.beside(arm, workloads) if scenario.beside else ()
-                    config = config_of(running[arm.model], arm)
-                    if config != serving[arm.model]:
-                        load_config(asked, arm.model, config)
-                        serving[arm.model] = config
-                    workload = workloads[arm.asks]
-                    found = sweep.run(workload, arm.loads, asked, options, arm.name, on_arm)
-                    about = tuple(beside), workload.rows.about, checked
-                    store.put(ArmResult(tuple(found[0]), tuple(found[1]), *about), turn, arm.name)
+                on_arm(0.0, arm.name)
+                beside = scenario.beside(arm, workloads) if scenario.beside else ()
+                config = config_of(usual[arm.model], arm)
+                if config != serving[arm.model]:
+                    load_config(asked, arm.model, config)
+                    serving[arm.model] = config
+                workload = workloads[arm.asks]
+                found = sweep.run(workload, arm.loads, asked, options, arm.name, on_arm)
+                about = tuple(beside), workload.rows.about, checked
+                store.put(ArmResult(tuple(found[0]), tuple(found[1]), *about), turn, arm.name)
     results = [result for turn, arm in steps if (result := store.get(turn, arm.name))]
     seen = Points(
         [point for result in results for point in result.points],
@@ -219,7 +227,7 @@ def plan_of(scenario: Scenario, options: MeasureOptions, data: DataSource, turns
 
 
 @contextmanager
-def own_server(repositories: Sequence[Path], models: Sequence[str] = ()) -> Iterator[Addresses]:
+def own_server(repositories: Sequence[Path], models: Sequence[str] = ALL) -> Iterator[Addresses]:
     """A Triton that serves these models, or all, on free ports."""
     http, grpc, metrics = free_ports(3)
     options = TritonOptions(tuple(repositories), http_port=http, grpc_port=grpc, metrics_port=metrics)
@@ -263,11 +271,11 @@ def load_config(target: Addresses, model: str, config: Mapping[str, Any]) -> Non
                 raise
 
 
-def config_of(running: Config, arm: Arm) -> Config:
-    """The arm's config: what serves now, without batching, with the arm's change."""
+def config_of(usual: Config, arm: Arm) -> Config:
+    """The arm's config: the usual one of its model, without batching, with the arm's change."""
     if arm.change is None:
-        return running
-    config = changed(changed(running, Change(dynamic_batching=False)), arm.change)
+        return usual
+    config = changed(changed(usual, Change(dynamic_batching=False)), arm.change)
     if arm.delay_us is not None:
         config["dynamic_batching"] = {"max_queue_delay_microseconds": arm.delay_us}
     return config

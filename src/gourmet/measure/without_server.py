@@ -15,8 +15,9 @@ import numpy as np
 from gourmet.contracts import Array, Tensors
 from gourmet.errors import GourmetError
 from gourmet.measure.task import MeasureOptions
+from gourmet.runtime.cpu_engine import ONNX_RUNTIME, OPENVINO
 from gourmet.runtime.instances import available_cpus
-from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO, new_core
+from gourmet.runtime.openvino_network import new_core
 
 _WARM_UP_RUNS: Final = 3
 # Two ways to share a product among threads round differently; more than this is a different answer.

@@ -238,7 +238,14 @@ class PictureClassifier:
             return None
         if (name := self.subject.upper()) in outputs:
             return np.asarray(outputs[name], dtype=np.float32).reshape(-1)
-        rows, are_logits = self._scores(outputs, len(self.labels_of(model)))
+        return self._level(outputs, len(self.labels_of(model)))
+
+    def answers(self, outputs: Tensors, temperature: float = 1.0) -> tuple[Floats, Floats]:
+        """Probabilities [rows, labels], and how likely each row shows the subject, of a network's outputs."""
+        return self.read(outputs, temperature), self._level(outputs, len(self.labels))
+
+    def _level(self, outputs: Tensors, labels: int) -> Floats:
+        rows, are_logits = self._scores(outputs, labels)
         return relevance(rows) if are_logits else np.asarray(rows.sum(axis=1))
 
     def _scores(self, outputs: Tensors, labels: int) -> tuple[Floats, bool]:

@@ -9,10 +9,11 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gourmet.client.config_summary import merges
 from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
-from gourmet.runtime.instances import THREADS_PARAMETER
-from gourmet.runtime.openvino_network import ENGINE_PARAMETER
+from gourmet.runtime.cpu_engine import ENGINE_PARAMETER, FP32, PRECISION_PARAMETER, TORCH
+from gourmet.runtime.instances import THREADS_PARAMETER, parameter
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Change:
     response_cache: bool | None = None
     versions: tuple[int, ...] | None = None  # none of them: all that there are
     engine: str | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.cpu and self.gpus:
@@ -46,6 +48,8 @@ class Change:
         return replace(other, **mine)
 
 
+# A photo model as the known labs have it, for comparisons with them.
+AS_IN_LABS: Final = Change(engine=TORCH, precision=FP32, preferred_batches=(4,))
 # The exercises of the food lab, by name.
 VARIANTS: Final[dict[str, Change]] = {
     "one-instance": Change(instances=1, dynamic_batching=False),
@@ -62,11 +66,9 @@ def changed(config: Config, change: Change) -> Config:
     if change.max_batch is not None:
         config["max_batch_size"] = change.max_batch
     _change_instances(config, change)
-    if change.engine is not None and config.get("backend") != "onnxruntime":
-        raise UsageError(f"{config['name']} is not an ONNX model: --engine does not apply")
-    for name, value in ((THREADS_PARAMETER, change.threads), (ENGINE_PARAMETER, change.engine)):
-        if value is not None:
-            config.setdefault("parameters", {})[name] = {"string_value": str(value)}
+    _change_engine(config, change)
+    if change.threads is not None:
+        _set_parameter(config, THREADS_PARAMETER, str(change.threads))
     _change_batching(config, change)
     if change.versions is not None:
         named = {"specific": {"versions": list(change.versions)}}
@@ -74,6 +76,26 @@ def changed(config: Config, change: Change) -> Config:
     if change.response_cache is not None:
         config["response_cache"] = {"enable": change.response_cache}
     return config
+
+
+def _change_engine(config: Config, change: Change) -> None:
+    """ONNX models are run by either engine of ONNX files; others that name an engine have a choice."""
+    is_onnx = config.get("backend") == "onnxruntime"
+    for flag, name, value in (
+        ("--engine", ENGINE_PARAMETER, change.engine),
+        ("--precision", PRECISION_PARAMETER, change.precision),
+    ):
+        if value is None:
+            continue
+        if not (parameter(config, name) or (is_onnx and name == ENGINE_PARAMETER)):
+            raise UsageError(f"{config['name']} has no choice of that: {flag} does not apply")
+        if is_onnx and value == TORCH:
+            raise UsageError(f"{config['name']} is an ONNX model, which torch does not run")
+        _set_parameter(config, name, value)
+
+
+def _set_parameter(config: Config, name: str, value: str) -> None:
+    config.setdefault("parameters", {})[name] = {"string_value": value}
 
 
 def _change_instances(config: Config, change: Change) -> None:
@@ -95,7 +117,7 @@ def _change_instances(config: Config, change: Change) -> None:
     # Where nothing but instance_group differs, Triton keeps the running instances as they are and starts
     # new ones with the old config, so that all hold the wrong share of the CPU's threads.
     layout = " ".join(str(part) for part in (group["count"], group["kind"], *group["gpus"]))
-    config.setdefault("parameters", {})["instance_layout"] = {"string_value": layout}
+    _set_parameter(config, "instance_layout", layout)
 
 
 def _change_batching(config: Config, change: Change) -> None:
@@ -111,6 +133,8 @@ def _change_batching(config: Config, change: Change) -> None:
             "a time and there is nothing to batch; export it with a batch dimension first"
         )
     batching = config.setdefault("dynamic_batching", {})
+    if not merges(batching):
+        del batching["preferred_batch_size"]
     if change.delay_us is not None:
         batching["max_queue_delay_microseconds"] = change.delay_us
     if change.preferred_batches is not None:

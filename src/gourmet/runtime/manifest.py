@@ -77,7 +77,7 @@ def deployed_file(version: Path, model_config: Mapping[str, Any], usual: str) ->
 
 
 def check(file: Path | None, model_config: Mapping[str, Any], version: Path | None = None) -> bool:
-    """Raise ManifestError unless `file` is the one in its version's manifest; None is whichever is in it.
+    """Raise ManifestError unless `file` is one of those in its version's manifest; None is all of them.
 
     Returns False where there is no manifest and none is required. `version` is the folder of the
     version, where that is not the folder of the file.
@@ -93,24 +93,28 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
         )
     manifest = read(version)
     try:
-        named, wanted = manifest["file"], manifest["sha256"]
-        if file is None:
-            file = version / named
-            if not file.is_file() or not file.resolve().is_relative_to(version.resolve()):
+        wanted = {manifest["file"]: manifest["sha256"]}
+        wanted |= {name: about["sha256"] for name, about in manifest.get("also", {}).items()}
+        for named in wanted:
+            inside = (version / named).resolve().is_relative_to(version.resolve())
+            if file is None and not (inside and (version / named).is_file()):
                 raise ValueError(f"{named!r} is not a file of the version")
-        found = sha256(file)
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+        files = [file] if file else [version / named for named in wanted]
+        found = {each: sha256(each) for each in files}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise ManifestError(
             f"{path} cannot be read as a manifest, or its file not at all ({exc!r}): deploy the model again "
             "with `gourmet deploy`"
         ) from exc
-    if named != file.relative_to(version).as_posix():
-        raise ManifestError(
-            f"{path} speaks of {named!r}, not of {file.name!r}: deploy the model again with `gourmet deploy`"
-        )
-    if found != wanted:
-        raise ManifestError(
-            f"{file} has sha256 {found}, its manifest says {wanted}: this is not the file that was deployed; "
-            "restore it, or deploy the model again with `gourmet deploy`"
-        )
+    for each, digest in found.items():
+        if (name := each.relative_to(version).as_posix()) not in wanted:
+            raise ManifestError(
+                f"{path} speaks of {', '.join(map(repr, wanted))}, not of {each.name!r}: deploy the model "
+                "again with `gourmet deploy`"
+            )
+        if digest != wanted[name]:
+            raise ManifestError(
+                f"{each} has sha256 {digest}, its manifest says {wanted[name]}: this is not the file that "
+                "was deployed; restore it, or deploy the model again with `gourmet deploy`"
+            )
     return True

@@ -9,32 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.instances import parameter
+from gourmet.runtime.cpu_engine import ENGINE_PARAMETER
 
 Array = npt.NDArray[Any]
-
-# Our own parameter and not NVIDIA's `cpu_execution_accelerator`: a Triton whose ONNX Runtime was built
-# without OpenVINO refuses to load a model with that, and passes over a parameter that it does not know.
-ENGINE_PARAMETER: Final = "cpu_engine"
-ONNX_RUNTIME: Final = "onnxruntime"
-OPENVINO: Final = "openvino"
-ENGINES: Final = (ONNX_RUNTIME, OPENVINO)
-
-
-def engine(config: Mapping[str, Any]) -> str:
-    """What runs the model on the CPU; ONNX Runtime unless the config names another."""
-    name = parameter(config, ENGINE_PARAMETER) or ONNX_RUNTIME
-    if name not in ENGINES:
-        raise GourmetError(
-            f'parameter "{ENGINE_PARAMETER}" is {name!r}; it must be one of {", ".join(ENGINES)}'
-        )
-    return name
 
 
 def new_core() -> Any:

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+import click
+
+from gourmet import repository
 from gourmet.client import sample
-from gourmet.client.errors import NotTriton
-from gourmet.client.transport import KeyedTransport
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import ModelUnavailable, NotTriton
+from gourmet.client.model_config import as_json
+from gourmet.client.transport import Call, KeyedTransport, Reply
 from gourmet.client.triton import Triton, transports
-from gourmet.serving import api_keys
+from gourmet.serving import api_keys, run_file
+from gourmet.serving.preflight import waits_until_asked
 from gourmet.systems import registry
 
 _TIMEOUT_S: Final = 30.0
 LOADS_WITHIN_S: Final = 180.0
 
 
+class WorkbenchTriton(Triton):
+    """Loads a model that the stack of `gourmet up` holds back until it is asked for."""
+
+    def _ask_model(self, call: Call, deadline: Deadline) -> Reply:
+        try:
+            return super()._ask_model(call, deadline)
+        except ModelUnavailable as exc:
+            if exc.state or not self._is_held_back(call.target):
+                raise
+        click.echo(f"loading {call.target}, which is loaded when it is first asked for", err=True)
+        self.load(call.target)
+        return super()._ask_model(call, Deadline(self._timeout_s))
+
+    def _is_held_back(self, model: str) -> bool:
+        stack = run_file.stack_at(self.address)
+        folders = [Path(each, model) for each in (stack.repositories if stack else ())]
+        return any(
+            folder.is_dir() and waits_until_asked(as_json(repository.read_config(folder)))
+            for folder in folders
+        )
+
+
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:
     """The Triton at `url` (host:port), or at several with commas between; nothing is asked yet."""
-    return Triton(
+    return WorkbenchTriton(
         [KeyedTransport(each, api_keys.headers_for(each.address)) for each in transports(url)], timeout_s
     )
 

@@ -126,14 +126,17 @@ def check_repositories(repositories: Iterable[Path]) -> dict[str, Config]:
     return dict(sorted(served.items()))
 
 
-def loaded_early(served: Mapping[str, Config], configured: Collection[str]) -> list[str]:
-    """The models to start Triton with; none if that is all of them.
+def held_back(served: Mapping[str, Config], configured: Collection[str]) -> list[str]:
+    """The models that are for study, and are loaded when a verb first asks for one.
 
-    A model whose config says so is loaded when the others answer, since each takes its time, and starting
-    is what one waits for: parameters { key: "load" value: { string_value: "late" } }.
+    Each takes its seconds and its memory, so that its config says so: parameters { key: "load" value:
+    { string_value: "asked" } }. One that the web app is configured to ask is loaded like all others.
     """
-    early = [name for name in served if name in configured or parameter(served[name], "load") != "late"]
-    return early if len(early) < len(served) else []
+    return [name for name in served if waits_until_asked(served[name]) and name not in configured]
+
+
+def waits_until_asked(config: Config) -> bool:
+    return parameter(config, "load") == "asked"
 
 
 def models_of_web(served: Mapping[str, Config]) -> list[str]:

@@ -1,9 +1,8 @@
 """Keeps Triton and the web app running until asked to stop, and stops them in order.
 
 The web app goes first when ending, so that it drains while Triton still answers; Triton goes first
-when starting. Triton starts without the models that are loaded late, which follow once all answer. A process
-that dies is started again, later each time it dies soon after its start, Triton then with the models that
-the app needs before all others; a model one of whose processes dies is reloaded.
+when starting. A process that dies is started again, later each time it dies soon after its start, Triton
+then with the models that the app needs before all others; a model one of whose processes dies is reloaded.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class SupervisedProcess:
 class Supervisor:
     """Runs what it is given: a Triton, a web app, or both.
 
-    `models` are those that answer, by system; `early`, if any, those to start with, before the others.
+    `models` are those that answer, by system; `loaded` all those that Triton is to have.
     """
 
     def __init__(
@@ -103,11 +102,11 @@ class Supervisor:
         models: Mapping[str, str],
         server: TritonServer | None,
         web: WebOptions | None,
-        early: Sequence[str] = (),
+        loaded: Sequence[str] = (),
     ) -> None:
         self._log = log
         self._models = models
-        self._early = early
+        self._loaded = loaded
         self._server = server
         self._web_options = web
         self._web: Child | None = None
@@ -129,8 +128,6 @@ class Supervisor:
                     kept.append(web)
                 if not self._stopping.is_set():
                     on_ready()
-                    if self._early and self._server:
-                        self._load_the_others(self._server)
                 while not self._stopping.wait(_POLL_S):
                     for process in kept:
                         process.look(self._say)
@@ -145,13 +142,13 @@ class Supervisor:
             self._stopping.wait(_POLL_S)
 
     def _start_triton(self, server: TritonServer) -> Child:
-        """The first time without those that are loaded late, after a death with those that the app needs.
+        """After a death with those that the app needs, and then the others.
 
         Triton opens its ports when those that it was started with are loaded, and each takes its seconds.
         """
         again = server.pid is not None and self._models and server.options.model_control == "explicit"
         server.stop()  # the stubs and the shared memory of a server that died
-        child = server.start(first=list(self._models.values()) if again else self._early)
+        child = server.start(list(self._models.values()) if again else self._loaded)
         if again:
             self._load_the_others(server)
         return child
@@ -164,8 +161,9 @@ class Supervisor:
             with contextlib.suppress(GourmetError, TimeoutError):
                 server.wait_until_live()
                 with connect(server.options.http_url, LOADS_WITHIN_S) as triton:
-                    for name, entry in triton.index().items():
-                        if entry.get("state") != "READY" and server.pid == pid:
+                    index = triton.index()
+                    for name in self._loaded:
+                        if index.get(name, {}).get("state") != "READY" and server.pid == pid:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
                 if server.pid == pid:

@@ -22,6 +22,7 @@ ModelControl = Literal["explicit", "poll", "none"]
 _LOG_LINE: Final = re.compile(r"[IWEF]\d{4} \d\d:")
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "gourmet-triton-"
+ALL: Final = ("*",)
 # Triton waits for so long when asked to end, also for connections on which nothing is under way, such as the
 # web app keeps: when it alone is stopped, requests fail for that long.
 _DRAIN_TIMEOUT_S: Final = 3
@@ -92,14 +93,14 @@ class TritonServer:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self, first: Sequence[str] = ()) -> Child:
+    def start(self, models: Sequence[str] = ALL) -> Child:
         """Start the process; it answers a while later, see `wait_until_live`.
 
-        Where models are loaded by command, `first` may name those to begin with; else it is all of them.
+        `models` are those to begin with, where models are loaded by command.
         """
         self._keys_to_hide = self.options.keys
         self._child = Child(
-            self.command(first),
+            self.command(models),
             env=self._wheel.environment(),
             cwd=self._folder.path,
             on_line=self._line,
@@ -150,7 +151,7 @@ class TritonServer:
                     found.append(path)
         return found
 
-    def command(self, first: Sequence[str] = ()) -> list[str]:
+    def command(self, models: Sequence[str] = ALL) -> list[str]:
         """The command line that this server is started with."""
         options = self.options
         command = [
@@ -176,7 +177,7 @@ class TritonServer:
             "--allow-gpu-metrics=true",
         ]
         if options.model_control == "explicit":
-            command += [f"--load-model={name}" for name in first or ("*",)]
+            command += [f"--load-model={name}" for name in models]
         if options.response_cache_bytes:
             command += [
                 f"--cache-directory={self._wheel.server / 'caches'}",

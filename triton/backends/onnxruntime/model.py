@@ -9,12 +9,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnx_session as sessions
-import onnx_signature as signatures
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
 from gourmet.runtime import batches, manifest
+from gourmet.runtime import onnx_session as sessions
+from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import cpu_threads, wanted_device
 
 _FILE = "model.onnx"

@@ -22,8 +22,8 @@ from gourmet.measure.task import Addresses, MeasureOptions, Workload
 from gourmet.measure.without_server import LayoutResult
 from gourmet.repository.config_change import Change
 from gourmet.repository.lock import changing
+from gourmet.runtime.cpu_engine import ONNX_RUNTIME, OPENVINO
 from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.runtime.openvino_network import ONNX_RUNTIME, OPENVINO
 
 FORMATS: Final = ("ts-script", "ts-trace", "onnx")
 _NOISE: Final = 0.95

@@ -26,8 +26,8 @@ from gourmet.measure.scenario import Arm, Points, Scenario, in_flight, own_serve
 from gourmet.measure.task import Addresses, Workload
 from gourmet.measure.validity import WrongAnswers
 from gourmet.measure.without_server import LayoutResult
-from gourmet.repository.config_change import Change
-from gourmet.runtime.openvino_network import ONNX_RUNTIME
+from gourmet.repository.config_change import AS_IN_LABS, Change
+from gourmet.runtime.cpu_engine import ONNX_RUNTIME
 from gourmet.systems import registry
 
 # The models that only this repository has: those of known labs.
@@ -75,6 +75,7 @@ def scenario(name: str, python: str, onnx: str, lab: str) -> Scenario:
         "The foundation",
         _ABOUT,
         arms,
+        forms={python: AS_IN_LABS},
         notes=_raw_runs,
         goals=lambda points: _goals(points, alone, several),
         check=lambda workloads: _answers_agree(*(workloads[model] for model in (python, onnx, lab))),

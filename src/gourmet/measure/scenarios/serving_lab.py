@@ -20,7 +20,7 @@ from gourmet.measure.comparison import (
 )
 from gourmet.measure.results import Point
 from gourmet.measure.scenario import Arm, Claims, Points, Scenario, in_flight
-from gourmet.repository.config_change import Change
+from gourmet.repository.config_change import AS_IN_LABS, Change
 from gourmet.runtime.instances import available_cpus
 
 ONE: Final = "one instance"
@@ -54,7 +54,7 @@ _NOISE: Final = 0.10
 
 
 def scenario(name: str, title: str, python: str, onnx: str) -> Scenario:
-    """`python` and `onnx` serve the same weights, by the Python backend and by ONNX Runtime's."""
+    """`python` and `onnx` serve the same weights, by torch in the Python backend and by ONNX Runtime's."""
     # One thread each, so that what an instance adds is not what it takes from the others' threads.
     alone, two, four = (Change(instances=count, threads=1) for count in (1, 2, 4))
     batching = Change(dynamic_batching=True, delay_us=100)
@@ -81,7 +81,7 @@ def scenario(name: str, title: str, python: str, onnx: str) -> Scenario:
         "the same weights as ONNX answer more than the Python model": _more(ONNX, ONE),
         "two ONNX instances answer more than one": _more(SCALED, ONNX),
     }
-    return Scenario(name, title, about, arms, claims)
+    return Scenario(name, title, about, arms, claims, {python: AS_IN_LABS})
 
 
 def _more(ours: str, theirs: str) -> Callable[[Points], Found]:

@@ -157,7 +157,9 @@ def _target(name: str, config: Config, gpus: int, model: onnx.ModelProto) -> Tar
         "input": [{**pixels, "format": "FORMAT_NCHW"}, *words],
         "output": [{"name": "logits", "data_type": "TYPE_FP32", "dims": [-1, logits]}],
     }
-    parameters = {key: {"string_value": value} for key, value in (("load", "late"), ("manifest", "required"))}
+    parameters = {
+        key: {"string_value": value} for key, value in (("load", "asked"), ("manifest", "required"))
+    }
     whole_config = {"name": name, "backend": "onnxruntime", **tensors, **config, "parameters": parameters}
     return Target(name, "model.onnx", partial(_write, model), partial(_words, model), whole_config, gpus=gpus)
 

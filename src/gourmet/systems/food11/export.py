@@ -1,23 +1,35 @@
-"""The food network as the three models that are served: TorchScript, ONNX, and ONNX in int8."""
+"""The food network as three served models: one that takes photos, ONNX, and ONNX in int8."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from gourmet.deploying.target import Export
+from gourmet.deploying.target import Export, Target
 from gourmet.systems.food11 import int8
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
-from gourmet.systems.food11.network import load
-from gourmet.tasks.classification.export import ClassifierExport, Exported
+from gourmet.systems.food11.network import Food11Network, load
+from gourmet.tasks.classification.export import ClassifierExport, Exported, Source
+
+_ONNX: Final = Exported("food_classifier_onnx")
+
+
+def from_photos(source: Source) -> Target:
+    """The model that decodes photos itself. Torch runs it on a GPU, and on a CPU what its config names."""
+    also = [_ONNX(source)]
+    if isinstance(source.network, Food11Network):
+        also.append(replace(int8.target(source), file="model_int8.onnx"))
+    return replace(Exported("food_classifier", torchscript=True)(source), also=also)
+
 
 EXPORT: Final[Export] = ClassifierExport(
     SYSTEM,
     DATA,
     load,
     {
-        "torchscript": Exported("food_classifier", torchscript=True),
-        "onnx": Exported("food_classifier_onnx"),
+        "torchscript": from_photos,
+        "onnx": _ONNX,
         "int8": int8.target,
     },
     preprocessing={

@@ -7,7 +7,6 @@ may take long (gourmet.pictures.decoders), is answered by itself later, and the 
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 import time
@@ -18,19 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from engines import Engine, Pixels, open_engine
 
-from gourmet.pictures.classifier import relevance, softmax
+from gourmet.errors import GourmetError
+from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
-from gourmet.runtime import manifest
-from gourmet.runtime.instances import CPU, available_cpus, cpu_threads, parameter, wanted_device
+from gourmet.runtime.instances import available_cpus, parameter, wanted_device
 from gourmet.runtime.turns import client_of_request
 from gourmet.systems.food11 import contract
 
 if TYPE_CHECKING:
-    from food_network import FoodNetwork, Logits, Pixels
-
     # The pixels of each row of a request, or the error that refuses the request, or None: answered later.
     Decoded: TypeAlias = list[Pixels] | pb_utils.TritonError | None
 
@@ -43,7 +41,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         self._temperature = float(parameter(config, "temperature") or 1.0)
-        self._network = self._load_network(args, config)
+        self._max_batch = config["max_batch_size"]
+        self._engine = self._open_engine(args, config)
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
         # Requests that other processes decode, and those that wait for them.
@@ -57,36 +56,19 @@ class TritonPythonModel:
     ) -> list[pb_utils.InferenceResponse | None]:
         jobs = [self._decode(request) for request in requests]
         rows = [row for job in jobs if isinstance(job, list) for row in job]
-        return self._answer(jobs, self._network.logits(rows))
+        return self._answer(jobs, rows)
 
     def finalize(self) -> None:
         self._stopped.set()
         for pool in (self._decoders, self._later):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _load_network(self, args: dict[str, str], config: dict[str, Any]) -> FoodNetwork:
-        path = Path(args["model_repository"]) / args["model_version"] / "model.pt"
+    def _open_engine(self, args: dict[str, str], config: dict[str, Any]) -> Engine:
+        version = Path(args["model_repository"]) / args["model_version"]
         try:
-            manifest.check(path, config)
-        except manifest.ManifestError as exc:
-            raise pb_utils.TritonModelException(str(exc)) from exc
-        gc.disable()  # an eighth of torch's import is a search for garbage, and there is none yet
-        try:
-            from food_network import FoodNetwork
-        finally:
-            gc.enable()
-
-        device, threads = wanted_device(args), cpu_threads(config)
-        try:
-            return FoodNetwork(path, device, threads, config["max_batch_size"])
-        except RuntimeError as exc:
-            if device.kind == "cpu" or device.required:
-                raise pb_utils.TritonModelException(
-                    f"{args['model_name']} cannot run {path.name} on {device}: {exc}. Export it again with "
-                    "`gourmet deploy`, or choose a device that is there: KIND_AUTO or KIND_CPU"
-                ) from exc
-            pb_utils.Logger.log_warn(f"{args['model_name']} takes the CPU instead of {device}: {exc}")
-            return FoodNetwork(path, CPU, threads, config["max_batch_size"])
+            return open_engine(version, config, wanted_device(args), pb_utils.Logger.log_warn)
+        except GourmetError as exc:
+            raise pb_utils.TritonModelException(f"{args['model_name']}: {exc}") from exc
 
     def _decode(self, request: pb_utils.InferenceRequest) -> Decoded:
         tensor = pb_utils.get_input_tensor_by_name(request, "INPUT_IMAGE").as_numpy()
@@ -123,8 +105,7 @@ class TritonPythonModel:
     ) -> None:
         try:
             job = self._decode_in_sandbox(sender, rows, deadline, client)
-            pixels = job if isinstance(job, list) else []
-            (response,) = self._answer([job], self._network.logits(pixels))
+            (response,) = self._answer([job], job if isinstance(job, list) else [])
         except Exception as exc:  # somebody waits for an answer, and nobody for this thread
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(repr(exc)))
         finally:
@@ -150,9 +131,11 @@ class TritonPythonModel:
                     return _busy(str(exc))
         return decoded
 
-    def _answer(self, jobs: Sequence[Decoded], logits: Logits) -> list[pb_utils.InferenceResponse | None]:
-        """One response a request, in the order of the requests."""
-        probabilities, food = softmax(logits, self._temperature), relevance(logits)[:, np.newaxis]
+    def _answer(
+        self, jobs: Sequence[Decoded], rows: Sequence[Pixels]
+    ) -> list[pb_utils.InferenceResponse | None]:
+        """One response a request, in their order; all their `rows` go through the network together."""
+        probabilities, food = self._ask(rows)
         responses: list[pb_utils.InferenceResponse | None] = []
         first = 0
         for job in jobs:
@@ -169,10 +152,20 @@ class TritonPythonModel:
                 pb_utils.Tensor("FOOD_LABEL", labels.reshape(-1, 1)),
                 pb_utils.Tensor("PROBABILITY", mine.max(axis=1, keepdims=True)),
                 pb_utils.Tensor("PROBABILITIES", np.ascontiguousarray(mine)),
-                pb_utils.Tensor("FOOD", np.ascontiguousarray(food[its_rows])),
+                pb_utils.Tensor("FOOD", np.ascontiguousarray(food[its_rows, np.newaxis])),
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
+
+    def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats]:
+        """Probabilities [rows, labels], and how likely each is food; max_batch_size rows at a time."""
+        system, most = contract.SYSTEM, self._max_batch
+        chunks = [self._engine.run(rows[first : first + most]) for first in range(0, len(rows), most)]
+        if not chunks:
+            return np.empty((0, len(system.labels)), np.float32), np.empty(0, np.float32)
+        answers = [system.answers(outputs, self._temperature) for outputs in chunks]
+        probabilities, food = zip(*answers, strict=True)
+        return np.concatenate(probabilities), np.concatenate(food)
 
 
 def _decoded_here(blob: bytes) -> Pixels | Header:

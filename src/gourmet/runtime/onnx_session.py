@@ -1,18 +1,22 @@
-"""What runs the ONNX file of one instance as its config asks for: ONNX Runtime, or OpenVINO."""
+"""What runs the ONNX file of one instance as its config asks for: ONNX Runtime, or OpenVINO.
+
+The ONNX Runtime backend and the food classifier import it inside Triton.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import onnx_signature as signatures
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument as InvalidArgument
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, openvino_network
+from gourmet.runtime import batches, cpu_engine
+from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import (
     CPU,
     Device,
@@ -23,6 +27,7 @@ from gourmet.runtime.instances import (
     parameter,
     switch,
 )
+from gourmet.runtime.openvino_network import OpenVinoNetwork
 
 CUDA: Final = "CUDAExecutionProvider"
 # Everything that goes wrong is raised and answered; the log need not say it a second time.
@@ -65,8 +70,10 @@ def open_engine(
 ) -> FileEngine:
     """The engine of one instance. What a config says of the CPU's engine does not hold on a GPU."""
     on_cpu = device.kind == "cpu" or not (device.required or has_cuda())
-    if openvino_network.engine(config) == openvino_network.OPENVINO and on_cpu:
-        return _openvino(path, config)
+    if cpu_engine.engine(config) == cpu_engine.OPENVINO and on_cpu:
+        if find_spec("openvino"):
+            return _openvino(path, config)
+        warn(f"{config['name']} is run by ONNX Runtime: OpenVINO is not installed")
     session = _open_session(path, config, device, warn)
     options = _run_options(config)
     return FileEngine(
@@ -83,11 +90,9 @@ def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
     if text := [tensor.name for tensor in signature.inputs if tensor.triton_type == "TYPE_STRING"]:
         raise GourmetError(
             f"input {text[0]!r} is of strings, which OpenVINO is not given here: leave out the parameter "
-            f'"{openvino_network.ENGINE_PARAMETER}"'
+            f'"{cpu_engine.ENGINE_PARAMETER}"'
         )
-    network = openvino_network.OpenVinoNetwork(
-        path, cpu_threads(config), batched=config["max_batch_size"] > 0
-    )
+    network = OpenVinoNetwork(path, cpu_threads(config), batched=config["max_batch_size"] > 0)
     return FileEngine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))
 
 
@@ -168,7 +173,7 @@ def accelerator_options(config: Mapping[str, Any], role: str, supported: str) ->
         if accelerator["name"] != supported:
             raise GourmetError(
                 f"{role} {accelerator['name']!r} is not supported here; supported: {supported or 'none'} "
-                f'(for OpenVINO on the CPU set the parameter "{openvino_network.ENGINE_PARAMETER}")'
+                f'(for OpenVINO on the CPU set the parameter "{cpu_engine.ENGINE_PARAMETER}")'
             )
         options.update(accelerator.get("parameters", {}))
     return options

@@ -1,0 +1,40 @@
+"""What runs a model on the CPU, and in which precision, as its config says. Standard library only.
+
+These are our own parameters and not NVIDIA's `cpu_execution_accelerator`: a Triton whose ONNX Runtime was
+built without OpenVINO refuses to load a model with that, and passes over parameters that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gourmet.errors import GourmetError
+from gourmet.runtime.instances import parameter
+
+ENGINE_PARAMETER: Final = "cpu_engine"
+ONNX_RUNTIME: Final = "onnxruntime"
+OPENVINO: Final = "openvino"
+TORCH: Final = "torch"
+ENGINES: Final = (ONNX_RUNTIME, OPENVINO)  # of an ONNX file
+PRECISION_PARAMETER: Final = "cpu_precision"
+FP32: Final = "fp32"
+INT8: Final = "int8"
+PRECISIONS: Final = (FP32, INT8)
+
+
+def engine(config: Mapping[str, Any], among: Sequence[str] = ENGINES) -> str:
+    """What runs the model on the CPU; ONNX Runtime unless the config names another."""
+    return _one_of(config, ENGINE_PARAMETER, among)
+
+
+def precision(config: Mapping[str, Any]) -> str:
+    """In which precision a model that has several runs on the CPU; fp32 unless the config names another."""
+    return _one_of(config, PRECISION_PARAMETER, PRECISIONS)
+
+
+def _one_of(config: Mapping[str, Any], name: str, among: Sequence[str]) -> str:
+    value = parameter(config, name) or among[0]
+    if value not in among:
+        raise GourmetError(f'parameter "{name}" is {value!r}; it must be one of {", ".join(among)}')
+    return value
