@@ -7,10 +7,15 @@ import json
 import urllib.request
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
+from gourmet.client.model_config import as_json
+from gourmet.repository import DEFAULT, read_config
+from gourmet.repository.config_change import Change, changed
+from gourmet.runtime.instances import parameter
 from gourmet.systems.food11 import contract
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -91,3 +96,40 @@ def test_the_first_rest_request_of_a_tutorial_works(triton) -> None:
     with urllib.request.urlopen(request, timeout=30) as answer:
         outputs = {output["name"]: output["data"] for output in json.load(answer)["outputs"]}
     assert outputs["FOOD_LABEL"][0] in contract.SYSTEM.labels
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "apart"),
+    [
+        ("torch", "fp32", 1e-5),
+        ("onnxruntime", "fp32", 1e-6),
+        ("openvino", "fp32", 1e-5),
+        ("onnxruntime", "int8", 1e-6),
+        ("openvino", "int8", 0.05),  # it rounds otherwise
+    ],
+)
+def test_every_engine_answers_as_the_file_of_its_precision(
+    client, pictures, engine: str, precision: str, apart: float
+) -> None:
+    shipped = as_json(read_config(DEFAULT / "food_classifier"))
+    file = "model.onnx" if precision == "fp32" else "model_int8.onnx"
+    session = ort.InferenceSession(DEFAULT / "food_classifier" / "1" / file)
+    (given,), (wanted,) = session.get_inputs(), session.get_outputs()
+    pixels = np.stack([SYSTEM.pixels(picture) for picture in pictures])
+    rows = session.run(None, {given.name: SYSTEM.tensor(pixels, "FP32" if precision == "fp32" else "UINT8")})
+    expected, food = SYSTEM.answers({wanted.name: rows[0]}, float(parameter(shipped, "temperature")))
+    try:
+        config = changed(shipped, Change(instances=1, engine=engine, precision=precision))
+        client.load_model("food_classifier", config=json.dumps(config))
+        answer = classify(client, pictures)
+    finally:
+        client.load_model("food_classifier", config=json.dumps(shipped))
+    np.testing.assert_allclose(answer.as_numpy("PROBABILITIES"), expected, atol=apart)
+    np.testing.assert_allclose(answer.as_numpy("FOOD")[:, 0], food, atol=apart)
+
+
+def test_an_engine_that_is_not_there_is_refused_with_those_that_are(client) -> None:
+    config = as_json(read_config(DEFAULT / "food_classifier"))
+    config["parameters"]["cpu_engine"]["string_value"] = "tensorrt"
+    with pytest.raises(InferenceServerException, match="must be one of onnxruntime, openvino, torch"):
+        client.load_model("food_classifier", config=json.dumps(config))

@@ -29,7 +29,7 @@ def put(onnx_lab: Any) -> Any:
 @pytest.mark.parametrize(
     ("source", "file"),
     [
-        ("food_classifier", "model.pt"),
+        ("food_classifier", "model_int8.onnx"),
         ("food_classifier_onnx", "model.onnx"),
         ("food_classifier_int8", "model.onnx"),
     ],

@@ -128,6 +128,12 @@ def test_an_exact_export_becomes_the_next_version_with_its_manifest(
     assert float(parameters["temperature"].string_value) == 1.25
     assert float(parameters["threshold"].string_value) == 0.4
     assert parameters["system"].string_value == "food11"
+    if form == "torchscript":
+        # Weights that learned nothing do not survive eight bits: the version is whole without that form.
+        assert manifest["also"].keys() == {"model.onnx"}
+        assert manifest["also"]["model.onnx"]["sha256"] == sha256(folder / "model.onnx")
+        assert not (folder / "model_int8.onnx").exists()
+        assert "model_int8.onnx: left out" in {check["what"] for check in manifest["gate"]}
     if form == "onnx":
         assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "model.onnx", "model.py"]
         graph = onnx.load(folder / "model.onnx").graph

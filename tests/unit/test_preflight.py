@@ -164,22 +164,23 @@ def test_a_repository_without_food_is_served_all_the_same() -> None:
     assert preflight.configured_models({}, {"digits_of_somebody": of("digits")}) == {}
 
 
-def test_a_model_that_is_loaded_late_is_not_started_with_unless_the_app_asks_it(tmp_path: Path) -> None:
-    for name in ("asked", "other", "late"):
+def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -> None:
+    for name in ("asked", "other", "study"):
         model(tmp_path, name)
-    late = 'parameters [ { key: "load" value: { string_value: "late" } } ]'
-    (tmp_path / "late" / "config.pbtxt").write_text(f'name: "late" {late}')
+    study = 'parameters [ { key: "load" value: { string_value: "asked" } } ]'
+    (tmp_path / "study" / "config.pbtxt").write_text(f'name: "study" {study}')
     (tmp_path / "other" / "config.pbtxt").write_text('name: "other" broken {')  # which Triton says itself
     served = preflight.check_repositories([tmp_path])
-    assert preflight.loaded_early(served, ["asked"]) == ["asked", "other"]
-    assert preflight.loaded_early(served, ["late"]) == []  # Triton's own word for all of them
+    assert preflight.held_back(served, ["asked"]) == ["study"]
+    assert preflight.held_back(served, ["study"]) == []
 
 
-def test_what_waits_for_the_shipped_models_is_what_the_pages_ask() -> None:
+def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     asked = preflight.configured_models({}, served).values()
-    early = preflight.loaded_early(served, asked)
-    assert set(asked) <= set(early) < set(served)
+    held_back = preflight.held_back(served, asked)
+    assert {"onnx-model", "onnx-mnist-cpu", "translator_bls"} <= set(held_back)
+    assert not set(asked) & set(held_back)
 
 
 @pytest.mark.parametrize(

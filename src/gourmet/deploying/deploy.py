@@ -63,14 +63,17 @@ def deploy(
 
         made_here = [each.file for each in (target, *target.also)]
         with staged(model, made_here, number, alone=target.replaces, served=accepted) as (aside, final):
-            made: dict[str, dict[str, Any]] = {}
-            checks: list[Check] = []
-            for each in (target, *target.also):
-                file = aside / each.file
-                form_facts = each.build(file)
-                checks += each.verify(file)
-                made[each.file] = {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}
-                file.chmod(0o644)
+            form_facts, checks = _made(target, aside)
+            also = {}
+            for each in target.also:
+                about, more = _made(each, aside)
+                if failed := [check.what for check in more if not check.passed]:
+                    # It is one of several forms of the network, and the version is whole without it.
+                    (aside / each.file).unlink()
+                    more = [Check("left out", ", ".join(failed), "", True)]
+                else:
+                    also[each.file] = about
+                checks += [replace(check, what=f"{each.file}: {check.what}") for check in more]
             if not all(check.passed for check in checks):
                 raise GourmetError(
                     f"{target.model} is not deployed; what is served stays as it is\n{table(checks)}"
@@ -78,8 +81,8 @@ def deploy(
             facts = {
                 "model": target.model,
                 "file": target.file,
-                **made.pop(target.file),
-                **({"also": made} if made else {}),
+                **form_facts,
+                **({"also": also} if also else {}),
                 "built_by": {
                     "python": platform.python_version(),
                     **{name: version(name) for name in _BUILT_BY},
@@ -96,6 +99,15 @@ def deploy(
             for name, text in files.items():
                 replace_text(model / name, text, undo)
     return final, checks
+
+
+def _made(target: Target, folder: Path) -> tuple[dict[str, Any], list[Check]]:
+    """Build a file into `folder`; what the manifest says of it, and what verifying it found."""
+    file = folder / target.file
+    form_facts = target.build(file)
+    checks = list(target.verify(file))
+    file.chmod(0o644)
+    return {"sha256": sha256(file), "bytes": file.stat().st_size, **form_facts}, checks
 
 
 @contextlib.contextmanager

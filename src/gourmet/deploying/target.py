@@ -46,7 +46,7 @@ class Target:
     # Inputs and outputs whose shape follows from the weights, as the model's config has to say it.
     dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
     gpus: int = 0  # without so many it does not run
-    # Further files of the same version, each built and verified by itself, whose other fields are not used.
+    # The network in further forms, files of the same version: one that does not pass is left out.
     also: Sequence[Target] = ()
 
 

@@ -7,15 +7,14 @@ from typing import Final
 
 import click
 
-from gourmet import repository
 from gourmet.client import sample
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelUnavailable, NotTriton
-from gourmet.client.model_config import as_json
+from gourmet.client.model_config import Config
 from gourmet.client.transport import Call, KeyedTransport, Reply
 from gourmet.client.triton import Triton, transports
 from gourmet.serving import api_keys, run_file
-from gourmet.serving.preflight import waits_until_asked
+from gourmet.serving.preflight import asked_by, check_repositories, waits_until_asked
 from gourmet.systems import registry
 
 _TIMEOUT_S: Final = 30.0
@@ -29,19 +28,18 @@ class WorkbenchTriton(Triton):
         try:
             return super()._ask_model(call, deadline)
         except ModelUnavailable as exc:
-            if exc.state or not self._is_held_back(call.target):
+            model, held_back = exc.model, {} if exc.state else self._held_back()
+            if model not in held_back:
                 raise
-        click.echo(f"loading {call.target}, which is loaded when it is first asked for", err=True)
-        self.load(call.target)
+        for name in (*asked_by(held_back[model]), model):
+            click.echo(f"loading {name}, which is loaded when it is first asked for", err=True)
+            self.load(name)
         return super()._ask_model(call, Deadline(self._timeout_s))
 
-    def _is_held_back(self, model: str) -> bool:
+    def _held_back(self) -> dict[str, Config]:
         stack = run_file.stack_at(self.address)
-        folders = [Path(each, model) for each in (stack.repositories if stack else ())]
-        return any(
-            folder.is_dir() and waits_until_asked(as_json(repository.read_config(folder)))
-            for folder in folders
-        )
+        served = check_repositories(map(Path, stack.repositories)) if stack else {}
+        return {name: config for name, config in served.items() if waits_until_asked(config)}
 
 
 def connect(url: str, timeout_s: float = _TIMEOUT_S) -> Triton:

@@ -132,11 +132,17 @@ def held_back(served: Mapping[str, Config], configured: Collection[str]) -> list
     Each takes its seconds and its memory, so that its config says so: parameters { key: "load" value:
     { string_value: "asked" } }. One that the web app is configured to ask is loaded like all others.
     """
-    return [name for name in served if waits_until_asked(served[name]) and name not in configured]
+    needed = {*configured, *(each for name in configured for each in asked_by(served.get(name, {})))}
+    return [name for name in served if waits_until_asked(served[name]) and name not in needed]
 
 
 def waits_until_asked(config: Config) -> bool:
     return parameter(config, "load") == "asked"
+
+
+def asked_by(config: Config) -> list[str]:
+    """The models that a model asks inside Triton."""
+    return [name for name in parameter(config, "asks").split(",") if name]
 
 
 def models_of_web(served: Mapping[str, Config]) -> list[str]:

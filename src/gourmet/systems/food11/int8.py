@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+import tempfile
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +48,35 @@ def target(source: Source) -> Target:
 
 def build(source: Source, path: Path) -> dict[str, Any]:
     """Quantize statically: int8 weights per channel, uint8 activations, ranges from real photos."""
-    if not isinstance(source.network, Food11Network):
-        raise UsageError(
-            "int8 is made of networks that `gourmet train food11` trained: deploy others as onnx"
-        )
-    network = PixelNetwork(source.network, source.calibration.temperature).eval()
-    example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
-    write_onnx(network, example, path, static_int8.PIXELS, "probabilities")
-    static_int8.quantize(
-        path,
-        source.to_calibrate,
-        mean=contract.SYSTEM.mean,
-        operators=["Resize", "Conv", "Clip", "GlobalAveragePool", "ReduceMean", "Gemm"],
-        excluded=_tail(onnx.load(path)),
-        name="image",
-    )
+    path.write_bytes(_quantized(source))
     return {
         "form": "ONNX, int8 QDQ, per channel",
         "opset": OPSET,
         "input": "uint8 [N, 224, 224, 3]",
         "calibrated_on": f"{len(source.to_calibrate)} photos of the training part",
     }
+
+
+@lru_cache(maxsize=1)  # two of the served models have the file
+def _quantized(source: Source) -> bytes:
+    if not isinstance(source.network, Food11Network):
+        raise UsageError(
+            "int8 is made of networks that `gourmet train food11` trained: deploy others as onnx"
+        )
+    network = PixelNetwork(source.network, source.calibration.temperature).eval()
+    example = torch.randn(2, 3, contract.SYSTEM.input_size, contract.SYSTEM.input_size)
+    with tempfile.TemporaryDirectory(prefix="gourmet-int8-") as folder:
+        path = Path(folder) / "model.onnx"
+        write_onnx(network, example, path, static_int8.PIXELS, "probabilities")
+        static_int8.quantize(
+            path,
+            source.to_calibrate,
+            mean=contract.SYSTEM.mean,
+            operators=["Resize", "Conv", "Clip", "GlobalAveragePool", "ReduceMean", "Gemm"],
+            excluded=_tail(onnx.load(path)),
+            name="image",
+        )
+        return path.read_bytes()
 
 
 def _tail(model: onnx.ModelProto) -> list[str]:

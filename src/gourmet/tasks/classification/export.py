@@ -42,9 +42,9 @@ _FILES: Final = Environment(  # noqa: S701  what is written is Python, Markdown 
 _FILES.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """What the models of a system are made of, and compared with."""
+    """What the models of a system are made of, and compared with; itself alone is equal to it."""
 
     system: PictureClassifier
     network: nn.Module
