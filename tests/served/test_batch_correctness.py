@@ -65,9 +65,10 @@ class Asker:
     def check(self, requests: list[list[int]]) -> None:
         for rows, answer in zip(requests, self.ask(requests), strict=True):
             if min(rows) < 0:
-                first_broken = next(place for place, row in enumerate(rows) if row < 0)
+                # The first one, or one behind it where that one goes to a process that decodes.
+                broken = [place for place, row in enumerate(rows) if row < 0]
                 assert isinstance(answer, str)
-                assert f"row {first_broken} of {len(rows)}:" in answer
+                assert any(f"row {place} of {len(rows)}:" in answer for place in broken)
                 assert "INVALID_ARGUMENT" in answer
             else:
                 assert not isinstance(answer, str), answer
