@@ -129,23 +129,23 @@ def test_the_numbers_through_triton_are_those_of_gourmet_evaluate(
     network, _ = load(committed)
     answered = EVALUATION.answers(network, data, "test", limit=66, device="cpu", tick=lambda share: None)
     right = accuracy(answered.logits, answered.classes, contract.SYSTEM.labels)
-    for model in ("food_classifier", "food_classifier_onnx"):
-        found = checked(triton.http_url, model, data, limit=66)
-        assert found.problems() == []
-        assert found.pictures.names == answered.names
-        served = found.answers.probabilities
-        np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
-        np.testing.assert_allclose(served, softmax(answered.logits, found.served.info.temperature), atol=1e-3)
-        assert found.quality is not None
-        assert found.quality.accuracy.top1 == right.top1
-        assert found.quality.accuracy.balanced == right.balanced
-    int8 = checked(triton.http_url, "food_classifier_int8", data, limit=66, weights=committed)
-    assert int8.problems() == []
-    assert isinstance(int8.eager, Agreement)
-    assert int8.eager.top1 == right.top1
-    assert int8.eager.different <= 0.1 * int8.eager.pictures
-    assert int8.quality is not None
-    assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
+    found = checked(triton.http_url, "food_classifier_onnx", data, limit=66)
+    assert found.problems() == []
+    assert found.pictures.names == answered.names
+    served = found.answers.probabilities
+    np.testing.assert_array_equal(served.argmax(axis=1), answered.logits.argmax(axis=1))
+    np.testing.assert_allclose(served, softmax(answered.logits, found.served.info.temperature), atol=1e-3)
+    assert found.quality is not None
+    assert found.quality.accuracy.top1 == right.top1
+    assert found.quality.accuracy.balanced == right.balanced
+    for model in ("food_classifier", "food_classifier_int8"):
+        int8 = checked(triton.http_url, model, data, limit=66, weights=committed)
+        assert int8.problems() == []
+        assert isinstance(int8.eager, Agreement)
+        assert int8.eager.top1 == right.top1
+        assert int8.eager.different <= 0.1 * int8.eager.pictures
+        assert int8.quality is not None
+        assert abs(int8.quality.accuracy.top1 - right.top1) <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,16 @@ def test_without_labels_it_says_how_fast_and_how_like_the_network(
     for number, data in enumerate(SYSTEM.examples(20, 1, (40, 40))):
         (tmp_path / f"{number}.jpg").write_bytes(data)
     options = ("--url", triton.http_url, "--data", tmp_path, "--eager", committed)
-    done = run("food_classifier", *options, "--out", tmp_path / "page.html", "--json", tmp_path / "it.json")
+    done = run(
+        "food_classifier_onnx", *options, "--out", tmp_path / "page.html", "--json", tmp_path / "it.json"
+    )
     assert done.exit_code == 0, done.stderr
     assert "carry no labels" in done.stdout
     assert "0 of 20 answered otherwise" in done.stdout
     assert "p99" in done.stdout
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
     assert json.loads((tmp_path / "it.json").read_text())["complete"] is True
-    judged = run("food_classifier", *options, "--min-top1", 0.5)
+    judged = run("food_classifier_onnx", *options, "--min-top1", 0.5)
     assert judged.exit_code == 1
     assert "--min-top1 0.5 cannot be judged: there are no labels" in judged.stderr
 

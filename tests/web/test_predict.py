@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.web_app import StartWeb, WebApp
 
 from gourmet.systems.food11 import contract
 
@@ -53,25 +54,31 @@ def same(a: Any, b: Any) -> None:
     theirs = {entry["label"]: entry["probability"] for entry in b["top"]}
     for entry in a["top"]:
         if entry["label"] in theirs:
-            assert abs(entry["probability"] - theirs[entry["label"]]) < 0.02
+            assert abs(entry["probability"] - theirs[entry["label"]]) < 1e-4
 
 
-def test_both_models_answer_real_photos_alike(python_web: Any, onnx_web: Any, food_photos: Path) -> None:
+@pytest.fixture(scope="module")
+def int8_web(start: StartWeb, triton: Any) -> WebApp:
+    """The app that sends pixels to the file which `food_classifier` has too."""
+    return start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_int8")
+
+
+def test_both_models_answer_real_photos_alike(python_web: Any, int8_web: Any, food_photos: Path) -> None:
     with zipfile.ZipFile(food_photos / "sharp.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))[::10]
         photos = [archive.read(name) for name in names]
     assert photos
     for photo in photos:
-        same(python_web.predict(photo).json, onnx_web.predict(photo).json)
+        same(python_web.predict(photo).json, int8_web.predict(photo).json)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF"])
 def test_every_format_is_answered_through_both_models(
-    python_web: Any, onnx_web: Any, sample: bytes, kind: str
+    python_web: Any, int8_web: Any, sample: bytes, kind: str
 ) -> None:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(sample)).save(buffer, kind)
-    a, b = python_web.predict(buffer.getvalue()), onnx_web.predict(buffer.getvalue())
+    a, b = python_web.predict(buffer.getvalue()), int8_web.predict(buffer.getvalue())
     assert (a.status, b.status) == (200, 200), (a.body, b.body)
     same(a.json, b.json)
 

@@ -6,49 +6,29 @@ them a CPU runs is the config's to say, by the parameters cpu_engine and cpu_pre
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from gourmet.contracts import Tensors
 from gourmet.errors import GourmetError
 from gourmet.runtime import cpu_engine, manifest
+from gourmet.runtime.batches import Run
 from gourmet.runtime.instances import CPU, Device, cpu_threads
-from gourmet.systems.food11.contract import SYSTEM
 
-Pixels = npt.NDArray[np.uint8]
 TORCHSCRIPT_FILE: Final = "model.pt"
 ONNX_FILES: Final = {cpu_engine.FP32: "model.onnx", cpu_engine.INT8: "model_int8.onnx"}
 _ENGINES: Final = (*cpu_engine.ENGINES, cpu_engine.TORCH)
 
 
-class Engine(Protocol):
-    """A network, ready to run."""
+@dataclass(frozen=True)
+class Engine:
+    """A network ready to run, by one thread at a time; its input has the `datatype`, in Triton's words."""
 
-    def run(self, rows: Sequence[Pixels]) -> Tensors:
-        """The network's output for at least one row: logits, or probabilities, by the names they have."""
-
-
-class OnnxEngine:
-    """An ONNX file of the version, which takes pixels as they are or normalised."""
-
-    def __init__(self, path: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-        from gourmet.runtime.onnx_session import open_engine
-
-        opened = open_engine(path, config, CPU, warn)
-        (given,), (wanted,) = opened.signature.inputs, opened.signature.outputs
-        self._datatype = given.triton_type.removeprefix("TYPE_")
-        self._input, self._output, self._run = given.name, wanted.name, opened.run
-        self._lock = threading.Lock()  # OpenVINO has one request at work
-
-    def run(self, rows: Sequence[Pixels]) -> Tensors:
-        given = SYSTEM.tensor(np.stack(rows), self._datatype)
-        with self._lock:
-            return {self._output: self._run({self._input: given}, [self._output])[0]}
+    input: str
+    datatype: str
+    output: str
+    run: Run
 
 
 def open_engine(
@@ -76,16 +56,20 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
         path = version / ONNX_FILES[cpu_engine.FP32]
         warn(f"{config['name']} runs in {cpu_engine.FP32}: version {version.name} has no {precision}")
     manifest.check(path, config)
-    return OnnxEngine(path, config, warn)
+    from gourmet.runtime.onnx_session import open_engine as open_file
+
+    opened = open_file(path, config, CPU, warn)
+    (given,), (wanted,) = opened.signature.inputs, opened.signature.outputs
+    return Engine(given.name, given.triton_type.removeprefix("TYPE_"), wanted.name, opened.run)
 
 
 def _torch(version: Path, config: Mapping[str, Any], device: Device) -> Engine:
     path = version / TORCHSCRIPT_FILE
     manifest.check(path, config)
-    from torch_engine import TorchEngine
+    from torch_engine import TorchNetwork
 
     try:
-        return TorchEngine(path, device, cpu_threads(config))
+        return Engine("input", "FP32", "output", TorchNetwork(path, device, cpu_threads(config)).run)
     except RuntimeError as exc:
         raise GourmetError(
             f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or choose a "

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from engines import Engine, Pixels, open_engine
+from engines import Engine, open_engine
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats
-from gourmet.pictures.decode import DecodersBusy, PictureError, from_base64
+from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
 from gourmet.runtime.instances import available_cpus, parameter, wanted_device
@@ -43,6 +43,8 @@ class TritonPythonModel:
         self._temperature = float(parameter(config, "temperature") or 1.0)
         self._max_batch = config["max_batch_size"]
         self._engine = self._open_engine(args, config)
+        # It has one request at work, and those that are answered later come from other threads.
+        self._engine_lock = threading.Lock()
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
         self._decoders = ThreadPoolExecutor(available_cpus(), thread_name_prefix="decode")
         # Requests that other processes decode, and those that wait for them.
@@ -159,12 +161,15 @@ class TritonPythonModel:
 
     def _ask(self, rows: Sequence[Pixels]) -> tuple[Floats, Floats]:
         """Probabilities [rows, labels], and how likely each is food; max_batch_size rows at a time."""
-        system, most = contract.SYSTEM, self._max_batch
-        chunks = [self._engine.run(rows[first : first + most]) for first in range(0, len(rows), most)]
-        if not chunks:
+        system, engine, found = contract.SYSTEM, self._engine, []
+        for first in range(0, len(rows), self._max_batch):
+            given = system.tensor(np.stack(rows[first : first + self._max_batch]), engine.datatype)
+            with self._engine_lock:
+                outputs = engine.run({engine.input: given}, [engine.output])
+            found.append(system.answers({engine.output: outputs[0]}, self._temperature))
+        if not found:
             return np.empty((0, len(system.labels)), np.float32), np.empty(0, np.float32)
-        answers = [system.answers(outputs, self._temperature) for outputs in chunks]
-        probabilities, food = zip(*answers, strict=True)
+        probabilities, food = zip(*found, strict=True)
         return np.concatenate(probabilities), np.concatenate(food)
 
 

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from gourmet.contracts import Tensors
 from gourmet.runtime import malloc
+from gourmet.runtime.batches import Array, Feeds
 from gourmet.runtime.instances import Device
-from gourmet.systems.food11 import contract
+from gourmet.systems.food11.contract import SYSTEM
 
 gc.disable()  # an eighth of torch's import is a search for garbage, and there is none yet
 try:
@@ -28,10 +27,8 @@ finally:
 # full batches took a second of each start, and made the first full batch faster by a tenth of one.
 WARM_UP_ROWS = (1, 2)
 
-Pixels = npt.NDArray[np.uint8]
 
-
-class TorchEngine:
+class TorchNetwork:
     """TorchScript, frozen and fused for this machine; that form cannot be saved, so it is made here."""
 
     def __init__(self, path: Path, device: Device, threads: int) -> None:
@@ -43,11 +40,11 @@ class TorchEngine:
         self._device = torch.device(str(device))
         network = torch.jit.load(path, map_location=self._device).eval()  # type: ignore[no-untyped-call]
         self._network = torch.jit.optimize_for_inference(torch.jit.freeze(network))
-        blank = np.zeros((contract.SYSTEM.input_size, contract.SYSTEM.input_size, 3), np.uint8)
         for rows in WARM_UP_ROWS:
-            self.run([blank] * rows)
+            blank = np.zeros((rows, SYSTEM.input_size, SYSTEM.input_size, 3), np.uint8)
+            self.run({"input": SYSTEM.normalise(blank)}, ())
 
-    def run(self, rows: Sequence[Pixels]) -> Tensors:
-        pixels = contract.SYSTEM.normalise(np.stack(rows))
+    def run(self, feeds: Feeds, _wanted: Sequence[str]) -> list[Array]:
+        (rows,) = feeds.values()
         with torch.inference_mode():
-            return {"output": self._network(torch.from_numpy(pixels).to(self._device)).cpu().numpy()}
+            return [self._network(torch.from_numpy(rows).to(self._device)).cpu().numpy()]
