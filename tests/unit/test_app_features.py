@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.core.errors import InferenceFailed, ServingError
 from app.core.settings import Rate
 from app.features import compare, corrections
 from app.features.compare import verdict
+from app.features.model_cards import as_html
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.pictures.label_folders import folder_of
@@ -134,6 +136,32 @@ def test_the_verdict_accounts_for_how_sure_the_models_are(
     answers: list[tuple[str, dict[str, bool]]], says: str
 ) -> None:
     assert verdict([{"label": label, **said} for label, said in answers], "food") == says
+
+
+def test_every_page_of_a_system_leads_to_its_model_card() -> None:
+    browser = client()
+    for path, system in (
+        ("/", "food11"),
+        ("/digits", "digits"),
+        ("/translate", "translator"),
+        ("/caption", "captioner"),
+    ):
+        address = f"/model-card/{system}"
+        assert f'<a href="{address}">Model card</a>' in browser.get(path).text
+        card = browser.get(address).text
+        assert re.search(r"<h1>Model card", card)
+        assert "<table>" in card
+        assert not re.search(r'style=|<img src="(?!/static)|href="\.\.', card)
+    assert browser.get("/model-card/nobody").status_code == 404
+
+
+def test_what_a_card_has_in_it_is_text_and_never_markup() -> None:
+    text = "# a\n<script>x()</script>\n[one](javascript:x()) [two](../y.md) [three](https://example.org/)\n\n![p](z.svg)"
+    made = as_html(text)
+    assert "<script" not in made
+    assert "javascript:" not in re.sub(r"\[one\]\S+", "", made)
+    assert re.findall(r'href="([^"]*)"', made) == ["https://example.org/"]
+    assert "<img" not in made
 
 
 ADDRESS = "/api/v1/corrections"

@@ -16,7 +16,7 @@ def summary(config: Config) -> str:
     placed = ", ".join(map(_placed, config.get("instance_group") or [])) or "instances left to Triton"
     threads = parameter(config, THREADS_PARAMETER)
     if threads and threads != "0":
-        placed += f", {threads} thread{'' if threads == '1' else 's'} each"
+        placed += f", {_counted(int(threads), 'thread')} each"
     if (engine := parameter(config, ENGINE_PARAMETER)) not in ("", ONNX_RUNTIME):
         placed += f", run by {engine}"
     if (precision := parameter(config, PRECISION_PARAMETER)) not in ("", FP32):
@@ -38,14 +38,14 @@ def _placed(group: Config) -> str:
     where = {"CPU": "on the CPU", "GPU": f"on GPU {gpus}" if gpus else "on each GPU"}.get(
         kind, f"of kind {kind}"
     )
-    return f"{count} instance{'' if count == 1 else 's'} {where}"
+    return f"{_counted(count, 'instance')} {where}"
 
 
 def _batches(config: Config) -> list[str]:
     largest = config.get("max_batch_size", 0)
     if not largest:
         return ["no batches"]
-    parts, batching = [f"batches of up to {largest} rows"], config.get("dynamic_batching")
+    parts, batching = [f"batches of up to {_counted(largest, 'row')}"], config.get("dynamic_batching")
     if batching is None or not merges(batching):
         return [*parts, "no dynamic batching"]
     delay_us = int(batching.get("max_queue_delay_microseconds", 0))
@@ -54,3 +54,7 @@ def _batches(config: Config) -> list[str]:
     )
     sizes = " or ".join(map(str, batching.get("preferred_batch_size", [])))
     return [*parts, f"{said}, preferably {sizes}" if sizes else said]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
