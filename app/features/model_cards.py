@@ -50,6 +50,9 @@ def as_html(text: str) -> Markup:
     for token in tokens:
         token.attrs.pop("style", None)
         token.children = token.children and _without_local_links(token.children)
+    for cell, content, end in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if cell.type == "th_open" and not content.content:  # a heading of nothing
+            cell.tag = end.tag = "td"
     return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))  # noqa: S704 - made of text above
 
 

@@ -151,6 +151,7 @@ def test_every_page_of_a_system_leads_to_its_model_card() -> None:
         card = browser.get(address).text
         assert re.search(r"<h1>Model card", card)
         assert "<table>" in card
+        assert "<th></th>" not in card
         assert not re.search(r'style=|<img src="(?!/static)|href="\.\.', card)
     assert browser.get("/model-card/nobody").status_code == 404
 
