@@ -187,6 +187,8 @@ def test_a_report_is_shown_and_runs_nothing(visit: Callable[..., Page], lab_web:
     expect(page.get_by_role("heading", name="a benchmark")).to_be_visible()
     # Its own styles hold, and its pictures are there.
     expect(page.locator("main")).to_have_css("padding-top", "32px")
+    expect(page.get_by_role("link", name="GourmetGram")).to_be_visible()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(251, 246, 239)")  # as all pages
     expect(page.locator("svg").first).to_be_visible()
     page.go_back()
     evil.locator("a").click()

@@ -234,6 +234,9 @@ def test_a_card_compares_its_photo_too(visit: Callable[..., Page], python_web: A
     page.get_by_role("button", name="Compare models: cupcakes.jpg").click()
     expect(page.locator(".card .panel")).to_have_count(3)
     assert fits(page)
+    menu = page.locator("header nav").bounding_box()
+    assert menu
+    assert menu["height"] < 60  # a line
 
 
 def test_without_a_script_the_form_compares_and_the_other_form_takes_a_model(
