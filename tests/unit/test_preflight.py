@@ -175,6 +175,12 @@ def test_a_model_for_study_is_held_back_unless_the_app_asks_it(tmp_path: Path) -
     assert preflight.held_back(served, ["study"]) == []
 
 
+def test_a_service_of_photos_alone_is_the_models_of_its_system() -> None:
+    served = preflight.of_systems(preflight.check_repositories([repository.DEFAULT]), ["food11"])
+    assert set(served) == {"food_classifier", "food_classifier_onnx", "food_classifier_int8"}
+    assert preflight.configured_models({}, served) == {"food11": "food_classifier"}
+
+
 def test_of_the_shipped_models_those_are_held_back_that_no_page_asks() -> None:
     served = preflight.check_repositories([repository.DEFAULT])
     asked = preflight.configured_models({}, served).values()

@@ -74,6 +74,13 @@ def _help() -> str:
     envvar="GOURMET_LOAD_ALL",
     help="Load the models for study too, which are otherwise loaded when a verb first asks for one.",
 )
+@click.option(
+    "--system",
+    "systems",
+    multiple=True,
+    type=click.Choice(registry.names()),
+    help="Load the models of this system alone; repeat it for several.",
+)
 @click.option("--triton-only", is_flag=True, help="Start Triton without the web app.")
 @url_option("Triton's address, for --web-only.  [default: the running stack's]", required=False)
 @click.option("--web-only", is_flag=True, help="Start the web app for a Triton that runs already.")
@@ -89,6 +96,7 @@ def up(
     cache_mb: int,
     unlocked: bool,
     load_all: bool,
+    systems: tuple[str, ...],
     triton_only: bool,
     url: str | None,
     web_only: bool,
@@ -102,6 +110,8 @@ def up(
         and not web_only
     ):
         raise UsageError("--url is the Triton that --web-only asks: without that, one is started here")
+    if systems and model_control != "explicit":
+        raise UsageError(f"--model-control {model_control} has Triton load every model: drop --system")
     started = time.monotonic()
     preflight.check_open_files()
     claims = ({} if triton_only else {"--port": port}) | ({} if web_only else as_options(ports))
@@ -122,6 +132,8 @@ def up(
     server: TritonServer | None = None
     if not web_only:
         served = preflight.check_repositories(options.repositories)
+        if systems:
+            served = preflight.of_systems(served, systems)
         models = preflight.configured_models(os.environ, served)
         if not load_all and model_control == "explicit":
             held_back = preflight.held_back(served, models.values())

@@ -136,6 +136,11 @@ def held_back(served: Mapping[str, Config], configured: Collection[str]) -> list
     return [name for name in served if waits_until_asked(served[name]) and name not in needed]
 
 
+def of_systems(served: Mapping[str, Config], systems: Collection[str]) -> dict[str, Config]:
+    """The models of these systems."""
+    return {name: each for name, each in served.items() if parameter(each, SYSTEM_PARAMETER) in systems}
+
+
 def waits_until_asked(config: Config) -> bool:
     return parameter(config, "load") == "asked"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import batches, manifest
+from gourmet.runtime import batches, malloc, manifest
 from gourmet.runtime import onnx_session as sessions
 from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import cpu_threads, wanted_device
@@ -47,6 +47,7 @@ class TritonPythonModel:
             f"{args['model_instance_name']} runs {path.name} on {engine.name} "
             f"with {cpu_threads(config)} CPU threads"
         )
+        malloc.give_back()  # of the file
         self._run = engine.run
         self._batched = config["max_batch_size"] > 0
         self._left = batches.LeftClients()

@@ -24,6 +24,7 @@ from gourmet.pictures.classifier import Floats
 from gourmet.pictures.decode import DecodersBusy, PictureError, Pixels, from_base64
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
+from gourmet.runtime import malloc
 from gourmet.runtime.instances import available_cpus, parameter, wanted_device
 from gourmet.runtime.turns import client_of_request
 from gourmet.systems.food11 import contract
@@ -43,6 +44,7 @@ class TritonPythonModel:
         self._temperature = float(parameter(config, "temperature") or 1.0)
         self._max_batch = config["max_batch_size"]
         self._engine = self._open_engine(args, config)
+        malloc.give_back()  # of the file
         # It has one request at work, and those that are answered later come from other threads.
         self._engine_lock = threading.Lock()
         # Pillow decodes outside the interpreter's lock, so the rows of a batch decode side by side.
