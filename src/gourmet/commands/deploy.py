@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("system", type=click.Choice(registry.names()))
+@click.argument("name", metavar="SYSTEM-OR-MODEL")
 @click.option(
     "--format",
     "form",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @send_option
 def deploy(
-    system: str,
+    name: str,
     form: str,
     models: Path,
     weights: Path | None,
@@ -60,17 +60,24 @@ def deploy(
     url: str | None,
     send: bool,
 ) -> None:
-    """Export SYSTEM's weights into the model repository, unless the result answers differently.
+    """Export a system's weights into the model repository, unless the result answers differently.
 
+    All of its models, or the one that is named.
     Weights that others trained are a plain .pth or safetensors (--architecture), or the .onnx of a system
     that `gourmet new` made, and compared on made-up pictures where no --data are given.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put
     from gourmet.deploying.target import Quantizing, table
+    from gourmet.serving.overview import owner_of
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of
 
+    system = name if name in registry.names() else owner_of(models / name)[0]
+    if not system:
+        raise UsageError(
+            f"{name!r} is neither a system nor a model of {models}: systems are {', '.join(registry.names())}"
+        )
     parts = SystemParts(system, registry.piece)
     export, baselines = parts.export, parts.baselines
     of_served = baselines.formats if baselines else ()
@@ -96,6 +103,11 @@ def deploy(
         data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
         with bar("reading") as tick:
             deployment = export.open(chosen, data, tick, architecture=architecture)
+    chosen_forms = export.formats if form == "all" else (form,)
+    if name != system:
+        chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
+    if not chosen_forms:
+        raise UsageError(f"{name} is not what `gourmet deploy {system} --format {form}` makes: leave one out")
     triton, said = url or serving_url(models), list[str]()
 
     def served(version: Path) -> None:
@@ -103,10 +115,10 @@ def deploy(
             said.append(load_and_ask(triton, version.parent, send=send))
 
     with alone_in(models):
-        for name in export.formats if form == "all" else (form,):
-            model = models / deployment.targets[name].model
-            with bar(f"exporting {name}"), served_as_before(triton, [model], send=send):
-                folder, checks = put(deployment, name, models, number, served)
+        for each in chosen_forms:
+            model = models / deployment.targets[each].model
+            with bar(f"exporting {each}"), served_as_before(triton, [model], send=send):
+                folder, checks = put(deployment, each, models, number, served)
             click.echo("\n".join([str(folder), table(checks), *said[-1:]]))
 
 

@@ -23,7 +23,7 @@ from gourmet.systems import registry
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    default=0.002,
+    default=0.005,
     help="Raise the learning rate to this at most.",
 )
 @click.option("--seed", type=int, default=0, help="Repeat a run by its seed.")
@@ -36,12 +36,14 @@ def learn_more(
     makes such a folder of its visitors' corrections where KEEP_CORRECTIONS names one. A fifth of the pictures
     is kept apart, to show class by class what changed. What is served stays as it is until you deploy.
     """
+    from gourmet.deploying.target import table
     from gourmet.reports.table import columns
     from gourmet.repository import versions
+    from gourmet.tasks import evaluation_file
     from gourmet.tasks.classification import learn_more as more
     from gourmet.tasks.classification.picture_training import PictureTraining
     from gourmet.tasks.system_parts import SystemParts
-    from gourmet.training.loop import BEST, CHECKPOINT, fit
+    from gourmet.training.loop import BEST, fit
     from gourmet.training.run import write_run
 
     parts = SystemParts(system, registry.piece)
@@ -49,7 +51,7 @@ def learn_more(
     if not isinstance(training, PictureTraining):
         raise UsageError(f"{system} cannot learn more: it is not trained as classifiers of photos are")
     out = out or Path("runs") / f"{system}-more"
-    if (out / CHECKPOINT).exists():
+    if (out / BEST).exists():
         raise GourmetError(f"{out} holds a run already: name another --out, or delete it")
     model = models / registry.classification(system).default_model
     version = model / str(versions(model)[-1])
@@ -59,10 +61,15 @@ def learn_more(
     recipe = more.recipe(training, epochs, rate, seed)
     write_run(out, {"system": system, "data": str(folder.resolve()), "recipe": dataclasses.asdict(recipe)})
     with bar("learning") as tick:
-        fit(task, recipe, out, tick=tick)
-    network, _ = parts.evaluation.load(out / BEST, "")
-    changes = task.changes(network)
-    more.keep_calibration(out / BEST, version, changes)
+        fit(task, recipe, out / more.LAYER, tick=tick)
+    calibration = more.served_calibration(version)
+    checks, changes = task.finish(out / more.LAYER / BEST, out / BEST, calibration)
+    evaluation_file.write(out / BEST, calibration=vars(calibration), accuracy={"learned more": changes})
     heading = ("class", "pictures kept apart", "right before", "right now")
     click.echo(columns([heading, *(tuple(map(str, change.values())) for change in changes)]))
+    if (kept := sum(change["pictures"] for change in changes)) < more.TELLING:
+        click.echo(f"{kept} kept apart are too few to tell by; {more.TELLING} or more would say something")
+    click.echo(f"what it knew before, by activations of photos that it was not taught:\n{table(checks)}")
+    if lost := [check.what for check in checks if not check.passed]:
+        raise GourmetError(f"it lost too much of what it knew ({'; '.join(lost)}), and would not be deployed")
     click.echo(f"next: gourmet deploy {system} --format all --weights {out / BEST} --data {folder}")

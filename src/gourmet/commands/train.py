@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from gourmet.commands.progress import bar
-from gourmet.commands.values import PATH, POSITIVE
+from gourmet.commands.values import FOUND_FILE, PATH, POSITIVE
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems import registry
 
@@ -45,6 +45,12 @@ _MLFLOW: Final = "mlflow_run"
     type=PATH,
     help="Begin with these weights: best.safetensors of a run, a plain .pth, or a served model.pt.",
 )
+@click.option(
+    "--rehearse",
+    type=FOUND_FILE,
+    metavar="WEIGHTS",
+    help="Train nothing: make of --data the set of WEIGHTS that `gourmet learn-more` rehearses.",
+)
 @click.option("--pretrained", is_flag=True, help="Begin with ImageNet weights, downloaded by torchvision.")
 @click.option(
     "--mlflow", "tell_mlflow", is_flag=True, help="Log to MLflow too, in runs/mlruns of this machine."
@@ -63,6 +69,7 @@ def train(
     resume: bool,
     checkpoint_every: float,
     init: Path | None,
+    rehearse: Path | None,
     pretrained: bool,
     tell_mlflow: bool,
     device: str,
@@ -78,20 +85,29 @@ def train(
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training import mlflow_log
     from gourmet.training.files import load_tensors, put_tensors
-    from gourmet.training.loop import CHECKPOINT, LAST, fit
+    from gourmet.training.loop import BEST, CHECKPOINT, LAST, fit
     from gourmet.training.run import read_run, write_run
-    from gourmet.training.task import Configurable, Recipe
+    from gourmet.training.task import Configurable, Recipe, Rehearsing
 
     if init and (resume or pretrained):
         raise GourmetError("--init says what to begin with, and so does --resume or --pretrained: give one")
     out = out or Path("runs") / system
+    parts = SystemParts(system, registry.piece)
+    if rehearse:
+        if not isinstance(parts.training, Rehearsing) or data is None:
+            raise UsageError(
+                "--rehearse takes a system that learns from photos, and their folder with --data"
+            )
+        with bar("rehearsing") as tick:
+            click.echo(parts.training.rehearse(parts.evaluation.load(rehearse, "")[0], data, rehearse, tick))
+        return
     if not resume and (out / CHECKPOINT).exists():
         raise GourmetError(f"{out} holds a run already: go on with it by --resume, or name another --out")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if threads:
         torch.set_num_threads(threads)
-    training = SystemParts(system, registry.piece).training
+    training = parts.training
     begun: dict[str, Any] = read_run(out) if resume else {"init": init and str(init)}
     if overrides := (*begun.get("overrides", ()), *overrides):
         if not isinstance(training, Configurable):
@@ -137,6 +153,10 @@ def train(
                 checkpoint_every_s=checkpoint_every,
                 **told,
             )
+    if isinstance(training, Rehearsing):
+        with bar("rehearsing") as tick:
+            for weights in (out / LAST, out / BEST):
+                training.rehearse(parts.evaluation.load(weights, "")[0], data, weights, tick)
     last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")

@@ -118,6 +118,14 @@ class Configurable(Protocol):
 
 
 @runtime_checkable
+class Rehearsing(Protocol):
+    """A TRAINING of networks that may go on learning without the examples that they were trained on."""
+
+    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
+        """Keep beside `weights`, which are those of `network`, what that takes; returns where."""
+
+
+@runtime_checkable
 class Training(Protocol):
     """A system's TRAINING, in its train.py."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,11 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.repository.model_config import model_config, tensor
 from gourmet.runtime.manifest import sha256
-from gourmet.tasks.classification import gate
+from gourmet.tasks.classification import gate, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, read_evaluation
 from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
+from gourmet.tasks.classification.rehearsal import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
 from gourmet.tasks.system_parts import BadData, Data, Load
 from gourmet.training.task import Tick
@@ -52,6 +53,7 @@ class Source:
     to_calibrate: Pixels  # for quantization, from the training part
     held_out: Pixels  # to pass the gate with
     held_out_classes: npt.NDArray[np.int64] | None  # None where nobody has labelled them
+    weights: Path  # whose network it is
 
     @property
     def eager(self) -> Answers:
@@ -90,6 +92,8 @@ class Exported:
             config = onnx_config(system, self.model, self.input, row, self.output, batched=self.batched)
 
         def build(path: Path) -> dict[str, Any]:
+            if self.torchscript:  # beside which the next run of `gourmet learn-more` looks for it
+                rehearsal.take_over(source.weights, path)
             shape = ", ".join(map(str, ("N" if self.batched else 1, *example.shape[1:])))
             return {**form.write(source.network, example, path), "input": f"float32 [{shape}]"}
 
@@ -158,9 +162,15 @@ class ClassifierExport:
             calibration, accuracy = Calibration(), {}
         if data is None and not foreign:
             raise BadData("no labelled pictures to verify with: name them with --data")
-        source = Source(self.system, network, calibration, *self._pictures(data, tick))
+        source = Source(self.system, network, calibration, *self._pictures(data, tick), weights)
+        known = rehearsal.read(weights, network)
+        changes = known.changes(LastLayer(network), calibration, self.system) if known else []
+
+        def with_changes(target: Target) -> Target:
+            return replace(target, verify=lambda path: [*target.verify(path), *changes])
+
         return Deployment(
-            targets={name: model(source) for name, model in self.models.items()},
+            targets={name: with_changes(model(source)) for name, model in self.models.items()},
             facts={
                 "network": {key: about[key] for key in ("system", "architecture", "labels")},
                 "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},

@@ -25,6 +25,7 @@ from gourmet.tasks.classification.calibration import Calibration
 from gourmet.tasks.classification.export import onnx_config
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.preparing import AskedFor, prepared
+from gourmet.tasks.classification.torchvision_network import check_outputs
 from gourmet.training.task import Tick
 
 # For opening a file, and for each batch that it is asked about.
@@ -127,6 +128,7 @@ def as_given(
 ) -> PictureClassifier:
     """`system` with the pictures and the tensors of the file, which are shown before it is asked."""
     found = GivenOnnx(path, asked.layout)
+    check_outputs(path, found.labels, len(system.labels))
     side, tensors = int(found.found["side"]), dict(found.found)
     if side and asked.size not in (None, side):
         raise UsageError(f"--size {asked.size}: {path} takes pictures of {side} pixels, and no others")

@@ -107,8 +107,21 @@ class TorchvisionNetwork:
         described = describe(self.system, architecture)
         about = about or {**described, "foreign": True}
         check_about(path, about, described)
+        check_outputs(path, outputs_of(network, tensors), len(self.system.labels))
         put_tensors(network, without_auxiliary(tensors), path)
         return network.eval(), about
+
+
+def outputs_of(network: nn.Module, tensors: Tensors) -> int | None:
+    """Of how many classes `tensors` are, by the last tensor of the `network` that they are for."""
+    last = tensors.get(list(network.state_dict())[-1])
+    return len(last) if last is not None and last.ndim else None
+
+
+def check_outputs(path: Path, found: int | None, labels: int) -> None:
+    """Refuse a file with another number of outputs than there are labels."""
+    if found is not None and found != labels:
+        raise UsageError(f"{path} has {found} classes, and there are {labels} labels: name as many")
 
 
 def describe(system: PictureClassifier, architecture: str) -> dict[str, Any]:

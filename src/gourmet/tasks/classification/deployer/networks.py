@@ -65,10 +65,9 @@ def network_of(config: str, checkpoint: Path | None, seed: int, labels: int = 0)
         _STAGE.sub(lambda found: f"layer{int(found[1]) + 1}.", name): tensor
         for name, tensor in torchvision_network.without_auxiliary(load_tensors(checkpoint)[0]).items()
     }
-    last = tensors.get(list(network.module.state_dict())[-1])
-    found = len(last) if last is not None and last.ndim else outputs
-    if labels and found != labels:
-        raise UsageError(f"{checkpoint} has {found} classes, and --labels names {labels}: name as many")
+    found = torchvision_network.outputs_of(network.module, tensors) or outputs
+    if labels:
+        torchvision_network.check_outputs(checkpoint, found, labels)
     if found != outputs:
         network = build(config, found, seed)
     for name, own in network.module.state_dict().items():
