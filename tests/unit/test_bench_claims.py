@@ -62,6 +62,28 @@ def test_a_gain_has_three_outcomes(rates: tuple[float, ...], seen: bool | None, 
     assert (found.seen, found.says[: len(begins)]) == (seen, begins)
 
 
+def test_undecided_allows_both_only_where_the_interval_holds_one() -> None:
+    def said(ratio: Estimate) -> str:
+        return comparison.claim(
+            "it pays", lambda: (comparison.above(ratio, 1.15), f"{ratio:.2f}", ratio)
+        ).says
+
+    assert "the interval allows both: 1.00 (0.90–1.20)" in said(Estimate(1.0, 0.9, 1.2))
+    assert "allows both" not in said(Estimate(1.11, 1.02, 1.21))
+    assert "two runs of the same may differ by as much: 1.11 (1.02–1.21)" in said(Estimate(1.11, 1.02, 1.21))
+    assert "a single measurement has no interval: 1.11" in said(Estimate(1.11))
+
+
+def test_what_a_long_delay_costs_is_said() -> None:
+    arms, seen_points = of_delays(TWICE, TWICE, STEADY, level=16)
+    costs, _ = list(serving_lab.batches_and_waits(arms, 16, "m at c=16").items())[2:]
+    found = comparison.claim(costs[0], lambda: costs[1](seen_points))
+    assert found.seen
+    assert found.says.startswith(
+        "m at c=16: the longest delay costs throughput: 100 against 200 rows/s, 0.50 ("
+    )
+
+
 def of_delays(*rates: tuple[float, ...], level: float) -> tuple[list[Arm], scenario.Points]:
     names = [serving_lab.arm_name(us) for us in (0, 200, 2000)]
     arms = [Arm(name, None, ()) for name in names]

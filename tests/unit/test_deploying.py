@@ -146,7 +146,7 @@ def test_int8_takes_pixels_and_answers_nearly_as_the_network_does(
     weights: Path, pictures: np.ndarray, tmp_path: Path
 ) -> None:
     network, _ = load(weights)
-    source = Source(contract.SYSTEM, network, Calibration(1.25, 0.4), pictures[:8], pictures, None)
+    source = Source(contract.SYSTEM, network, Calibration(1.25, 0.4), pictures[:8], pictures, None, weights)
     facts = int8.build(source, tmp_path / "model.onnx")
     answers = open_onnx(tmp_path / "model.onnx", "image", "probabilities")
     logits = source.eager(pictures)

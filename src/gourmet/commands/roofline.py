@@ -148,7 +148,8 @@ def _print(found: Roofline, top: int, batches: bool) -> None:
         share = sum(one.seconds for one in rest) / found.seconds
         click.echo(f"… and {len(rest)} more, {share:.1%} of the time")
     click.echo(
-        f"at best {found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
-        f"{found.rows_per_s:,.0f} rows/s; "
-        f"layers that are memory-bound take {found.memory_share:.0%} of the time"
+        f"{found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
+        f"{found.rows_per_s:,.0f} rows/s; layers that are memory-bound take {found.memory_share:.0%}\n"
+        f"at best, with nothing to wait for, {found.computing_s * 1e3:.3g} ms, "
+        f"{found.batch / found.computing_s:,.0f} rows/s"
     )

@@ -184,7 +184,7 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         requests=int(ours.sum()),
         errors=dict(traffic.errors),
         usage=probe.usage(traffic.client_cores),
-        checks=(*checks, validity.steady(windows, stats.unsteadiness(rates), options.steadiness + natural)),
+        checks=(*checks, validity.steady(rates, options.steadiness + natural)),
         config={},
         stream=stats.stream(due, traffic.pieces, ours, stretch, options.windows),
         transferred=traffic.transferred / len(traffic.times),

@@ -20,8 +20,8 @@ from gourmet.measure.results import Bench, Estimate, Point, Requirement, Stateme
 NOISE: Final = 0.05
 
 Outcome = bool | None  # None: undecided
-# Whether a claim was seen, and the figures that tell.
-Found = tuple[Outcome, str]
+# Whether a claim was seen, the figures that tell, and the ratio that was judged, where it is one.
+Found = tuple[Outcome, str] | tuple[Outcome, str, Estimate]
 Verdict = Literal["faster", "slower", "same"]
 
 
@@ -32,12 +32,23 @@ class NotMeasured(Exception):
 def claim(words: str, look: Callable[[], Found]) -> Statement:
     """What was expected, with the figures that show it, contradict it, or leave it open."""
     try:
-        seen, figures = look()
+        seen, figures, *judged = look()
     except NotMeasured:
         return Statement(f"Not measured: {words}; a point that it needs was rejected or left out.")
     if seen is None:
-        return Statement(f"Undecided: {words}; the interval allows both: {figures}.")
+        return Statement(f"Undecided: {words}; {_left_open(*judged)}: {figures}.")
     return Statement(f"{words}: {figures}." if seen else f"Not seen here: {words}; measured {figures}.", seen)
+
+
+def _left_open(ratio: Estimate | None = None) -> str:
+    """Why a ratio decides nothing."""
+    if ratio is None:
+        return "the figures leave it open"
+    if ratio.low is None or ratio.high is None:
+        return "a single measurement has no interval"
+    if ratio.low <= 1 <= ratio.high:
+        return "the interval allows both"
+    return "there is a difference, and two runs of the same may differ by as much"
 
 
 def above(figure: Estimate, limit: float) -> Outcome:
@@ -58,11 +69,11 @@ def all_of(*outcomes: Outcome) -> Outcome:
     return None if None in outcomes else True
 
 
-def more(ours: Point, theirs: Point) -> Found:
+def more(ours: Point, theirs: Point) -> tuple[Outcome, str, Estimate]:
     """Whether one point has more throughput than another, beyond noise."""
     gained = times_the_throughput(ours, theirs)
     rates = f"{ours.rows_per_s.value:.0f} against {theirs.rows_per_s.value:.0f} rows/s"
-    return above(gained, 1 + NOISE), f"{rates}, {gained:.2f} times, at {ours.load}"
+    return above(gained, 1 + NOISE), f"{rates}, {gained:.2f} times, at {ours.load}", gained
 
 
 def times_the_throughput(ours: Point, theirs: Point) -> Estimate:

@@ -91,7 +91,7 @@ def measure(workload: Workload, load: LoadSpec, target: Addresses, options: Meas
         usage=probe.usage(got.client_cores),
         checks=(
             *checks,
-            validity.steady(got.windows, stats.unsteadiness(rates), 2 * options.steadiness),
+            validity.steady(rates, 2 * options.steadiness),
             validity.rate_counted(
                 probe.counted.rows / probe.seconds, got.rows_per_s, load.level, got.requests
             ),

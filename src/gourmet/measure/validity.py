@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.measure.results import Evidence, Window
+from gourmet.measure import stats
+from gourmet.measure.results import Evidence
 
 _LITTLE_ALLOWED: Final = 0.05
 # Of one core: a loop that is nearly always busy answers late, and the lateness would pass for latency.
@@ -93,11 +94,17 @@ def littles_law(in_flight: float, product: float) -> Evidence:
     return _undisturbed("Little's law", off, _LITTLE_ALLOWED, f"{found}, {off:.0%} apart: {_LONGER}")
 
 
-def steady(windows: tuple[Window, ...], off: float, allowed: float) -> Evidence:
-    """The windows must tell the same story."""
-    rates = ", ".join(f"{window.requests_per_s:.4g}" for window in windows)
-    found = f"the windows answered {rates} requests a second, {off:.0%} from their median"
-    return _undisturbed("windows steady", off, allowed, f"{found} (allowed {allowed:.0%}): {_LONGER}")
+def steady(
+    rates: Sequence[float],
+    allowed: float,
+    *,
+    what: str = "the windows answered {} requests a second",
+    mend: str = _LONGER,
+) -> Evidence:
+    """Several measurements of the same must tell the same story: windows, or rounds of a product."""
+    off = stats.unsteadiness(rates)
+    found = f"{what.format(', '.join(f'{rate:.4g}' for rate in rates))}, {off:.0%} from their median"
+    return _undisturbed("windows steady", off, allowed, f"{found} (allowed {allowed:.0%}): {mend}")
 
 
 def generator_had_time(client_cores: float) -> Evidence:

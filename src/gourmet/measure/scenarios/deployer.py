@@ -167,7 +167,7 @@ def _as_good(dynamic: Point, static: Point) -> Callable[[], Found]:
         f"{rate(dynamic):.1f} against {rate(static):.1f} img/s, {gained:.2f} times, with {dynamic.arm} in "
         f"batches of {dynamic.executed_rows:.1f}, {dynamic.split_ms.network:.1f} ms a request outside Triton"
     )
-    return lambda: (above(gained, _NOISE), figures)
+    return lambda: (above(gained, _NOISE), figures, gained)
 
 
 def _deploy(plan: Plan, form: str, target: Addresses | None) -> None:

@@ -111,7 +111,7 @@ def _steps(points: Sequence[Point]) -> str:
 def _batching_pays_not(points: Points) -> Found:
     plain, *delayed = (_best(points, arm) for arm in (PLAIN, *map(_delayed, _DELAYS_US)))
     gained = times_the_throughput(max(delayed, key=lambda point: point.rows_per_s.value), plain)
-    return below(gained, 1 + NOISE), f"at best {_steps([plain, *delayed])}"
+    return below(gained, 1 + NOISE), f"at best {_steps([plain, *delayed])}", gained
 
 
 def _delays_cost(points: Points) -> Found:
@@ -124,7 +124,8 @@ def _delays_cost(points: Points) -> Found:
 
 def _second_pays_not(points: Points) -> Found:
     one, two = _best(points, _delayed(2000)), _best(points, TWO)
-    return below(times_the_throughput(two, one), 1 + NOISE), f"at best {_steps([one, two])}"
+    gained = times_the_throughput(two, one)
+    return below(gained, 1 + NOISE), f"at best {_steps([one, two])}", gained
 
 
 def _goals(points: Points) -> list[Requirement]:

@@ -104,9 +104,9 @@ def _one_instance_is_full(points: Points) -> Found:
 
 def _batches_form(points: Points) -> Found:
     batching = points.get(DYNAMIC, 8)
-    gained, figures = more(batching, points.get(ONE, 8))
+    gained, figures, ratio = more(batching, points.get(ONE, 8))
     rows = batching.executed_rows
-    return all_of(rows > 1.5, gained), f"{rows:.1f} rows per batch, {figures}"
+    return all_of(rows > 1.5, gained), f"{rows:.1f} rows per batch, {figures}", ratio
 
 
 def _instances_help(points: Points) -> Found:
@@ -192,7 +192,7 @@ def _few_do(points: Points) -> Found:
     most, few = found[0], found[2]
     gained = times_the_throughput(few, most)
     figures = over(found, lambda p: f"{p.rows_per_s.value:.0f} rows/s", lambda p: p.arm)
-    return above(gained, 1 - NOISE), f"{figures}; {few.arm} {gained:.2f} times {most.arm}"
+    return above(gained, 1 - NOISE), f"{figures}; {few.arm} {gained:.2f} times {most.arm}", gained
 
 
 def _count(count: int) -> str:
@@ -212,7 +212,7 @@ def only_noise(arms: Sequence[Arm], points: Points) -> Found:
         f"{rows:.2f} rows per batch at most, {longest:.2f} times the throughput with {_delay(last)} "
         f"instead of {_delay(first)}; the dynamic batcher sends a lone row on at once"
     )
-    return all_of(rows <= 1.0, above(longest, 1 - _NOISE), below(longest, 1 + _NOISE)), figures
+    return all_of(rows <= 1.0, above(longest, 1 - _NOISE), below(longest, 1 + _NOISE)), figures, longest
 
 
 def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
@@ -226,12 +226,18 @@ def batches_and_waits(arms: Sequence[Arm], level: float, at: str) -> Claims:
     def pays(points: Points) -> Found:
         first, *longer = _several(arms, level, points)
         best = max(longer, key=lambda point: point.rows_per_s.value)
-        gained, figures = more(best, first)
-        return gained, f"at best {figures}, with {_delay(best)} instead of {_delay(first)}"
+        gained, figures, ratio = more(best, first)
+        return gained, f"at best {figures}, with {_delay(best)} instead of {_delay(first)}", ratio
+
+    def costs(points: Points) -> Found:
+        first, *_, last = _several(arms, level, points)
+        _, figures, ratio = more(last, first)
+        return below(ratio, 1 - _NOISE), f"{figures}, with {_delay(last)} instead of {_delay(first)}", ratio
 
     return {
         f"{at}: a longer delay is time in the queue": partial(grows, lambda p: p.split_ms.queue, "ms", 1.0),
         f"{at}: a longer delay fills the batches": partial(grows, lambda p: p.executed_rows, "rows", 1.2),
+        f"{at}: the longest delay costs throughput": costs,
         f"{at}: a longer delay brings more throughput": pays,
     }
 

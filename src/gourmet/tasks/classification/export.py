@@ -29,7 +29,7 @@ from gourmet.tasks.classification.formats import FORMATS, eager, onnx_format
 from gourmet.tasks.classification.gate import Answers, Pixels
 from gourmet.tasks.classification.rehearsal import LastLayer
 from gourmet.tasks.evaluation_file import NotEvaluated
-from gourmet.tasks.system_parts import BadData, Data, Load
+from gourmet.tasks.system_parts import BadData, Data, EmptyPart, Load
 from gourmet.training.task import Tick
 
 _CALIBRATED_ON: Final = 512
@@ -52,7 +52,7 @@ class Source:
     calibration: Calibration
     to_calibrate: Pixels  # for quantization, from the training part
     held_out: Pixels  # to pass the gate with
-    held_out_classes: npt.NDArray[np.int64] | None  # None where nobody has labelled them
+    held_out_classes: npt.NDArray[np.int64] | None  # of the first of them; None where nobody labelled any
     weights: Path  # whose network it is
 
     @property
@@ -197,9 +197,12 @@ class ClassifierExport:
     def _pictures(self, data: Path | None, tick: Tick) -> tuple[Pixels, Pixels, npt.NDArray[np.int64] | None]:
         """Pictures to calibrate with, others to verify with, and the classes of these."""
         if data is None:
-            made_up = np.stack([self.system.pixels(each) for each in self.system.examples(_MADE_UP, 0)])
+            made_up = np.stack(self._made_up(_MADE_UP, 0))
             return made_up, made_up, None
-        held = self.data.listing(data, "validation")
+        try:
+            held = self.data.listing(data, "validation")
+        except EmptyPart:  # of so few pictures that none is in it
+            held = ()
         train = self.data.listing(data, "train", _CALIBRATED_ON) if self.calibrates else ()
         examples, rows = [*train, *held], []
         for example, picture in zip(examples, self.data.read(examples), strict=True):
@@ -208,7 +211,13 @@ class ClassifierExport:
             except PictureError as exc:
                 raise BadData(f"{example.name}: {exc}") from exc
             tick(len(rows) / len(examples))
-        images = np.stack(rows)
         order = np.random.default_rng(0).permutation(len(held))  # the first rows are of all classes
         classes = np.array([example.class_id for example in held], dtype=np.int64)
-        return images[: len(train)], images[len(train) :][order], classes[order]
+        # Few photos tell little of what values occur and how a model answers: made-up ones tell the rest.
+        to_calibrate = [*rows[: len(train)], *(self._made_up(_MADE_UP - len(train), 1) if train else ())]
+        later = rows[len(train) :]
+        to_verify = [*(later[place] for place in order), *self._made_up(_MADE_UP - len(held), 0)]
+        return np.array(to_calibrate), np.array(to_verify), classes[order]
+
+    def _made_up(self, count: int, seed: int) -> list[Pixels]:
+        return [self.system.pixels(each) for each in self.system.examples(max(0, count), seed)]

@@ -21,7 +21,10 @@ Answers = Callable[[npt.NDArray[Any]], Scores]
 BATCHES: Final = (1, 2, 16)
 MAX_LOGIT_DIFFERENCE: Final = 1e-3
 MIN_AGREEMENT: Final = 0.97
+# Of pictures that show no food, often between two classes, where a little rounding decides.
+MIN_AGREEMENT_MADE_UP: Final = 0.85
 MAX_ACCURACY_LOSS: Final = 0.01
+TELLING: Final = 50  # labelled photos: with fewer, one of them is more than what may be lost
 
 
 def verify(
@@ -49,23 +52,33 @@ def same_answers(network: Answers, model: Answers, photos: Pixels) -> list[Check
 def close_answers(
     network: Answers, model: Answers, photos: Pixels, classes: npt.NDArray[np.int64] | None
 ) -> list[Check]:
-    """For quantized models: one answer a row at every batch size, and nearly always the same class."""
+    """For quantized models: one answer a row at every batch size, and nearly always the same class.
+
+    `classes` are those of the first photos; too few of them say nothing about accuracy.
+    """
     checks = []
     for rows in _batches(photos):
         _asked(model, photos[:rows])
         checks.append(Check(f"answers, batch {rows}", str(rows), str(rows), True))
     theirs, right = _best(model, photos), _best(network, photos)
-    agreement = float(np.mean(theirs == right))
+    agreement, labelled = float(np.mean(theirs == right)), len(photos if classes is None else classes)
+    few = labelled < TELLING
+    wanted = MIN_AGREEMENT_MADE_UP if few else MIN_AGREEMENT
+    beside = f", {len(photos) - labelled} made up" if labelled < len(photos) else ""
     checks.append(
         Check(
-            f"top-1 agreement, {len(photos)} photos",
+            f"top-1 agreement, {labelled} photos{beside}",
             f"{agreement:.4f}",
-            f"at least {MIN_AGREEMENT}",
-            agreement >= MIN_AGREEMENT,
+            f"at least {wanted}",
+            agreement >= wanted,
         )
     )
     if classes is None:
         return checks
+    if few:
+        said = f"not known: {labelled} labelled photos"
+        return [*checks, Check("balanced accuracy lost", said, f"{TELLING} or more would tell", True)]
+    theirs, right = theirs[:labelled], right[:labelled]
     lost = balanced_accuracy(right, classes) - balanced_accuracy(theirs, classes)
     checks.append(
         Check(

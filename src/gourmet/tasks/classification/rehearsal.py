@@ -1,4 +1,4 @@
-"""What a network makes of photos that it was trained on, kept beside its weights to learn more and to compare.
+"""What a network makes of photos that it was trained on, kept beside its weights to learn and to compare.
 
 The photos themselves cannot be shipped. Activations before the last layer, in eight bits, are enough to train
 that layer without its forgetting what it knew, and to tell whether it did: some are held out for that, with
