@@ -183,7 +183,7 @@ def test_an_engine_is_built_for_its_gpu_and_answers_as_the_network(
         (("--onnx", "--triton-model-name", "../out"), "not a valid name of a folder"),
         (
             ("--onnx", "--labels", "a,b,c", "--triton-model-name", "x"),
-            "has 1000 classes, and --labels names 3",
+            "has 1000 classes, and there are 3 labels",
         ),
     ],
 )

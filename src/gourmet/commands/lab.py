@@ -16,11 +16,15 @@ import click
 
 from gourmet.client.address import Address
 from gourmet.commands.options import as_options, port_options, url_option
+from gourmet.doctor.findings import Examined, Finding
+from gourmet.doctor.stack import strayed
 from gourmet.errors import GourmetError, UsageError
+from gourmet.repository import DEFAULT
 from gourmet.runtime.signals import stops_set
 from gourmet.serving.connect import connect
 from gourmet.serving.processes import Child
 from gourmet.serving.readable_logs import LogPrinter
+from gourmet.serving.run_file import stack_at
 
 _NOTEBOOK: Final = Path(__file__).resolve().parents[3] / "notebooks" / "triton.ipynb"
 _POLL_S: Final = 0.1
@@ -58,6 +62,8 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
             triton.check_live()
         if chosen or triton.is_live():
             log.say("gourmet", f"the notebook asks the Triton that runs at {url}")
+            for finding in _strayed(url, chosen is not None):
+                log.say("gourmet", str(finding), "yellow")
         else:
             log.say("gourmet", f"no Triton at {url}: starting one, with the web app")
             options = [f"{option}={port}" for option, port in as_options(ports).items()]
@@ -76,6 +82,15 @@ def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int
                     log.say("gourmet", f"{name} ended with status {status}")
                     ending.set()
     log.say("gourmet", "stopped")
+
+
+def _strayed(url: str, named: bool) -> list[Finding]:
+    """What a notebook whose kernel was killed left changed, and how to put it back."""
+    running = stack_at(url)
+    folders = tuple(map(Path, running.repositories)) if running else (DEFAULT,)
+    there = Examined(folders, "127.0.0.1", {}, url, named, os.environ)
+    with connect(url) as triton:
+        return list(strayed(there, sorted({name.partition("/")[0] for name in triton.ready_versions()})))
 
 
 def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrinter) -> Child:

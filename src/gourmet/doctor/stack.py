@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Final
 
 from gourmet import repository
+from gourmet.client.config_summary import summary
 from gourmet.client.errors import TritonUnreachable
 from gourmet.client.model_config import as_json
 from gourmet.doctor.findings import Examined, Finding, fail, ok, refused, warn
 from gourmet.errors import GourmetError
+from gourmet.repository import config_change
 from gourmet.runtime import manifest
 from gourmet.runtime.instances import instance_count
 from gourmet.serving import preflight
@@ -112,7 +114,24 @@ def served(subject: Examined) -> Iterator[Finding]:
             yield warn(
                 f"{name} serves version {version}, version {newest} lies on disk", _load(subject, name)
             )
+    yield from strayed(subject, sorted(ready))
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
+
+
+def strayed(subject: Examined, models: Iterable[str]) -> Iterator[Finding]:
+    """Models that serve another config than their files say, as a lab that was killed may leave them."""
+    with connect(subject.url) as triton:
+        for folder in (path / name for name in models for path in subject.repositories):
+            try:
+                on_disk = as_json(repository.read_config(folder)) if folder.is_dir() else None
+            except repository.RepositoryError:  # which has its line above
+                continue
+            if on_disk and config_change.strayed(running := triton.config(folder.name), on_disk):
+                yield warn(
+                    f"{folder.name} serves another config than its files ({summary(running)})",
+                    f"where that is not meant, take theirs (`gourmet config {folder.name} --reset"
+                    f"{_there(subject)}`)",
+                )
 
 
 def answers(subject: Examined) -> Iterator[Finding]:
@@ -149,8 +168,11 @@ def web(subject: Examined) -> Iterator[Finding]:
 
 
 def _load(subject: Examined, name: str) -> str:
-    there = f" --url {subject.url}" if subject.must_run else ""
-    return f"load it (`gourmet config {name} --reset{there}`)"
+    return f"load it (`gourmet config {name} --reset{_there(subject)}`)"
+
+
+def _there(subject: Examined) -> str:
+    return f" --url {subject.url}" if subject.must_run else ""
 
 
 def _runs(subject: Examined) -> bool:

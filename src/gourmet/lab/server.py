@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from gourmet.serving.run_file import found_url
 from gourmet.systems import registry
 
 _SEED: Final = 5
+_waiting: Final[list[subprocess.Popen[bytes]]] = []
 
 
 @dataclass
@@ -95,6 +98,12 @@ class Lab:
     def config(self, model: str) -> Config:
         with connect(self.url) as triton:
             return triton.config(model)
+
+    def restored_at_the_end(self, repository: Path, *models: str) -> None:
+        """Have these serve what their files say as soon as this kernel ends, stopped or killed."""
+        command = [sys.executable, "-P", "-m", "gourmet.lab.restoring", self.url, str(repository), *models]
+        # Its input ends with the kernel; in a session of its own, what ends the kernel does not end it.
+        _waiting.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
     def write_rows(self, model: str, path: Path | str, count: int) -> tuple[bytes, ...]:
         """Write `count` examples as perf_analyzer takes them for this model; return the examples."""

@@ -9,7 +9,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gourmet.client.config_summary import merges
+from gourmet.client.config_summary import merges, summary
 from gourmet.client.model_config import Config
 from gourmet.errors import UsageError
 from gourmet.runtime.cpu_engine import ENGINE_PARAMETER, FP32, PRECISION_PARAMETER, TORCH
@@ -141,3 +141,18 @@ def _change_batching(config: Config, change: Change) -> None:
         if too_large := [size for size in change.preferred_batches if size > largest]:
             raise UsageError(f"preferred batch {too_large[0]} is above max_batch_size {largest}")
         batching["preferred_batch_size"] = list(change.preferred_batches)
+
+
+def strayed(running: Config, on_disk: Config) -> bool:
+    """Whether what serves is not what the files say, in what this module changes."""
+    groups, said = running.get("instance_group") or [{}], copy.deepcopy(on_disk)
+    # What a config leaves to Triton, a server's answer says.
+    said["instance_group"] = [
+        {**groups[0], **{name: value for name, value in each.items() if value != "KIND_AUTO"}}
+        for each in on_disk.get("instance_group") or groups
+    ]
+    if (batching := said.get("dynamic_batching")) is not None:
+        said["dynamic_batching"] = {**(running.get("dynamic_batching") or {}), **batching}
+        if "max_queue_delay_microseconds" not in batching:
+            said["dynamic_batching"]["max_queue_delay_microseconds"] = 0
+    return summary(running) != summary(said)

@@ -17,7 +17,7 @@ from torch import nn
 
 from gourmet.client.model_config import Config
 from gourmet.contracts import LABELS_PARAMETER, SUBJECT_THRESHOLD_PARAMETER, SYSTEM_PARAMETER
-from gourmet.deploying.target import Deployment, Target
+from gourmet.deploying.target import Check, Deployment, Target
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
@@ -164,13 +164,12 @@ class ClassifierExport:
             raise BadData("no labelled pictures to verify with: name them with --data")
         source = Source(self.system, network, calibration, *self._pictures(data, tick), weights)
         known = rehearsal.read(weights, network)
-        changes = known.changes(LastLayer(network), calibration, self.system) if known else []
-
-        def with_changes(target: Target) -> Target:
-            return replace(target, verify=lambda path: [*target.verify(path), *changes])
-
+        targets = {name: model(source) for name, model in self.models.items()}
+        if known:
+            changes = known.changes(LastLayer(network), calibration, self.system)
+            targets = {name: _with(changes, target) for name, target in targets.items()}
         return Deployment(
-            targets={name: with_changes(model(source)) for name, model in self.models.items()},
+            targets=targets,
             facts={
                 "network": {key: about[key] for key in ("system", "architecture", "labels")},
                 "training": {"weights_sha256": sha256(weights), "epoch": about.get("epoch")},
@@ -221,3 +220,8 @@ class ClassifierExport:
 
     def _made_up(self, count: int, seed: int) -> list[Pixels]:
         return [self.system.pixels(each) for each in self.system.examples(max(0, count), seed)]
+
+
+def _with(changes: Sequence[Check], target: Target) -> Target:
+    """A target whose gate looks at these as well."""
+    return replace(target, verify=lambda path: [*target.verify(path), *changes])

@@ -1,0 +1,75 @@
+"""A notebook that is stopped, or whose kernel is killed, leaves the server as its files say."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gourmet.cli import main
+from gourmet.commands.lab import _strayed
+from gourmet.lab.server import Lab
+from gourmet.serving.waiting import wait_until
+
+MODEL = "food_classifier_onnx"
+# What a kernel does: ask for the end to be cleaned up, change a config, and go on until it is ended.
+KERNEL = """
+import sys, time
+from pathlib import Path
+from click.testing import CliRunner
+from gourmet.cli import main
+from gourmet.lab.server import Lab
+url, repository = sys.argv[1:]
+Lab(url).restored_at_the_end(Path(repository), "food_classifier_onnx")
+done = CliRunner().invoke(main, ["config", "food_classifier_onnx", "--variant", "one-instance", "--url", url])
+print(done.exit_code, flush=True)
+time.sleep(300)
+"""
+
+
+def instances(url: str) -> int:
+    return int(Lab(url).config(MODEL)["instance_group"][0]["count"])
+
+
+@pytest.fixture
+def changed(triton: Any) -> Iterator[None]:
+    """A server that serves another config than its files say."""
+    there = ["config", MODEL, "--url", triton.http_url]
+    assert CliRunner().invoke(main, [*there, "--variant", "one-instance"]).exit_code == 0
+    yield
+    CliRunner().invoke(main, [*there, "--reset", "--repository", str(triton.repository)])
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_configs_are_back_however_the_kernel_ends(triton: Any, how: signal.Signals) -> None:
+    command = [sys.executable, "-P", "-c", KERNEL, triton.http_url, str(triton.repository)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout
+        assert kernel.stdout.readline() == "0\n"
+        assert instances(triton.http_url) == 1
+        kernel.send_signal(how)
+    wait_until(
+        lambda: instances(triton.http_url) == 2, 60, "the config of the files serves again", poll_s=0.2
+    )
+
+
+def test_doctor_and_the_next_lab_name_what_was_left_changed_and_the_command(
+    triton: Any, changed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (
+        CliRunner()
+        .invoke(main, ["doctor", "--url", triton.http_url, "--repository", str(triton.repository)])
+        .output
+    )
+    line = next(each for each in said.splitlines() if "serves another config than its files" in each)
+    assert f"{MODEL} " in line
+    assert f"gourmet config {MODEL} --reset --url {triton.http_url}" in line
+    assert said.count("serves another config") == 1, said
+    monkeypatch.setattr("gourmet.commands.lab.DEFAULT", Path(triton.repository))
+    assert [MODEL in str(finding) for finding in _strayed(triton.http_url, named=True)] == [True]
