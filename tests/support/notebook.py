@@ -46,7 +46,12 @@ class Executed:
 
     def verdicts(self) -> list[str]:
         cells = (cell for cell in self.client.nb.cells if "check" in cell.metadata.get("tags", []))
-        return [line for cell in cells for line in printed(cell).splitlines() if "seen here: " in line]
+        return [
+            line
+            for cell in cells
+            for line in printed(cell).splitlines()
+            if re.match(r"(NOT seen|seen|undecided) here: ", line)
+        ]
 
     def again(self, name: str, beforehand: str) -> str:
         """Run a check once more after other code, and return what it says."""
@@ -56,10 +61,10 @@ class Executed:
             self.client.execute_cell(cell, len(self.client.nb.cells) - 1)
         return printed(cells[-1])
 
-    def must_fail(self, name: str, claim: str, sabotage: str) -> None:
+    def must_fail(self, name: str, claim: str, sabotage: str, *, or_undecided: bool = False) -> None:
         text = self.again(name, sabotage)
         [line] = [line for line in text.splitlines() if claim in line]
-        assert line.startswith("NOT seen here: ")
+        assert line.startswith(("NOT seen here: ", *(["undecided here: "] if or_undecided else [])))
         assert "What to make of it: " in text
 
     def must_hold(self, name: str, claim: str) -> None:
@@ -67,9 +72,9 @@ class Executed:
         assert line.startswith("seen here: "), printed(self.check(name))
 
     def must_judge(self, name: str) -> None:
-        """What depends on the machine holds or not, and either way with its figures."""
+        """What depends on the machine holds, or not, or is undecided, and in any case with its figures."""
         lines = printed(self.check(name)).splitlines()
-        found = [line for line in lines if re.match(r"(NOT )?seen here: ", line)]
+        found = [line for line in lines if re.match(r"(NOT seen|seen|undecided) here: ", line)]
         assert found
         assert all(re.search(r"\(.*\d.*\)\.$", line) for line in found), found
 

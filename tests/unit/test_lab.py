@@ -11,7 +11,10 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from gourmet.errors import GourmetError
 from gourmet.lab.claims import Claim, Grades
-from gourmet.lab.server import Executions, take
+from gourmet.lab.server import Executions, take, times
+from gourmet.measure.comparison import above
+from gourmet.measure.perf_analyzer import Measurement
+from gourmet.measure.validity import Disturbed
 from gourmet.systems.food11 import contract as food
 from gourmet.systems.translator import contract as translator
 
@@ -31,6 +34,49 @@ def test_a_report_is_read_once_so_that_an_old_one_cannot_pass_for_a_new_one(tmp_
     assert (measured.batch, measured.rows_per_s) == (4, 106.5)
     with pytest.raises(GourmetError, match=r"no one\.csv found: the perf_analyzer above gave up"):
         take(report)
+
+
+def said(*rates: float) -> str:
+    """What perf_analyzer says of windows of so many requests a second."""
+    return "".join(
+        f"  Pass [{number}] throughput: {rate} infer/sec. Avg latency: 9000 usec (std 10 usec).\n"
+        for number, rate in enumerate(rates, 1)
+    )
+
+
+def measured(tmp_path: Path, *rates: float) -> Measurement:
+    (tmp_path / "one.csv").write_text(REPORT)
+    (tmp_path / "one.txt").write_text(said(*rates))
+    return take(tmp_path / "one.csv")
+
+
+def test_a_figure_of_windows_has_an_interval_and_one_alone_is_told_as_no_finding(tmp_path: Path) -> None:
+    slow, fast = measured(tmp_path, 100, 102, 98), measured(tmp_path, 199, 200, 203)
+    gained = times(fast, slow)
+    assert above(gained, 1.5) is True
+    assert gained.low
+    assert gained.low < gained.value
+    alone = times(measured(tmp_path, 200), measured(tmp_path, 100))
+    assert above(alone, 1.05) is None, "twice as much, of one window each"
+    told = Claim("Batches pay", above(alone, 1.05), f"{alone:.2f} times", "The network gains nothing.").text()
+    assert told.startswith("undecided here: Batches pay (2.00 times).")
+    assert "gains nothing" not in told
+    assert "· **undecided here:**" in Claim("Batches pay", None, "2.00", "Nothing.").markdown()
+
+
+def test_a_notebook_refuses_windows_that_bench_would_refuse(tmp_path: Path) -> None:
+    with pytest.raises(Disturbed, match="the windows answered 100, 300, 101 requests a second, 197% from"):
+        measured(tmp_path, 100, 300, 101)
+
+
+def test_what_to_make_of_a_claim_is_about_what_was_found_and_not_about_both() -> None:
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            source = "".join(cell["source"])
+            more, less = source.find("More than expected"), source.find("Less than expected")
+            assert cell["cell_type"] != "code" or (more < 0) == (less < 0), source
+            for at in (more, less):
+                assert at < 0 or "if room_for" in source, source
 
 
 HELD = Claim("Water is wet", True, "100 %", "Then it is ice.")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from gourmet.errors import GourmetError
+
+_UNDECIDED: Final = (
+    "The figures allow both, or are of one window, which has no interval: nothing is found. Longer windows "
+    "on a quieter machine would tell (GOURMET_LAB_WINDOWS, GOURMET_LAB_SECONDS)."
+)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a reader should see, whether it holds here, by which figures, and what to make of it if not."""
+    """What a reader should see, whether it holds here, by which figures, and what to make of it if not.
+
+    None is for figures that do not decide it, as `gourmet.measure.comparison` has it.
+    """
 
     words: str
     holds: object
@@ -18,15 +27,23 @@ class Claim:
 
     @property
     def word(self) -> str:
-        return "seen here" if self.holds else "NOT seen here"
+        return "undecided here" if self.holds is None else "seen here" if self.holds else "NOT seen here"
+
+    @property
+    def mark(self) -> str:
+        return "·" if self.holds is None else "✔" if self.holds else "✘"
+
+    @property
+    def advice(self) -> str:
+        return _UNDECIDED if self.holds is None else self.otherwise
 
     def text(self) -> str:
         said = f"{self.word}: {self.words} ({self.figures})."
-        return said if self.holds else f"{said}\n  What to make of it: {self.otherwise}"
+        return said if self.holds else f"{said}\n  What to make of it: {self.advice}"
 
     def markdown(self) -> str:
-        said = f"> {'✔' if self.holds else '✘'} **{self.word}:** {self.words} ({self.figures})."
-        return said if self.holds else f"{said}  \n> *What to make of it:* {self.otherwise}"
+        said = f"> {self.mark} **{self.word}:** {self.words} ({self.figures})."
+        return said if self.holds else f"{said}  \n> *What to make of it:* {self.advice}"
 
 
 class Judgement(tuple[Claim, ...]):
@@ -61,7 +78,7 @@ class Grades(dict[str, Judgement]):
 
     def _repr_markdown_(self) -> str:
         rows = [
-            f"| {exercise} | {claim.words} | {'✔' if claim.holds else '✘'} {claim.word} |"
+            f"| {exercise} | {claim.words} | {claim.mark} {claim.word} |"
             for exercise, claims in self.items()
             for claim in claims
         ]

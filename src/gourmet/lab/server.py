@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +18,18 @@ import numpy as np
 
 from gourmet.client.model_config import Config
 from gourmet.errors import GourmetError
+from gourmet.measure import stats, validity
 from gourmet.measure.inputs import DataSource, for_perf_analyzer, rows_for
-from gourmet.measure.perf_analyzer import Measurement, parse
+from gourmet.measure.perf_analyzer import Measurement, parse, windows_of
+from gourmet.measure.results import Estimate
 from gourmet.pictures.classifier import Floats
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import found_url
 from gourmet.systems import registry
 
 _SEED: Final = 5
+# perf_analyzer itself asks that windows in a row differ by 30 % at most.
+_STEADINESS: Final = 0.6
 _waiting: Final[list[subprocess.Popen[bytes]]] = []
 
 
@@ -60,7 +64,8 @@ class RequestTally:
 def take(path: Path | str, *, batch: int = 1) -> Measurement:
     """The measurement in a perf_analyzer's report of one concurrency; the file is removed.
 
-    So that the report of an earlier run cannot pass for that of a run that failed.
+    So that the report of an earlier run cannot pass for that of a run that failed. What it said (`-v`) lies
+    beside it as .txt: its windows have to agree as those of `gourmet bench` do.
     """
     report = Path(path)
     if not report.exists():
@@ -70,7 +75,16 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
         )
     text = report.read_text()
     report.unlink()
-    return parse(text, batch)
+    said = report.with_suffix(".txt")
+    windows = windows_of(said.read_text(), batch) if said.exists() else ()
+    validity.steady([window.requests_per_s for window in windows] or [1.0], _STEADINESS)
+    return replace(parse(text, batch), windows=windows)
+
+
+def times(ours: Measurement, theirs: Measurement) -> Estimate:
+    """How many times the throughput of one measurement that of another is, with its interval."""
+    rates = ([m.batch * w.requests_per_s for w in m.windows] or [m.rows_per_s] for m in (ours, theirs))
+    return stats.ratio(*rates)
 
 
 @dataclass(frozen=True)

@@ -128,10 +128,15 @@ def profile(
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         measured = parse(report.read_text(), load.batch)
     busy_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    passes = [Window(float(rate) / load.batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
     requests = sum(map(int, _REQUESTS.findall(said)))
     cores = busy_s / (time.monotonic() - began)
-    return replace(measured, windows=tuple(passes[-_WINDOWS:]), requests=requests, client_cores=cores)
+    return replace(measured, windows=windows_of(said, load.batch), requests=requests, client_cores=cores)
+
+
+def windows_of(said: str, batch: int) -> tuple[Window, ...]:
+    """The windows that count of what perf_analyzer said of itself (-v)."""
+    passes = [Window(float(rate) / batch, int(us) / 1000) for rate, us in _PASS.findall(said)]
+    return tuple(passes[-_WINDOWS:])
 
 
 def parse(report: str, batch: int) -> Measurement:
