@@ -61,21 +61,19 @@ def close_answers(
         _asked(model, photos[:rows])
         checks.append(Check(f"answers, batch {rows}", str(rows), str(rows), True))
     theirs, right = _best(model, photos), _best(network, photos)
-    agreement, labelled = float(np.mean(theirs == right)), len(photos if classes is None else classes)
-    few = labelled < TELLING
-    wanted = MIN_AGREEMENT_MADE_UP if few else MIN_AGREEMENT
-    beside = f", {len(photos) - labelled} made up" if labelled < len(photos) else ""
-    checks.append(
-        Check(
-            f"top-1 agreement, {labelled} photos{beside}",
-            f"{agreement:.4f}",
-            f"at least {wanted}",
-            agreement >= wanted,
-        )
-    )
+    labelled = len(photos if classes is None else classes)
+    parts = [
+        (slice(labelled), "photos", MIN_AGREEMENT),
+        (slice(labelled, None), "made up", MIN_AGREEMENT_MADE_UP),
+    ]
+    for part, what, wanted in parts:
+        if len(photos[part]):
+            agreement = float(np.mean(theirs[part] == right[part]))
+            words = f"top-1 agreement, {len(photos[part])} {what}"
+            checks.append(Check(words, f"{agreement:.4f}", f"at least {wanted}", agreement >= wanted))
     if classes is None:
         return checks
-    if few:
+    if labelled < TELLING:
         said = f"not known: {labelled} labelled photos"
         return [*checks, Check("balanced accuracy lost", said, f"{TELLING} or more would tell", True)]
     theirs, right = theirs[:labelled], right[:labelled]
