@@ -41,7 +41,15 @@ from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, Reply, Transport, WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transports
-from gourmet.contracts import DEATHS_ENV, DEATHS_PARAMETER, ModelInfo, System, Tensors
+from gourmet.contracts import (
+    DEATHS_ENV,
+    DEATHS_PARAMETER,
+    GeneratedText,
+    ModelInfo,
+    System,
+    Tensors,
+    WarnsOfAnswers,
+)
 
 S = TypeVar("S", bound=System)
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
@@ -257,6 +265,11 @@ class ServedModels(Generic[S]):
         is_open = info.is_open_to_web or info.name in self.configured.values()
         found = self.systems.get(info.system) if is_open else None
         return found if found and system in ("", found.name) and self._fits(found, info) else None
+
+
+def with_warning(system: System, example: bytes, answer: GeneratedText) -> GeneratedText:
+    """A whole answer to `example`, and what is doubtful about it where its system tells that."""
+    return system.with_warning(example, answer) if isinstance(system, WarnsOfAnswers) else answer
 
 
 def _deaths(model: str) -> int:

@@ -40,7 +40,7 @@ WORDS: Final = {
     "tuning": "the best config here",
 }
 # The modules of a system that its served models and its contract import.
-SERVED: Final = ("contract", "serving", "sentences", "text_warnings", "tokenizer")
+SERVED: Final = ("contract", "serving", "texts", "tokenizer")
 # Layers that are drawn as part of another.
 WITHIN: Final = {
     "cli": "commands",

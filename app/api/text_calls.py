@@ -22,7 +22,7 @@ from app.admission.queue import Decoding
 from app.admission.uploads import admission
 from app.api import schemas
 from app.api.openapi import EVENTS
-from app.asking import Served, ServedModels
+from app.asking import Served, ServedModels, with_warning
 from app.core.errors import (
     BadRequest,
     InferenceFailed,
@@ -46,7 +46,6 @@ from gourmet.contracts import (
     Options,
     Tensors,
     TooMuch,
-    with_warning,
 )
 
 LINES: Final = "application/x-ndjson"

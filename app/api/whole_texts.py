@@ -9,9 +9,10 @@ from flask import g
 
 from app.api import schemas
 from app.api.text_calls import Generator, ReadyModel, observed
+from app.asking import with_warning
 from app.core.http import phases_ms, request_id
 from gourmet.client.deadline import Deadline
-from gourmet.contracts import GeneratedText, Options, with_warning
+from gourmet.contracts import GeneratedText, Options
 
 
 def several(

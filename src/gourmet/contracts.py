@@ -8,7 +8,7 @@ protocols and no system by name. A system's folder has a `contract.py` whose `SY
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -208,14 +208,7 @@ class Generation(System, Protocol):
 
 @runtime_checkable
 class WarnsOfAnswers(Protocol):
-    """A system of texts that can tell from an answer what is doubtful about it."""
+    """A system that can tell from an answer what is doubtful about it."""
 
-    def warning(self, example: bytes, answer: str) -> str:
-        """For people, in a sentence; empty where nothing is known to be wrong."""
-
-
-def with_warning(system: System, example: bytes, answer: GeneratedText) -> GeneratedText:
-    """A whole answer to `example`, and what is doubtful about it where its system tells that."""
-    if not isinstance(system, WarnsOfAnswers):
-        return answer
-    return replace(answer, warning=system.warning(example, answer.text))
+    def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
+        """A whole answer, and what is doubtful about it in a sentence; the same where nothing is."""

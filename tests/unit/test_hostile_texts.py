@@ -11,8 +11,8 @@ from support.hostile_texts import hostile_text
 
 from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, problem, text_of
-from gourmet.systems.translator.sentences import split
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS, MarianEngine, TranslatorNetwork
+from gourmet.systems.translator.texts import split, warning
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 
 MANY = 10_000
@@ -42,7 +42,7 @@ def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again
             continue
         taken += 1
         assert text_of(text.encode()) == text
-        assert len(SYSTEM.warning(text.encode(), "")) < 3000
+        assert len(warning(text, "")) < 3000
         found = split(text, lambda piece: len(tokenizer.encode(piece)), MAX_SOURCE_TOKENS)
         assert "".join(part.text for part in found) == text
         sentences = [part.text for part in found if part.is_sentence]

@@ -6,7 +6,7 @@ import pytest
 
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.systems.translator.contract import SYSTEM, example_meanings
-from gourmet.systems.translator.text_warnings import looks_russian, without_capitals
+from gourmet.systems.translator.texts import looks_russian, warning, without_capitals
 
 # What translator version 1 answered.
 DOUBTFUL = [
@@ -36,23 +36,23 @@ FINE = [
 
 @pytest.mark.parametrize(("text", "translation", "words"), DOUBTFUL)
 def test_what_is_doubtful_is_told(text: str, translation: str, words: str) -> None:
-    assert words in SYSTEM.warning(text.encode(), translation)
+    assert words in warning(text, translation)
 
 
 def test_not_more_is_named_than_anybody_reads() -> None:
-    assert SYSTEM.warning(" ".join(map(str, range(2000, 2300))).encode(), "").endswith("2007, …")
+    assert warning(" ".join(map(str, range(2000, 2300))), "").endswith("2007, …")
 
 
 @pytest.mark.parametrize(("text", "translation"), FINE)
 def test_nothing_is_told_where_nothing_is_wrong(text: str, translation: str) -> None:
-    assert SYSTEM.warning(text.encode(), translation) == ""
+    assert warning(text, translation) == ""
 
 
 def test_every_example_is_sent_as_it_is_and_its_meaning_is_never_doubted() -> None:
     for text, meaning in example_meanings().items():
         assert looks_russian(text)
         assert without_capitals(text) == text
-        assert SYSTEM.warning(text.encode(), meaning) == ""
+        assert warning(text, meaning) == ""
 
 
 @pytest.mark.parametrize(

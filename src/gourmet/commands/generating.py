@@ -14,7 +14,7 @@ from gourmet.contracts import (
     ModelInfo,
     Options,
     Tensors,
-    with_warning,
+    WarnsOfAnswers,
 )
 from gourmet.errors import UsageError
 from gourmet.serving.connect import connect
@@ -58,7 +58,9 @@ def answers(
             return [exc]
         split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(asked))]
         answers = [system.generated(each, model) for each in split]
-        return [with_warning(system, *each) for each in zip(sent, answers, strict=True)]
+        if isinstance(system, WarnsOfAnswers):
+            return [system.with_warning(*each) for each in zip(sent, answers, strict=True)]
+        return list(answers)
 
     size = together if model.max_batch_size else 1
     batches = [examples[first : first + size] for first in range(0, len(examples), size)]

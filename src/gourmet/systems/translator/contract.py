@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +27,7 @@ from gourmet.contracts import (
     Tensors,
     TooMuch,
 )
-from gourmet.systems.translator import text_warnings
-from gourmet.systems.translator.sentences import at_most
+from gourmet.systems.translator import texts
 
 TEXT: Final = "TEXT"
 MAX_TOKENS: Final = "MAX_TOKENS"
@@ -45,7 +44,7 @@ MOST_SENTENCES: Final = 100
 # For each sentence; and what an option may be, and is unless it is given.
 MAX_NEW_TOKENS: Final = 256
 OPTIONS: Final = {"max_tokens": (1, MAX_NEW_TOKENS, MAX_NEW_TOKENS), "beams": (1, 4, 1)}
-EARLY_WARNINGS: Final[Mapping[str, str]] = text_warnings.FOR_SCRIPTS
+EARLY_WARNINGS: Final[Mapping[str, str]] = texts.FOR_SCRIPTS
 _SAMPLE: Final = "Я люблю чай."
 _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 _LETTERS: Final = re.compile(r"[^\W\d_]")
@@ -77,7 +76,7 @@ def text_of(value: object) -> str:
 
 def check_sentences(text: str) -> None:
     """Raise TooMuch where there are more than may be."""
-    if (found := at_most(text)) > MOST_SENTENCES:
+    if (found := texts.at_most(text)) > MOST_SENTENCES:
         raise TooMuch(
             f"the text has {found:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
         )
@@ -133,7 +132,7 @@ class Translator:
         return f"«{_SAMPLE}» → {answer}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        sent = text_warnings.without_capitals(text_of(example)).encode()
+        sent = texts.without_capitals(text_of(example)).encode()
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
@@ -158,8 +157,8 @@ class Translator:
         said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
         return GeneratedText(said, int(tokens), float(score))
 
-    def warning(self, example: bytes, answer: str) -> str:
-        return text_warnings.warning(text_of(example), answer)
+    def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
+        return replace(answer, warning=texts.warning(text_of(example), answer.text))
 
 
 SYSTEM: Final = Translator()

@@ -11,8 +11,8 @@ from torch import nn
 
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
-from gourmet.systems.translator.sentences import split
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
+from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.texts import padded

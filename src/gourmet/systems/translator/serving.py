@@ -13,7 +13,7 @@ from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.slots import FEWEST_ROWS
 from gourmet.systems.translator import contract
-from gourmet.systems.translator.sentences import split
+from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 
 ENCODER: Final = "encoder.onnx"
