@@ -15,8 +15,7 @@ from support.web_app import Reply, WebApp, start_web
 from gourmet.serving.preflight import free_ports
 
 MOST_OF_A_PHOTO = 22
-# Two of them tell what is doubtful about a translation.
-MOST_OF_A_STREAM = 28
+MOST_OF_A_STREAM = 26
 # What a model's own module ends with here, so that its process is watched as the web's is.
 WATCHED = f"""
 import pathlib, sys
