@@ -23,7 +23,7 @@ from app.api.services import NavigationEntry, Services
 from app.core.errors import BadRequest, RefusedRequest
 from app.core.http import marked, unstored
 from gourmet.pictures.decode import Pixels
-from gourmet.pictures.label_folders import folder_of
+from gourmet.pictures.label_folders import OTHER, folder_of
 from gourmet.runtime.files import written_aside
 
 MOST: Final = 10_000
@@ -43,7 +43,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             Kept,
             bodies=photos(),
             query={
-                "label": Parameter("What the photo shows: one of the system's labels", required=True),
+                "label": Parameter(
+                    f"What the photo shows: one of the system's labels, or {OTHER} where it is none of them",
+                    required=True,
+                ),
                 "system": Parameter("The system whose label it is; the first of them unless given", systems),
             },
         )
@@ -56,14 +59,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """
         sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
-        label = one_of("label", system.labels)
+        label = one_of("label", (*system.labels, OTHER) if system.subject else system.labels)
         if not label or len(sent) != 1:
             raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
         if sent[0].fault:
             raise sent[0].fault
         deadline = deadline_of_request(settings.request_deadline_s)
         pixels = services.classifier.pixels(system, sent[0].data, deadline)
-        keep(folder / system.name, folder_of(label, system.labels), pixels)
+        is_other = label not in system.labels
+        keep(folder / system.name, OTHER if is_other else folder_of(label, system.labels), pixels)
         return unstored(Kept(label=label))
 
     return ()

@@ -23,6 +23,7 @@ from app.features.compare import verdict
 from app.features.model_cards import as_html
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
+from gourmet.pictures.drawn import made_up
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures
@@ -205,6 +206,16 @@ def test_a_correction_is_a_small_square_in_the_folder_of_its_label(tmp_path: Pat
     assert path.stat().st_mode & 0o077 == 0
     (photo,) = LabelledPictures(SYSTEM.labels).listing(tmp_path / "food11", "train") or [None]
     assert photo is None or photo.class_id == 6
+
+
+def test_what_is_no_food_is_kept_apart_from_the_classes(tmp_path: Path) -> None:
+    browser = client(keep_corrections=tmp_path)
+    for label, seed in (("Egg", 1), ("other", 2)):
+        assert correct(browser, label, made_up(seed)).get_json() == {"label": label}
+    assert [path.parent.name for path in kept(tmp_path)] == ["Egg", "other"]
+    pictures = LabelledPictures(SYSTEM.labels)
+    (egg,) = pictures.listing(tmp_path / "food11", "all")
+    assert egg.class_id == SYSTEM.labels.index("Egg")
 
 
 # Labels whose folders were read as other labels', as parts of a data folder, or as none; old folders stay.

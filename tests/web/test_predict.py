@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.hostile import encoded
 from support.web_app import StartWeb, WebApp
 
 from gourmet.systems.food11 import contract
@@ -76,9 +77,8 @@ def test_both_models_answer_real_photos_alike(python_web: Any, int8_web: Any, fo
 def test_every_format_is_answered_through_both_models(
     python_web: Any, int8_web: Any, sample: bytes, kind: str
 ) -> None:
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(sample)).save(buffer, kind)
-    a, b = python_web.predict(buffer.getvalue()), int8_web.predict(buffer.getvalue())
+    photo = encoded(Image.open(io.BytesIO(sample)), kind)
+    a, b = python_web.predict(photo), int8_web.predict(photo)
     assert (a.status, b.status) == (200, 200), (a.body, b.body)
     same(a.json, b.json)
 

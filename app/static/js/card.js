@@ -1,31 +1,43 @@
 // One photo's card: the photo, what is being done, and then the answer or what went wrong.
 //
 // Other modules may add to a card that has its answer: listen for `gourmet:answered` on the document
-// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer and place.
+// and put a button into `event.detail.actions`; `event.detail` also has name, photo, answer, the card's element,
+// `place`, where one thing is shown at a time, and `below`, where what is put stays.
 import { bytes, h, icon, percent, settings, soft, t } from "./ui.js";
 import { ranking, waterfall } from "./charts.js";
 import { panels } from "./compare.js";
+import { Square } from "./square.js";
 
 /** The label, or all that apply where a picture may have several. */
 export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
+
+// Less likely the subject than this, and a closer photo would not help.
+const CLOSER = 0.9;
 
 export class Card {
   #picture = h("img", { alt: "", hidden: true });
   #body = h("div", { class: "body" });
   #actions = h("p", { class: "actions" });
   #more = h("div", { class: "more" });
+  #below = h("div", { class: "more" });
   #address = "";
 
-  constructor(file, id, handlers) {
+  constructor(file, id, handlers, added = 0) {
     this.name = file.name;
-    this.handlers = handlers; // {cancel, again, remove, compare}: what the buttons do
-    this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id },
+    this.handlers = handlers; // {cancel, again, remove, compare}: what the buttons do; look: what a moved square does
+    this.element = h("li", { class: "card", tabindex: "-1", "aria-label": file.name, "data-id": id, "data-added": String(added) },
       h("figure", { class: "photo" }, this.#picture, h("figcaption", { title: file.name }, file.name)),
-      h("div", { class: "result-text" }, this.#body, this.#actions), this.#more);
+      h("div", { class: "result-text" }, this.#body, this.#actions), this.#more, this.#below);
+    if (handlers.look) this.#addSquare(handlers.look);
     this.#picture.addEventListener("load", () => { this.#picture.hidden = false; });
     // Browsers cannot show some formats that the server reads, such as TIFF.
     this.#picture.addEventListener("error", () => { this.#picture.hidden = true; });
     this.showPhoto(file);
+  }
+
+  #addSquare(look) {
+    this.square = new Square(this.#picture, this.name, look);
+    this.#picture.after(this.square.element, h("p", { class: "looked note" }, t("square_note")));
   }
 
   showPhoto(blob) {
@@ -63,9 +75,16 @@ export class Card {
     this.#set(state, [h("p", { class: "doing" }, text), pulse()], [this.#button("cancel")]);
   }
 
+  #doubt(answer) {
+    if (answer.relevant === false) return t("irrelevant_hint", { label: answer.label });
+    const closer = settings.subject && answer[settings.subject] >= CLOSER;
+    return `${t("unsure", { threshold: percent(answer.threshold) })}${closer ? ` ${t("unsure_closer")}` : ""}`;
+  }
+
   /** `isFinal`: the same photo would fail again. */
   failed(title, message, requestId = "", isFinal = false) {
     this.#more.replaceChildren();
+    this.#below.replaceChildren();
     this.#set("failed", [h("div", { class: "problem" }, h("h3", {}, title), h("p", {}, message),
       requestId ? h("p", { class: "note" }, t("request"), " ", h("code", {}, requestId)) : null)],
     [...(isFinal ? [] : [this.#button("again")]), this.#button("remove")]);
@@ -74,6 +93,7 @@ export class Card {
   /** The answer of one model. */
   answered(photo, answer, sent) {
     this.#more.replaceChildren();
+    this.#below.replaceChildren();
     const phases = sent.ms ? [["shrink", sent.ms], ...answer.phases] : answer.phases;
     const size = photo.size < sent.original
       ? t("shrunk", { from: bytes(sent.original), to: bytes(photo.size) }) : t("sent", { size: bytes(sent.original) });
@@ -81,14 +101,13 @@ export class Card {
       answer.relevant === false ? h("h3", {}, t("irrelevant", { subject: settings.subject })) : h("h3", {}, icon(answer.label),
         h("span", { class: "label" }, ...soft(answer.sure ? named(answer) : t("perhaps", { label: answer.label }))),
         h("span", { class: "share" }, percent(answer.probability))),
-      answer.sure ? null : h("p", { class: "doubt" }, answer.relevant === false
-        ? t("irrelevant_hint", { label: answer.label }) : t("unsure", { threshold: percent(answer.threshold) })),
+      answer.sure ? null : h("p", { class: "doubt" }, this.#doubt(answer)),
       ranking(answer.top), waterfall(phases, answer.inside),
       h("p", { class: "facts" }, h("span", {}, t("by"), " ", h("code", {}, ...soft(answer.model.name)), " ",
         t("version", { version: answer.model.version })), h("span", {}, size)))],
     [...(settings.urls.compare ? [this.#button("compare")] : []), this.#button("again"), this.#button("remove")]);
     document.dispatchEvent(new CustomEvent("gourmet:answered",
-      { detail: { name: this.name, photo, answer, actions: this.#actions, place: this.#more } }));
+      { detail: { name: this.name, photo, answer, card: this.element, actions: this.#actions, place: this.#more, below: this.#below } }));
   }
 
   /** A comparison that is this card's answer: its verdict stands beside the photo, the panels below. */

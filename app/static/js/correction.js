@@ -2,14 +2,16 @@
 import { correct } from "./api.js";
 import { h, icon, say, settings, soft, t } from "./ui.js";
 
-document.addEventListener("gourmet:answered", ({ detail: { name, photo, place } }) => {
+const OTHER = "other"; // what the API calls a photo that shows none of the labels
+
+document.addEventListener("gourmet:answered", ({ detail: { name, photo, below } }) => {
   const said = h("p", { class: "note" }, t("correction_note"));
-  const button = (label) => {
-    const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(label));
+  const button = (label, words = label) => {
+    const choice = h("button", { class: "button small quiet", type: "button" }, icon(label), ...soft(words));
     choice.addEventListener("click", async () => {
       try {
         await correct(photo, name, label);
-        said.textContent = t("correction_kept", { label });
+        said.textContent = t("correction_kept", { label: words });
       } catch (error) {
         said.textContent = error.message;
       }
@@ -17,6 +19,7 @@ document.addEventListener("gourmet:answered", ({ detail: { name, photo, place } 
     });
     return choice;
   };
-  place.append(h("details", { class: "correction" }, h("summary", {}, t("correction")),
-    h("p", { class: "actions" }, ...settings.labels.map(button)), said));
+  const none = settings.subject ? [button(OTHER, t("correction_other", { subject: settings.subject }))] : [];
+  below.append(h("details", { class: "correction" }, h("summary", {}, t("correction")),
+    h("p", { class: "actions" }, ...settings.labels.map((label) => button(label)), ...none), said));
 });

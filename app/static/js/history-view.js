@@ -5,9 +5,15 @@ import { thumbnail } from "./shrink.js";
 
 const section = byId("history");
 let addresses = [];
+let reopen = null;
 
-export async function remember(file, blob, answer) {
+/** `blob` is what the model saw. */
+export async function remember(file, blob, answer, { original }) {
   await add({
+    system: settings.system,
+    answer,
+    photo: blob,
+    original,
     at: new Date().toISOString(),
     file: file.name,
     label: answer.label,
@@ -22,6 +28,16 @@ export async function remember(file, blob, answer) {
   await show();
 }
 
+/** Answers of this page's own system open as cards again. */
+function opener(entry) {
+  if (settings.mode !== "classify" || entry.system !== settings.system) return null;
+  const button = h("button", { class: "button small quiet", type: "button",
+    "aria-label": `${t("history_open")}: ${entry.file}` }, t("history_open"));
+  button.addEventListener("click", () =>
+    reopen({ name: entry.file, blob: entry.photo, answer: entry.answer, ms: 0, original: entry.original }));
+  return button;
+}
+
 function row(entry) {
   const when = new Date(entry.at);
   let picture = (entry.relevant !== false && icon(entry.label)) || h("span", { class: "icon" });  // for photos that no browser can show
@@ -33,7 +49,7 @@ function row(entry) {
     h("b", {}, ...soft(entry.relevant === false ? t("irrelevant_short", { subject: settings.subject }) : entry.sure ? entry.label : t("perhaps", { label: entry.label }))),
     entry.relevant === false ? "" : ` ${percent(entry.probability)}`,
     h("small", {}, `${entry.file} · ${entry.model}`)),  // the pages of all systems share this history
-  h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })));
+  h("time", { datetime: entry.at }, when.toLocaleString([], { dateStyle: "short", timeStyle: "short" })), opener(entry));
 }
 
 export async function show() {
@@ -45,7 +61,9 @@ export async function show() {
   byId("history-list").replaceChildren(...entries.map(row));
 }
 
-export function history() {
+/** `open` makes a card of an entry. */
+export function history(open) {
+  reopen = open;
   byId("history-json").addEventListener("click", async () =>
     save(new Blob([asJson(await all())], { type: "application/json" }), "gourmetgram.json"));
   byId("history-csv").addEventListener("click", async () =>

@@ -8,7 +8,8 @@ import { modelToAsk, refresh } from "./model-select.js";
 import { photoInput } from "./photo-input.js";
 import { samples } from "./samples.js";
 import { Semaphore } from "./semaphore.js";
-import { shrink } from "./shrink.js";
+import { cropped, shrink } from "./shrink.js";
+import { MIDDLE } from "./square.js";
 import { byId, percent, say, settings, t, withScript } from "./ui.js";
 
 const AT_A_TIME = 2;
@@ -24,12 +25,14 @@ const pause = (forMs) => new Promise((done) => { setTimeout(done, forMs); });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 class Job {
+  static #count = 0;
   #abort = new AbortController();
   #sent = null;
+  #square = MIDDLE;
   #onAnswered;
 
   /** `onAnswered` is called once, after the first answer. */
-  constructor(file, { id = `${Date.now()}-${Math.random()}`, sent = null, onAnswered = null } = {}) {
+  constructor(file, { id = `${Date.now()}-${Math.random()}`, sent = null, onAnswered = null, added = null } = {}) {
     this.id = id;
     this.file = file;
     this.#sent = sent;
@@ -39,16 +42,30 @@ class Job {
       again: () => this.start(),
       remove: () => this.remove(),
       compare: () => this.#alone((signal) => this.#compareHere(signal)),
-    });
+      ...(comparing || captioning ? {} : { look: (square) => this.#look(square) }),
+    }, added ?? (Job.#count += 1));
   }
 
   /** A job of before the refresh, with the answer that it had. */
-  static restored({ id, name, blob, answer, comparison, caption, ms, original }) {
-    const job = new Job(new File([blob], name, { type: blob.type }), { id, sent: { blob, ms, original } });
+  static restored({ id, name, blob, answer, comparison, caption, ms, original, square = MIDDLE }, added = null) {
+    const job = new Job(new File([blob], name, { type: blob.type }), { id, sent: { blob, ms, original }, added });
     if (caption) job.#captioned(caption);
     else if (comparison) job.card.compared(comparison);
-    else job.card.answered(blob, answer, job.#sent);
+    else {
+      job.#square = job.card.square.at = square;
+      job.#seen().then((photo) => job.card.answered(photo, answer, job.#sent));
+    }
     return job;
+  }
+
+  /** What the model is to see: another square of the photo than the middle one is cut out of it. */
+  async #seen() {
+    return this.#square === MIDDLE ? this.#sent.blob : await cropped(this.file, this.#square);
+  }
+
+  #look(square) {
+    this.#square = square;
+    return this.start();
   }
 
   start() {
@@ -126,14 +143,15 @@ class Job {
   }
 
   async #classify(signal) {
-    const photo = this.#sent.blob;
+    const photo = await this.#seen();
+    signal.throwIfAborted();
     this.card.busy(t("asking"));
     const answer = await api.classify(photo, this.file.name, modelToAsk(), signal, true);
     this.card.answered(photo, answer, this.#sent);
     say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
       { file: this.file.name, label: named(answer), share: percent(answer.probability), subject: settings.subject }));
     this.#keep({ answer });
-    remember(this.file, photo, answer);
+    remember(this.file, photo, answer, this.#sent);
   }
 
   /** On the page of captions: the sentence grows on the card, and is edited there. */
@@ -167,7 +185,7 @@ class Job {
   async #compareHere(signal) {
     this.card.comparing(t("comparing"));
     try {
-      const comparison = await api.compare(this.#sent.blob, this.file.name, signal);
+      const comparison = await api.compare(await this.#seen(), this.file.name, signal);
       this.card.showComparison(comparison);
       say(`${this.file.name}: ${comparison.verdict}`);
     } catch (error) {
@@ -180,7 +198,8 @@ class Job {
   #keep(answer) {
     const { blob, ms, original } = this.#sent;
     const order = [...byId("cards").children].map((card) => card.dataset.id);
-    cardStore.keep(this.id, { name: this.file.name, blob, ms, original, ...answer }, order);
+    const square = this.#square === MIDDLE ? undefined : this.#square;
+    cardStore.keep(this.id, { name: this.file.name, blob, ms, original, square, ...answer }, order);
   }
 }
 
@@ -213,7 +232,7 @@ function following() {
 function take(files) {
   if (!files.length) return;
   const onAnswered = files.length === 1 ? following() : null;
-  const added = files.map((file) => new Job(file, { onAnswered }));
+  const added = [...files].reverse().map((file) => new Job(file, { onAnswered })).reverse();
   for (const job of added) jobs.add(job);
   byId("cards").prepend(...added.map(({ card }) => card.element));
   tidy();
@@ -222,18 +241,28 @@ function take(files) {
 }
 
 function restore() {
-  for (const entry of cardStore.kept()) {
-    const job = Job.restored(entry);
+  cardStore.kept().forEach((entry, place) => {
+    const job = Job.restored(entry, -place);
     jobs.add(job);
     byId("cards").append(job.card.element);
-  }
+  });
   tidy();
+}
+
+/** An answer of the history is a card again, as the newest. */
+function reopen(entry) {
+  const job = Job.restored(entry);
+  jobs.add(job);
+  byId("cards").prepend(job.card.element);
+  tidy();
+  bringIntoView(job.card.element);
+  job.card.element.focus({ preventScroll: true });
 }
 
 withScript();
 photoInput(take);
 samples(take);
-if (byId("history")) history();
+if (byId("history")) history(reopen);
 byId("clear").addEventListener("click", () => {
   for (const job of [...jobs]) job.close();
   tidy();

@@ -4,6 +4,8 @@
 // three times that for the shorter side, so that the server takes the same square and still has more
 // detail than it needs. Colours are not converted, as the server reads the numbers as they are; a
 // photo is turned upright here, since a canvas saves no EXIF.
+import { placed } from "./square.js";
+
 const SHORT_SIDE = 3 * 224;
 const WORTH_IT = 1.3;
 const SMALL_BYTES = 150_000;
@@ -36,6 +38,16 @@ export async function shrink(file, signal) {
   }
 }
 
+/** A square of a photo as a photo. */
+export async function cropped(photo, square) {
+  const bitmap = await createImageBitmap(photo, { imageOrientation: "from-image", colorSpaceConversion: "none" });
+  const { left, top, length } = placed(square, bitmap.width, bitmap.height);
+  const side = Math.round(Math.min(length, SHORT_SIDE));
+  const blob = await drawn(bitmap, side, side, left, top, length);
+  bitmap.close();
+  return blob;
+}
+
 /** A thumbnail of a photo; null for a format that the browser cannot show. */
 export async function thumbnail(blob, side = 128) {
   try {
@@ -55,7 +67,7 @@ export async function thumbnail(blob, side = 128) {
   }
 }
 
-function drawn(bitmap, width, height) {
+function drawn(bitmap, width, height, left = 0, top = 0, length = 0) {
   const canvas = document.createElement("canvas");
   canvas.width = width;
   canvas.height = height;
@@ -63,6 +75,6 @@ function drawn(bitmap, width, height) {
   context.fillStyle = "white"; // transparency becomes white, as on the server
   context.fillRect(0, 0, width, height);
   context.imageSmoothingQuality = "high";
-  context.drawImage(bitmap, 0, 0, width, height);
+  context.drawImage(bitmap, left, top, length || bitmap.width, length || bitmap.height, 0, 0, width, height);
   return new Promise((done) => { canvas.toBlob(done, "image/jpeg", QUALITY); });
 }

@@ -4,7 +4,7 @@ A data folder is one of
     train.zip, test.zip, …                 members <class>/<id>.jpg
     training/ validation/ evaluation/      0_123.jpg, Bread/…, or class_00/…
     a folder of class folders              without parts: a fifth of it is held out for testing
-    other.zip or other/                    beside parts: pictures that show none of the classes
+    other.zip or other/                    beside parts or class folders: pictures of none of the classes
 where a class folder is a label (Bread, Noodles-Pasta) or a number (00 to 10, class_00; what is both is the
 label), and may have a folder for each variety of the class (Bread/rye/…). Without a validation part, a
 twentieth of the training pictures is held out as one; a picture's name alone decides which, so that the parts
@@ -66,7 +66,7 @@ class LabelledPictures:
     def listing(self, data: Path, part: str, limit: int | None = None) -> tuple[LabelledPhoto, ...]:
         """The pictures of one part of `data`; with a `limit`, evenly from its classes."""
         if part == ALL:
-            return tuple(self._photos(data)) if not _sources(data) else tuple(self.listing(data, "train"))
+            return tuple(self.listing(data, "train") if _is_divided(data) else self._photos(data))
         if part == OTHER_TRAIN:
             return tuple(photo for photo in self._others(data) if not _held_out(photo, "test"))
         check_part(part, PARTS)
@@ -79,7 +79,7 @@ class LabelledPictures:
                 photos = [photo for photo in photos if not _held_out(photo, "validation")]
         elif part == "validation" and "train" in sources:
             photos = [photo for photo in self._photos(sources["train"]) if _held_out(photo, "validation")]
-        elif not sources:
+        elif not _is_divided(data):
             photos = [photo for photo in self._photos(data) if _part_of(photo) == part]
         else:
             raise BadData(f"{data} has no {part} part: it has {', '.join(sorted(sources))}")
@@ -112,7 +112,11 @@ class LabelledPictures:
         )
 
     def _photos(self, source: Path) -> list[LabelledPhoto]:
-        return [LabelledPhoto(source, name, *self._label(source, name)) for name in _members(source)]
+        return [
+            LabelledPhoto(source, name, *self._label(source, name))
+            for name in _members(source)
+            if name.split("/")[0] not in PARTS[OTHER]
+        ]
 
     def _label(self, source: Path, name: str) -> tuple[int, str]:
         """Class and variety by the path: <class>/<variety>/x.jpg, <class>/x.jpg, or <class>_x.jpg."""
@@ -190,6 +194,10 @@ def _sources(data: Path) -> dict[str, Path]:
             if name.lower() in names:
                 found.setdefault(part, entry)
     return found
+
+
+def _is_divided(data: Path) -> bool:
+    return not _sources(data).keys() <= {OTHER}
 
 
 def _members(source: Path) -> list[str]:

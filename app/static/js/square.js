@@ -1,0 +1,131 @@
+// The square of a photo that the model looks at, drawn over the photo: it is moved and resized by dragging, by
+// the arrow keys and by plus and minus, and cut out of the photo before that is sent.
+import { h, percent, say, t } from "./ui.js";
+
+export const MIDDLE = { x: 0.5, y: 0.5, side: 1 }; // its middle as shares of the sides, its side of the shorter one
+const SMALLEST = 0.15;
+const STEP = 0.05;
+const SCALE = 1.15;
+const QUIET_MS = 600;
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+const clamp = (value, least, most) => Math.min(Math.max(value, least), Math.max(least, most));
+
+/** Its left, top and side in a picture of this size. */
+export function placed({ x, y, side }, width, height) {
+  const length = side * Math.min(width, height);
+  return { left: x * width - length / 2, top: y * height - length / 2, length };
+}
+
+export class Square {
+  #at = MIDDLE;
+  #timer = 0;
+  #picture;
+  #changed;
+
+  /** Over `picture`, an img; `changed` is called with where it is once it has been left alone. */
+  constructor(picture, name, changed) {
+    this.#picture = picture;
+    this.#changed = changed;
+    this.element = h("div", { class: "square", role: "application", tabindex: "0", hidden: true,
+      "aria-label": t("square_label", { name }) }, h("span", { class: "corner" }));
+    picture.addEventListener("load", () => this.#show());
+    picture.addEventListener("error", () => { this.element.hidden = true; });
+    new ResizeObserver(() => this.#show()).observe(picture);
+    this.element.addEventListener("keydown", (event) => this.#key(event));
+    this.element.addEventListener("pointerdown", (event) => this.#drag(event, event.target !== this.element));
+    picture.addEventListener("pointerdown", (event) => this.#draw(event));
+    picture.draggable = false;
+  }
+
+  get at() {
+    return this.#at;
+  }
+
+  set at(at) {
+    this.#at = at;
+    this.#show();
+  }
+
+  /** Where the photo itself is in its element, whose other parts are empty. */
+  get #photo() {
+    const { naturalWidth, naturalHeight, clientWidth, clientHeight, offsetLeft, offsetTop } = this.#picture;
+    const scale = Math.min(clientWidth / naturalWidth, clientHeight / naturalHeight);
+    const [width, height] = [naturalWidth * scale, naturalHeight * scale];
+    return { width, height, left: offsetLeft + (clientWidth - width) / 2, top: offsetTop + (clientHeight - height) / 2 };
+  }
+
+  #show() {
+    this.element.hidden = !this.#picture.clientWidth || !this.#picture.naturalWidth;
+    if (this.element.hidden) return;
+    const photo = this.#photo;
+    const { left, top, length } = placed(this.#at, photo.width, photo.height);
+    Object.assign(this.element.style, { left: `${photo.left + left}px`, top: `${photo.top + top}px`, width: `${length}px`, height: `${length}px` });
+  }
+
+  /** Put it where it fits nearest to this. */
+  #put(x, y, side) {
+    const { width, height } = this.#photo;
+    side = clamp(side, SMALLEST, 1);
+    const [half, shorter] = [side / 2, Math.min(width, height)];
+    const [dx, dy] = [half * shorter / width, half * shorter / height];
+    this.#at = { x: clamp(x, dx, 1 - dx), y: clamp(y, dy, 1 - dy), side };
+    this.#show();
+  }
+
+  #settled() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#changed(this.#at), QUIET_MS);
+  }
+
+  #key(event) {
+    const { x, y, side } = this.#at;
+    const { width, height } = this.#photo;
+    const step = STEP * Math.min(width, height);
+    if (KEYS[event.key]) this.#put(x + KEYS[event.key][0] * step / width, y + KEYS[event.key][1] * step / height, side);
+    else if (event.key === "+" || event.key === "=") this.#put(x, y, side * SCALE);
+    else if (event.key === "-") this.#put(x, y, side / SCALE);
+    else return;
+    event.preventDefault();
+    const now = this.#at;
+    say(t("square_at", { x: percent(now.x), y: percent(now.y), side: percent(now.side) }));
+    this.#settled();
+  }
+
+  /** Follow the pointer: `follow` gets how far it is from where it went down. */
+  #follow(event, follow) {
+    if (event.button !== 0) return;
+    const { target, pointerId, clientX, clientY } = event;
+    const over = new AbortController();
+    const end = () => { over.abort(); this.#settled(); };
+    target.setPointerCapture(pointerId);
+    target.addEventListener("pointermove", (move) => follow(move.clientX - clientX, move.clientY - clientY), { signal: over.signal });
+    target.addEventListener("pointerup", end, { signal: over.signal });
+    target.addEventListener("pointercancel", end, { signal: over.signal });
+  }
+
+  #drag(event, byCorner) {
+    const { x, y, side } = this.#at;
+    const { width, height } = this.#photo;
+    const shorter = Math.min(width, height);
+    this.#follow(event, (dx, dy) => {
+      if (!byCorner) return this.#put(x + dx / width, y + dy / height, side);
+      const longer = clamp(side + Math.max(dx, dy) / shorter, SMALLEST, 1) - side;
+      return this.#put(x + longer * shorter / 2 / width, y + longer * shorter / 2 / height, side + longer);
+    });
+  }
+
+  /** A new one, from where the pointer goes down beside the old one. */
+  #draw(event) {
+    if (this.element.hidden || event.pointerType === "touch") return; // a finger scrolls
+    event.preventDefault();
+    const { width, height, left, top } = this.#photo;
+    const box = this.#picture.offsetParent.getBoundingClientRect();
+    const [fromX, fromY] = [event.clientX - box.left - left, event.clientY - box.top - top];
+    this.#follow(event, (dx, dy) => {
+      const length = Math.max(Math.abs(dx), Math.abs(dy));
+      this.#put((fromX + Math.sign(dx) * length / 2) / width, (fromY + Math.sign(dy) * length / 2) / height,
+        length / Math.min(width, height));
+    });
+  }
+}

@@ -1,0 +1,168 @@
+"""The square that the model sees, moved; what stays on a card; and many cards at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Page, Route, expect
+from support.pages import PHONE, fits, photo, violations
+from support.web_app import StartWeb
+
+
+def two_colours() -> bytes:
+    """Red on the left, blue in the middle and on the right, twice as wide as high."""
+    picture = Image.new("RGB", (800, 400), "blue")
+    picture.paste("red", (0, 0, 200, 400))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def sent(route: Route) -> Image.Image:
+    body = route.request.post_data_buffer or b""
+    found = re.search(rb"Content-Type: image/\w+\r\n\r\n(.*)\r\n--", body, re.DOTALL)
+    assert found
+    return Image.open(io.BytesIO(found[1])).convert("RGB")
+
+
+def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url, reduced_motion="reduce")
+    seen: list[Image.Image] = []
+
+    def look(route: Route) -> None:
+        seen.append(sent(route))
+        answer = route.fetch().json()
+        # A cat: hardly any food, and not sure.
+        answer["results"][0] |= {"sure": False, "relevant": True, "food": 0.6}
+        route.fulfill(json=answer)
+
+    page.route("**/api/v1/classify?*", look)
+    page.set_input_files("#file", photo(two_colours()))
+    expect(page.locator(".card[data-state=answered] .doubt")).to_contain_text("Not sure")
+    expect(page.locator(".doubt")).not_to_contain_text("closer photo")
+    expect(page.locator(".looked")).to_contain_text("sees only the marked square")
+    assert violations(page) == []
+    square = page.locator(".square")
+    square.focus()
+    for _ in range(11):
+        page.keyboard.press("ArrowLeft")
+    for _ in range(5):
+        page.keyboard.press("-")
+    for _ in range(11):
+        page.keyboard.press("ArrowLeft")
+    expect(page.locator(".card[data-state=answered]")).to_be_visible()
+    page.wait_for_function("() => document.querySelector('.card').dataset.state === 'answered'")
+    while len(seen) < 2:
+        page.wait_for_timeout(50)
+    assert seen[0].size == (800, 400)
+    assert seen[-1].width == seen[-1].height < 400
+    assert seen[-1].getpixel((seen[-1].width // 2, 20))[0] > 200, "red, from the left"
+    assert page.evaluate("document.activeElement.className") == "square"
+    box = square.bounding_box()
+    assert box
+    count = len(seen)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 500, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    while len(seen) == count:
+        page.wait_for_timeout(50)
+    assert seen[-1].getpixel((20, 20))[2] > 200, "blue, from the right"
+    page.wait_for_function(
+        "'gourmetgram:cards:/' in sessionStorage && sessionStorage['gourmetgram:cards:/'].includes('square')"
+    )
+    at = square.get_attribute("style")
+    page.reload()
+    expect(square).to_have_attribute("style", at or "")
+    bare = visit(python_web.url, java_script_enabled=False)
+    bare.set_input_files("#file", photo(two_colours()))
+    bare.click("form button")
+    expect(bare.locator(".answer")).to_contain_text("only the square in the middle")
+
+
+def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
+    visit: Callable[..., Page], python_web: Any, tmp_path: Path
+) -> None:
+    page = visit(python_web.url, reduced_motion="reduce", **PHONE)
+    told = {
+        "a.jpg": {"label": "Soup", "probability": 0.9, "sure": True, "relevant": True},
+        "b.jpg": {"label": "Egg", "probability": 0.4, "sure": False, "relevant": True},
+        "c.jpg": {"label": "Bread", "probability": 0.3, "sure": False, "relevant": False},
+        "=d.jpg": {"label": "Soup", "probability": 0.95, "sure": True, "relevant": True},
+    }
+
+    def told_by_name(route: Route) -> None:
+        answer = route.fetch().json()
+        body = route.request.post_data_buffer or b""
+        name = next(name for name in told if f'filename="{name}"'.encode() in body)
+        answer["results"][0] |= told[name]
+        route.fulfill(json=answer)
+
+    page.route("**/api/v1/classify?*", told_by_name)
+    picture = two_colours()
+    page.set_input_files("#file", [photo(picture, name) for name in told])
+    expect(page.locator(".card[data-state=answered]")).to_have_count(4)
+    expect(page.locator("#counts")).to_have_text("4 photos: Soup 2, not sure 1, not food 1")
+    expect(page.locator(".add label")).to_be_in_viewport()
+    tall = page.evaluate("document.documentElement.scrollHeight")
+    page.get_by_label("Compact view").check()
+    assert page.evaluate("document.documentElement.scrollHeight") < tall / 2
+    assert fits(page)
+    assert violations(page) == []
+    shown = page.locator(".card")
+    order = "cards => cards.map(card => card.getAttribute('aria-label'))"
+    assert shown.evaluate_all(order) == list(told)
+    page.get_by_label("Sort by").select_option("doubt")
+    assert shown.evaluate_all(order) == ["c.jpg", "b.jpg", "a.jpg", "=d.jpg"]
+    page.get_by_label("Only not sure").check()
+    expect(page.locator(".card:visible")).to_have_count(1)
+    page.get_by_role("button", name="Details: b.jpg").click()
+    expect(page.locator(".card:visible .top")).to_be_visible()
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save all as CSV").click()
+    saving.value.save_as(tmp_path / "answers.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text(), newline="")))
+    assert [(row["file"], row["label"]) for row in rows] == [
+        ("c.jpg", "Bread"),
+        ("b.jpg", "Egg"),
+        ("a.jpg", "Soup"),
+        ("'=d.jpg", "Soup"),
+    ]
+    page.get_by_label("Only not sure").uncheck()
+    page.click("#clear")
+    page.click("#history summary")
+    page.get_by_role("button", name="Open: b.jpg").click()
+    expect(page.locator(".card h3")).to_contain_text("Egg?")
+    expect(page.locator(".card img")).to_have_js_property("naturalWidth", 800)
+    with page.expect_download() as saving:
+        page.click("#history-json")
+    saving.value.save_as(tmp_path / "history.json")
+    assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
+
+
+def test_a_correction_stays_below_whatever_is_opened_and_knows_what_is_no_food(
+    visit: Callable[..., Page], start: StartWeb, triton: Any, tmp_path: Path
+) -> None:
+    web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier", KEEP_CORRECTIONS=str(tmp_path))
+    page = visit(web.url)
+    page.set_input_files("#file", photo(two_colours()))
+    correction = page.locator(".correction summary")
+    expect(correction).to_be_visible()
+    page.get_by_role("button", name="Compare models").click()
+    expect(page.locator(".card .panel")).to_have_count(3)
+    expect(correction).to_be_visible()
+    page.get_by_role("button", name="Why this answer?").click()
+    expect(page.locator(".why")).to_be_visible()
+    correction.click()
+    page.get_by_role("button", name="not food").click()
+    expect(page.locator(".correction .note")).to_contain_text("kept as not food")
+    assert len(list(tmp_path.glob("food11/other/*.jpg"))) == 1
