@@ -109,6 +109,8 @@ def seeds() -> Mapping[str, bytes]:
         "avif": encoded(rgb, "AVIF", speed=10, **extras, xmp=b"<x:xmpmeta/>"),
         "avif clear": encoded(clear, "AVIF", speed=10),
         "avif moving": encoded(rgb, "AVIF", speed=10, save_all=True, append_images=[scene().rotate(90)]),
+        "heif": encoded(rgb, "HEIF", **extras),
+        "heif clear": encoded(clear, "HEIF"),
     }
     return found | {f"other {number}": data for number, data in enumerate(_OTHERS)}
 
