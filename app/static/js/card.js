@@ -11,7 +11,8 @@ import { Square } from "./square.js";
 /** The label, or all that apply where a picture may have several. */
 export const named = (answer) => answer.labels?.map((each) => each.label).join(", ") || answer.label;
 
-// Less likely the subject than this, and a closer photo would not help.
+// Less likely food than this, and a closer photo would not help: 97 of 120 sharp photos of food with unsure answers
+// reach it, and one of 198 photos of people and dogs.
 const CLOSER = 0.9;
 
 export class Card {
