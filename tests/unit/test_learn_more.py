@@ -220,6 +220,22 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence(
     assert "gourmet train food11 --rehearse" in done.output
 
 
+def test_the_set_of_given_weights_is_made_without_training(folder: Path, tmp_path: Path) -> None:
+    for part in ("train", "validation"):
+        shutil.copytree(folder, tmp_path / "photos" / part)
+    shutil.copy(SERVED, tmp_path / "model.pt")
+    given = ["--rehearse", str(tmp_path / "model.pt"), "--data", str(tmp_path / "photos")]
+    done = CliRunner().invoke(main, ["train", "food11", *given])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{tmp_path / 'model.rehearsal.safetensors'}\n"
+    known = rehearsal.read(tmp_path / "model.pt", load(SERVED)[0])
+    assert known is not None
+    assert int((known.classes < len(SYSTEM.labels)).sum()) == 2 * EACH * len(TAUGHT) - 3
+    refused = CliRunner().invoke(main, ["train", "digits", *given])
+    assert refused.exit_code == 2
+    assert "--rehearse takes a system that learns from photos" in refused.output
+
+
 def test_deploy_takes_the_name_of_a_model_and_rollback_that_of_a_system(
     learned: tuple[Path, str], folder: Path, tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def train(
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training import mlflow_log
     from gourmet.training.files import load_tensors, put_tensors
-    from gourmet.training.loop import BEST, CHECKPOINT, LAST, fit
+    from gourmet.training.loop import CHECKPOINT, LAST, fit
     from gourmet.training.run import read_run, write_run
     from gourmet.training.task import Configurable, Recipe, Rehearsing
 
@@ -155,8 +155,7 @@ def train(
             )
     if isinstance(training, Rehearsing):
         with bar("rehearsing") as tick:
-            for weights in (out / LAST, out / BEST):
-                training.rehearse(parts.evaluation.load(weights, "")[0], data, weights, tick)
+            training.rehearse(parts.evaluation.load(out / LAST, "")[0], data, out / LAST, tick)
     last = log[-1]
     epochs_done = f"{last['epoch']} epoch{'s' * (last['epoch'] != 1)}"
     click.echo(f"{out / LAST}: score {last['score']:.3f} after {epochs_done}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -28,8 +29,8 @@ from gourmet.serving.run_file import found_url
 from gourmet.systems import registry
 
 _SEED: Final = 5
-# perf_analyzer itself asks that windows in a row differ by 30 % at most.
-_STEADINESS: Final = 0.6
+# Windows in a row may differ by this many per cent, unless perf_analyzer is asked for another share.
+_STABLE: Final = 30.0
 _waiting: Final[list[subprocess.Popen[bytes]]] = []
 
 
@@ -77,8 +78,13 @@ def take(path: Path | str, *, batch: int = 1) -> Measurement:
     report.unlink()
     said = report.with_suffix(".txt")
     windows = windows_of(said.read_text(), batch) if said.exists() else ()
-    validity.steady([window.requests_per_s for window in windows] or [1.0], _STEADINESS)
+    validity.steady([window.requests_per_s for window in windows] or [1.0], 2 * _stable() / 100)
     return replace(parse(text, batch), windows=windows)
+
+
+def _stable() -> float:
+    asked = re.search(r"--stability-percentage[ =]([\d.]+)", os.environ.get("GOURMET_LAB_WINDOWS", ""))
+    return float(asked[1]) if asked else _STABLE
 
 
 def times(ours: Measurement, theirs: Measurement) -> Estimate:

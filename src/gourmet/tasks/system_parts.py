@@ -192,7 +192,7 @@ def check_classes(source: Path, found: Iterable[int], labels: Sequence[str]) -> 
 
 def evenly(examples: Sequence[Example], limit: int | None) -> tuple[Example, ...]:
     """`limit` examples, as many of each class as there are of the others, spread over each class."""
-    if limit is None:
+    if limit is None or not examples:
         return tuple(examples)
     by_class = defaultdict[int, list[int]](list)
     for place, example in enumerate(examples):

@@ -16,6 +16,7 @@ from gourmet.pictures import made_up
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.food11.data import DATA
 from gourmet.systems.food11.network import INNER_SIZE, Food11Network, body, start
+from gourmet.tasks.classification import rehearsal
 from gourmet.tasks.classification.labelled_pictures import OTHER_TRAIN, Pixels, decode
 from gourmet.tasks.classification.picture_training import (
     SMOOTHING,
@@ -60,6 +61,9 @@ class Food11Training(PictureTraining):
 
     def task(self, train: Pixels, held: Pixels, device: str, *, pretrained: bool) -> PictureTask:
         return Food11Task(train, held, device)
+
+    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
+        return rehearsal.write(rehearsal.make(self.system, self.data, network, data, tick), weights)
 
 
 class Food11Task(PictureTask):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from gourmet.pictures.classifier import PictureClassifier
-from gourmet.tasks.classification import augment, rehearsal
+from gourmet.tasks.classification import augment
 from gourmet.tasks.classification.accuracy import balanced_accuracy
 from gourmet.tasks.classification.labelled_pictures import LabelledPictures, Pixels, decode, natural_side
 from gourmet.tasks.classification.torchvision_network import TorchvisionNetwork, build, describe
@@ -78,9 +78,6 @@ class PictureTraining:
 
     def bundled_data(self) -> tuple[Path, str] | None:
         return None
-
-    def rehearse(self, network: nn.Module, data: Path, weights: Path, tick: Tick) -> Path:
-        return rehearsal.write(rehearsal.make(self.system, self.data, network, data, tick), weights)
 
 
 class PictureTask:
