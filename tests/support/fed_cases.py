@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,12 +87,20 @@ class Given:
 
 
 def digits_weights(folder: Path) -> Path:
+    path = folder / "last.safetensors"
+    path.write_bytes(_digits_weights())
+    return path
+
+
+@functools.cache
+def _digits_weights() -> bytes:
     from gourmet.systems.digits.network import DigitsNetwork
 
     network = DigitsNetwork()
-    path = folder / "last.safetensors"
-    save_tensors(path, network.state_dict(), network.about)
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "w.safetensors"
+        save_tensors(path, network.state_dict(), network.about)
+        return path.read_bytes()
 
 
 def of_weights(given: Given, *, all_of_them: bool) -> Iterator[Case]:
@@ -102,6 +112,7 @@ def of_weights(given: Given, *, all_of_them: bool) -> Iterator[Case]:
             "deploy": f"deploy food11 --format onnx --architecture {network} --to models --weights",
             "evaluate": "evaluate digits --data . --weights",
             "train": "train digits --out run --limit 20 --init",
+            "bench": f"bench deployer models log {network}",
         }
         for verb, typed in words.items():
             yield Case(verb, f"weights, {name}", [*typed.split(), str(file)], more=_systems(given))
@@ -114,7 +125,10 @@ def _systems(given: Given) -> dict[str, Any]:
 
 
 def of_networks(given: Given, *, all_of_them: bool) -> Iterator[Case]:
-    networks = hostile_files.networks()
+    networks = hostile_files.networks() | hostile_inputs.texts()
+    networks["a loop without end"] = hostile_files.without_end()
+    networks |= {"a number without end": b"\xff" * 64, "weights": digits_weights(given.folder()).read_bytes()}
+    networks["an unknown type"] = hostile_files.of_an_unknown_type()
     for name, file in given.files(networks, "n.onnx"):
         # What counts layers runs none of them: it may count those that no runtime has.
         yield Case(
@@ -123,7 +137,7 @@ def of_networks(given: Given, *, all_of_them: bool) -> Iterator[Case]:
             ["roofline", str(file), "--no-machine", "--gpu", "t4"],
             refused=False,
         )
-        if all_of_them or name not in networks:
+        if (all_of_them and name != "a loop without end") or name not in networks:
             words = f"new flowers --labels a,b --to models --weights {file}"
             yield Case("new", f"network, {name}", words.split(), more=_systems(given))
 
@@ -276,7 +290,15 @@ def of_data(given: Given) -> Iterator[Case]:
         yield Case(
             "train", f"sentences, {name}", ["train", "translator", "--out", "run", "--data", str(file)]
         )
-    for name, path in given.pictures():
+        words = ["deploy", "digits", "--format", "onnx", "--to", "models", "--weights", str(weights)]
+        yield Case("deploy", f"digits, {name}", [*words, "--data", str(file)])
+    network = small_network.saved(given.folder() / "w.pth")
+    labels = ",".join(small_network.LABELS)
+    for number, (name, path) in enumerate(given.pictures()):
+        if number % 4 == 0:  # it reads the weights first, and then as the others do
+            words = f"new flowers --labels {labels} --architecture {small_network.ARCHITECTURE} --to models"
+            more = ["--weights", str(network), "--data", str(path)]
+            yield Case("new", f"pictures, {name}", [*words.split(), *more], False, _systems(given))
         yield Case("train", f"pictures, {name}", ["train", "food11", "--out", "run", "--data", str(path)])
         yield Case("learn-more", f"pictures, {name}", ["learn-more", "food11", str(path), "--out", "run"])
 
@@ -342,19 +364,9 @@ def of_checkpoints(given: Given) -> Iterator[Case]:
         yield Case("train", f"checkpoint.pt, {name}", words, more={"writes": [str(file.parent)]})
 
 
-def of_texts(given: Given) -> Iterator[Case]:
-    """What `translate` reads: texts come from standard input, and those that are read go to nobody."""
-    lines = hostile_inputs.texts() | {"two million lines": b"\n" * 2_000_000}
-    for name, content in lines.items():
-        file = given.folder() / "texts"
-        file.write_bytes(content)
-        more = {"stdin": str(file), "ports": [9]}
-        yield Case(
-            "translate", f"texts, {name}", ["translate", "--url", "127.0.0.1:9"], name != "empty", more
-        )
-    yield Case(
-        "translate", "texts, zeros", ["translate", "--url", "127.0.0.1:9"], more={"stdin": "/dev/zero"}
-    )
+def some_weights_and_networks(given: Given) -> Iterator[Case]:
+    yield from of_weights(given, all_of_them=False)
+    yield from of_networks(given, all_of_them=False)
 
 
 QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
@@ -363,5 +375,5 @@ QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
     of_data,
     of_runs,
     of_checkpoints,
-    of_texts,
+    some_weights_and_networks,
 )

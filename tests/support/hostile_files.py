@@ -15,6 +15,7 @@ from typing import Any, Final
 import onnx
 import torch
 from onnx import helper
+from support.hostile_inputs import with_zeros
 from torch import nn
 
 FLOAT: Final = onnx.TensorProto.FLOAT
@@ -74,7 +75,7 @@ def _deep(levels: int) -> Any:
     return found
 
 
-def _rezipped(content: bytes, **changed: bytes) -> bytes:
+def _rezipped(content: bytes, without: str = "", **changed: bytes) -> bytes:
     """The archive, deflated, some of its files with other contents."""
     buffer = io.BytesIO()
     with (
@@ -82,9 +83,20 @@ def _rezipped(content: bytes, **changed: bytes) -> bytes:
         zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as new,
     ):
         for name in old.namelist():
+            if name == without:
+                continue
             key = name.rpartition("/")[2].replace(".", "_")
             new.writestr(name, changed.get(key, old.read(name)))
     return buffer.getvalue()
+
+
+def _deflated_zeros(numbers: int) -> bytes:
+    """So many of them, as torch.save writes them."""
+    few = saved({"w": torch.zeros(77)})
+    with zipfile.ZipFile(io.BytesIO(few)) as archive:
+        about, place = archive.read("archive/data.pkl"), "archive/data/0"
+    about = about.replace(b"KM", b"J" + struct.pack("<i", numbers))  # a byte as a number, and four
+    return with_zeros(_rezipped(few, without=place, data_pkl=about), place, 4 * numbers)
 
 
 def _tar(content: bytes) -> bytes:
@@ -120,7 +132,7 @@ def pickles(victim: Path) -> dict[str, bytes]:
         "whole network": saved(nn.Linear(3, 2)),
         "stride 0": saved({"w": torch.zeros(1).expand(1 << 39)}),
         "views of one storage": saved({str(n): torch.zeros(1 << 18).expand(64, -1) for n in range(64)}),
-        "deflated gigabyte": _rezipped(saved({"w": torch.zeros(175_000_000)})),
+        "deflated gigabyte": _deflated_zeros(175_000_000),
         "lists of lists": saved(laughs),
         "deep dictionaries": _rezipped(plain, data_pkl=b"\x80\x02" + b"}X\x01\0\0\0a" * 100_000 + b"."),
         "empty": b"",

@@ -14,7 +14,7 @@ import click
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 from gourmet.runtime.bounded_reading import read_bytes
 
@@ -87,13 +87,15 @@ def _whole(
         for number, (path, answer) in enumerate(zip(paths, found, strict=True), 1):
             tick(number / len(paths), f"{number}/{len(paths)}")
             if not isinstance(answer, GeneratedText):
-                click.echo(f"{path}: {answer}", err=True)
+                click.echo(printable(f"{path}: {answer}"), err=True)
                 failed += 1
             elif as_csv:
                 sure = {True: "yes", False: "no", None: ""}[_sure(answer, model)]
-                table.writerow((_cell(str(path)), _cell(answer.text), sure, f"{answer.score or 0:.3f}"))
+                table.writerow(
+                    (_cell(printable(str(path))), _cell(answer.text), sure, f"{answer.score or 0:.3f}")
+                )
             else:
-                click.echo(f"{path}: {answer.text}{_doubt(answer, model)}")
+                click.echo(printable(f"{path}: {answer.text}{_doubt(answer, model)}"))
     if failed:
         raise GourmetError(f"{failed} of {len(paths)} photos have no caption")
 
@@ -110,7 +112,7 @@ def _in_pieces(
                 inputs = system.request_inputs(_read(path), model, options)
             except ValueError as exc:
                 raise UsageError(f"{path}: {exc}") from exc
-            click.echo(f"{path}: ", nl=False)
+            click.echo(printable(f"{path}: "), nl=False)
             piece = None
             for outputs in triton.stream(model, inputs, Deadline(60.0)):
                 if outputs is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gourmet.commands.values import PATH
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 
 if TYPE_CHECKING:  # which would import numpy for --help
     from gourmet.tasks.checking import CheckReport
@@ -50,7 +50,7 @@ def give(report: CheckReport, json_to: str | None, page: Path | None) -> None:
         text = json.dumps(report.as_dict(), indent=2)
         click.echo(text) if json_to == "-" else Path(json_to).write_text(text + "\n", encoding="utf-8")
     if json_to != "-":
-        click.echo(report.summary())
+        click.echo(printable(report.summary()))  # names and texts of somebody's are in it
     if page:
         write_whole(page, report.page())
         click.echo(f"page in {page}", err=True)

@@ -88,7 +88,10 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
         return _noise(info, declared, count, seed)
     system = registry.load(info.system)
     examples, about = examples_of(system, source)
-    asked = [system.request_inputs(example, info) for example in examples]
+    try:
+        asked = [system.request_inputs(example, info) for example in examples]
+    except ValueError as exc:
+        raise UsageError(f"{about} cannot be sent: {exc}") from exc
     inputs = tuple(given for given in declared if given.name in asked[0])
     values = {given.name: [one_row(each[given.name], given) for each in asked] for given in inputs}
     return InputRows(info, inputs, values, about, tuple(examples))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gourmet.errors import UsageError
+from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.classification import torchvision_network
 from gourmet.training.files import load_tensors, put_tensors
@@ -83,6 +84,7 @@ def weights_of(checkpoint: Path | None, seed: int) -> dict[str, str]:
     """What a manifest says of the weights."""
     if checkpoint is None:
         return {"weights": f"none: initialised at random from seed {seed}"}
+    check_weights(checkpoint)
     return {"weights": checkpoint.name, "weights_sha256": sha256(checkpoint)}
 
 
