@@ -54,7 +54,7 @@ from gourmet.contracts import (
 S = TypeVar("S", bound=System)
 # How long a change of a model that kept its version, such as of its threshold, may go unnoticed.
 DESCRIPTION_AGE_S: Final = 5.0
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[0-9]{1,18})?")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}(/[1-9][0-9]{0,17})?")
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@
                                                │                      └ MAX_AT_WORK at work, MAX_WAITING wait
                                                └ MAX_UPLOADS are being received
 
-A client is an address, or of IPv6 the /64 that a subscriber is given. Photos, texts, heat maps and pages have
-a queue each, so that none of them waits for another kind.
+A client is an address, or of IPv6 the /64 that a subscriber is given; at a turn, a known key that it sent.
+Photos, texts, heat maps and pages have a queue each, so that none of them waits for another kind.
 
 Before a request takes an upload slot, nothing of its body was read: there a refusal is cheap, and that is
 where it happens while the queue is full. The queue has hysteresis: once it was full it is kept short until it
@@ -58,9 +58,14 @@ def client_of(address: str) -> str:
     return str(found.ipv4_mapped or f"{int(found) >> 64:x}/64")
 
 
+def client_of_request() -> str:
+    """A key that is known here, or else an address, as all is before keys are looked at."""
+    return g.get("client") or client_of(request.remote_addr or "")
+
+
 def deadline_of_request(seconds: float) -> Deadline:
     """Of the answer to this request."""
-    client = g.get("client") or client_of(request.remote_addr or "")
+    client = client_of_request()
     # The same in all workers for a key or else an address, which itself is told to nobody.
     told = hashlib.blake2b(client.encode(), digest_size=8).hexdigest()
     return Deadline(seconds, _client_left(), told)

@@ -24,7 +24,7 @@ from typing import Final
 
 from flask import Flask, Response, g, request
 
-from app.admission.queue import client_of
+from app.admission.queue import client_of_request
 from app.admission.uploads import discard
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
@@ -128,8 +128,7 @@ def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
 
 
 def _take(limiter: Limiter, count: int) -> None:
-    client = g.get("client") or client_of(request.remote_addr or "unknown")
-    g.quota = limiter.take(client, count)
+    g.quota = limiter.take(client_of_request(), count)
     if g.quota.wait_s:
         message = f"too much for now: a client is allowed {_words(limiter.rate)}"
         raise TooManyRequests(message, retry_after_s=math.ceil(g.quota.wait_s))

@@ -17,7 +17,7 @@ from flask import current_app, g, request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of, queues
+from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of, client_of_request, queues
 from app.core.errors import BrokenBody, Overloaded, RefusedRequest, ServingError, UploadTooSlow
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
 from app.core.metrics import Metrics
@@ -155,7 +155,7 @@ class Admission:
         """Once the body is here: wait until the work on it may begin; raise Overloaded or Stopping."""
         self._end_upload()
         self._waiting.inc()
-        queue, client = self._queue(), client_of(request.remote_addr or "")
+        queue, client = self._queue(), client_of_request()
         try:
             g.line_ms = queue.acquire(client, g.get("coming")) * 1000
         finally:

@@ -12,6 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, code, form, knowing
 
+from app.admission.queue import AdmissionQueue
 from app.admission.rate_limit import Limiter
 from app.core.settings import Rate
 from gourmet.systems.food11 import contract
@@ -59,6 +60,26 @@ def test_without_a_key_the_api_says_how_to_send_one(headers: dict[str, str]) -> 
         assert code(reply) == (401, "key_needed")
         assert reply.headers["WWW-Authenticate"].startswith("Bearer")
         assert not any(key in reply.text for key in KEYS)
+
+
+def test_a_known_key_has_a_line_of_its_own_and_any_other_word_that_of_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    acquire = AdmissionQueue.acquire
+
+    def told(queue: AdmissionQueue, client: str, coming: object = None) -> float:
+        asked.append(client)
+        return acquire(queue, client, coming)
+
+    monkeypatch.setattr(AdmissionQueue, "acquire", told)
+    browser = client(api_keys=KEYS)
+    for key in (*KEYS, "a-key-that-nobody-knows"):
+        classify(browser, headers={"X-API-Key": key})
+    assert len(set(asked)) == 2
+    assert not {"127.0.0.1", *KEYS} & set(asked)
+    classify(client(), headers={"X-API-Key": KEYS[0]})  # where none is asked for, none is known
+    assert asked[-1] == "127.0.0.1"
 
 
 def test_the_page_goes_on_working_and_its_pass_is_of_no_use_elsewhere() -> None:

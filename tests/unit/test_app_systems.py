@@ -220,7 +220,16 @@ def test_a_version_is_asked_by_a_parameter_or_by_name_and_version(
 
 
 @pytest.mark.parametrize(
-    "asked", ["version=8", "model=flowers/8", "version=9/9", "version=9/../../x", "version=x"]
+    "asked",
+    [
+        "version=8",
+        "version=09",
+        "model=flowers/8",
+        "model=flowers/09",
+        "version=9/9",
+        "version=9/../../x",
+        "version=x",
+    ],
 )
 @pytest.mark.parametrize("models", [{}, {"food11": "flowers"}])
 def test_a_version_that_does_not_serve_is_an_unknown_model(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gourmet.client import http
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     ApiRestricted,
@@ -99,10 +100,36 @@ def test_a_request_that_ends_two_connections_is_not_sent_a_third_time() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhe",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[[",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n[",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000,
     ],
 )
 def test_what_is_not_a_whole_reply_is_not_believed(answer: bytes) -> None:
     with server([[answer]]) as (transport, _), pytest.raises(NotTriton, match="is not Triton"):
+        ask(transport)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 5000,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n" + b"x" * 5000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"400\r\n%b\r\n" % (b"x" * 1024) * 5,
+    ],
+)
+def test_a_reply_without_end_is_given_up_before_it_fills_the_memory(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_MOST_BYTES", 4096)
+    with server([[answer]]) as (transport, _), pytest.raises(NotTriton, match="it is longer than"):
+        ask(transport)
+
+
+def test_a_refusal_without_a_reason_says_its_status() -> None:
+    moved = b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n"
+    says = "it answers with status 302 alone"
+    with server([[moved]]) as (transport, _), pytest.raises(TritonRefused, match=says):
         ask(transport)
 
 

@@ -221,3 +221,30 @@ def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:
     models = str(two_versions(tmp_path))
     assert "--send is for a Triton elsewhere" in asked("rollback", "m", "--to", models, "--send").output
     assert repository.versions(tmp_path / "m") == (1, 2)
+
+
+@pytest.mark.parametrize("verb", ["list", "config m", "translate да", "doctor"])
+def test_what_a_triton_elsewhere_says_tells_the_terminal_nothing_but_words(listen: Listen, verb: str) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    names = [
+        {"name": name, "datatype": "BYTES", "shape": [-1, 1]} for name in ("TRANSLATION", "TOKENS", "SCORE")
+    ]
+    text = [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
+    config = {"name": "m", "backend": evil, "platform": evil, "parameters": {evil: {"string_value": evil}}}
+    outputs = [
+        each | {"shape": [1, 1], "data": [said]} for each, said in zip(names, (evil, "1", "1"), strict=True)
+    ]
+    ready = {"name": f"translator{evil}", "version": "1", "state": "READY", "reason": evil}
+    there = listen(
+        {
+            "/config": http(config),
+            "/index": http([ready, ready | {"name": "m"}]),
+            "/stats": http({"model_stats": [{**ready, "inference_stats": {}}]}),
+            "/infer": http({"model_name": evil, "model_version": "1", "outputs": outputs}),
+            "/models/translator": http({"name": "translator", "inputs": text, "outputs": names}),
+            "/v2": http({"name": evil, "version": evil, "extensions": []}),
+        }
+    )
+    done = asked(*verb.split(), "--url", there.url)
+    assert not {"\x1b", "\x07"} & set(done.output), done.output
+    assert "owned" in done.output

@@ -57,8 +57,8 @@ export function asCsv(entries, columns = COLUMNS) {
   const cell = (value) => {
     const text = String(value ?? "");
     // A spreadsheet would take a file's name that begins like this for a formula.
-    const safe = typeof value !== "number" && /^[=+\-@\t]/.test(text) ? `'${text}` : text;
-    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+    const safe = typeof value !== "number" && /^[=+\-@\t\r\n]/.test(text) ? `'${text}` : text;
+    return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   return [columns, ...entries.map((entry) => columns.map((column) => entry[column]))]
     .map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

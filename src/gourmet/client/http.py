@@ -46,6 +46,8 @@ JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _HTTP: Final = b"HTTP/1."
 _RECEIVED_BYTES: Final = 262_144
 _SHOWN: Final = 200
+# Of a whole answer, or of a piece; more comes from no Triton, and would fill the memory until the deadline.
+_MOST_BYTES: Final = 1 << 30
 
 
 def path_of(call: Call) -> tuple[str, str]:
@@ -133,7 +135,7 @@ class HttpTransport:
                 return Reply(json.loads(body) if body else None)
             json_bytes = head.headers.get(JSON_LENGTH.lower())
             return Reply(*read_answer(body, int(json_bytes) if json_bytes else None))
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
             raise NotTriton.at(self.address, f"its answer cannot be read: {exc!r}") from exc
 
     def _stream(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
@@ -154,7 +156,7 @@ class HttpTransport:
                         if isinstance(found, str):
                             raise ModelFailed(found, head.status, f"{call.target} could not answer: {found}")
                         yield Reply(None, found)
-                except (TypeError, ValueError) as exc:
+                except (RecursionError, TypeError, ValueError) as exc:
                     message = f"a piece of the answer of {call.target} cannot be read: {exc!r}"
                     raise NotTriton(message) from exc
 
@@ -163,9 +165,9 @@ class HttpTransport:
             return
         try:
             reason = str(json.loads(body)["error"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, RecursionError, TypeError):
             reason = body[:_SHOWN].decode(errors="replace")
-        raise refusal(self.address, head.status, reason)
+        raise refusal(self.address, head.status, reason or f"it answers with status {head.status} alone")
 
     def _message(self, call: Call, deadline: Deadline) -> bytes:
         method, path = path_of(call)
@@ -231,7 +233,11 @@ class _Connection:
 
     def body(self, head: _Head, deadline: Deadline) -> bytes:
         if head.is_chunked:
-            return b"".join(iter(lambda: self.chunk(deadline), b""))
+            whole = bytearray()
+            while part := self.chunk(deadline):
+                whole += part
+                _refuse_more_than_most(len(whole))
+            return bytes(whole)
         length = _number(head.headers.get("content-length", "0"), 10)
         while len(self._received) < length:
             self._receive(deadline, has_begun=True)
@@ -261,13 +267,19 @@ class _Connection:
         if not received:
             raise ConnectionResetError("it hung up")
         self._received += received
+        _refuse_more_than_most(len(self._received))
+
+
+def _refuse_more_than_most(received: int) -> None:
+    if received > _MOST_BYTES:
+        raise _NotHttp(f"it is longer than {_MOST_BYTES >> 20} MB")
 
 
 def _number(text: str, base: int) -> int:
-    try:
-        return int(text, base)
-    except ValueError:
-        raise _NotHttp(f"{text[:20]!r} is not a length") from None
+    with contextlib.suppress(ValueError):
+        if (found := int(text, base)) >= 0:
+            return found
+    raise _NotHttp(f"{text[:20]!r} is not a length")
 
 
 def _with_silences(receive: Callable[[], T], deadline: Deadline) -> Generator[None, None, T]:

@@ -273,7 +273,7 @@ class Triton:
     def _parsed(self, parse: Callable[[], T]) -> T:
         try:
             return parse()
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
             raise NotTriton.at(self.address, repr(exc)) from exc
 
 

@@ -117,7 +117,7 @@ def _in_pieces(
             for outputs in triton.stream(model, inputs, Deadline(60.0)):
                 if outputs is not None:
                     piece = system.generated(outputs, model)
-                    click.echo(piece.text, nl=False)
+                    click.echo(printable(piece.text), nl=False)
             click.echo(_doubt(piece, model) if piece else "")
 
 

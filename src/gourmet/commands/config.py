@@ -14,7 +14,7 @@ from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS, TORCH
 from gourmet.runtime.files import write_whole
@@ -122,10 +122,10 @@ def config(
         if write:
             write_whole(write, as_pbtxt(now))
     if reset or change:
-        click.echo(f"was: {summary(running)}")
-        click.echo(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)")
+        click.echo(printable(f"was: {summary(running)}"))
+        click.echo(printable(f"now: {summary(now)}  (loaded in {time.monotonic() - started:.1f} s)"))
         # A config as Triton answers it keeps the policy with which its instances were made.
         if change.versions is not None:
             click.echo(f"serve: {', '.join(serve)}")
     elif not write:
-        click.echo(as_pbtxt(now), nl=False)
+        click.echo(printable(as_pbtxt(now)), nl=False)

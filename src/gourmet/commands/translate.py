@@ -11,7 +11,7 @@ import click
 
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
-from gourmet.errors import UsageError
+from gourmet.errors import UsageError, printable
 
 # Texts of a request.
 _TEXTS = 16
@@ -60,9 +60,9 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
                 warnings.append(f"{where}: {answer.warning}")
             tick(len(found) / len(there), f"{len(found)}/{len(there)}")
     for place in range(len(lines)):
-        click.echo(found.get(place, ""))
+        click.echo(printable(found.get(place, "")))  # the server may be anybody's
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(printable(f"Warning: {warning}"), err=True)
 
 
 def _read(file: BinaryIO) -> Iterator[str]:
