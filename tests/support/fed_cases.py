@@ -106,16 +106,18 @@ def _digits_weights() -> bytes:
 def of_weights(given: Given, *, all_of_them: bool) -> Iterator[Case]:
     for name, file in given.weights(all_of_them=all_of_them):
         network = small_network.ARCHITECTURE
-        words = {
-            "new": f"new flowers --labels a,b --architecture {network} --to models --weights",
-            "deployer": f"deployer --onnx --config {network} --save-dir models --checkpoint",
-            "deploy": f"deploy food11 --format onnx --architecture {network} --to models --weights",
-            "evaluate": "evaluate digits --data . --weights",
-            "train": "train digits --out run --limit 20 --init",
-            "bench": f"bench deployer models log {network}",
-        }
-        for verb, typed in words.items():
-            yield Case(verb, f"weights, {name}", [*typed.split(), str(file)], more=_systems(given))
+        words = (
+            f"new flowers --labels a,b --architecture {network} --to models --weights",
+            f"deployer --onnx --config {network} --save-dir models --checkpoint",
+            f"deploy food11 --format onnx --architecture {network} --to models --weights",
+            "evaluate digits --data . --weights",
+            "train digits --out run --limit 20 --init",
+            "train food11 --data . --out run --rehearse",
+            f"bench deployer models log {network}",
+        )
+        for typed in words:
+            verb, *more = typed.split()
+            yield Case(verb, f"weights, {name}", [verb, *more, str(file)], more=_systems(given))
 
 
 def _systems(given: Given) -> dict[str, Any]:

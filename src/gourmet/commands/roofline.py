@@ -150,6 +150,10 @@ def _print(found: Roofline, top: int, batches: bool) -> None:
     click.echo(
         f"{found.seconds * 1e3:.3g} ms for a batch of {found.batch} with all through main memory, "
         f"{found.rows_per_s:,.0f} rows/s; layers that are memory-bound take {found.memory_share:.0%}\n"
-        f"at best, with nothing to wait for, {found.computing_s * 1e3:.3g} ms, "
-        f"{found.batch / found.computing_s:,.0f} rows/s"
+        f"at best, with nothing to wait for, {found.computing_s * 1e3:.3g} ms"
+        + (
+            f", {found.batch / found.computing_s:,.0f} rows/s"
+            if found.computing_s
+            else ": it computes nothing"
+        )
     )
