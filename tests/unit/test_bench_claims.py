@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
-from gourmet.measure import comparison, scenario, scenarios, storage, sweep, tables, validity
+from gourmet.measure import comparison, scenario, scenarios, storage, stats, sweep, tables, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenario import Arm
 from gourmet.measure.scenarios import serving_lab
@@ -72,6 +72,10 @@ def test_undecided_allows_both_only_where_the_interval_holds_one() -> None:
     assert "allows both" not in said(Estimate(1.11, 1.02, 1.21))
     assert "two runs of the same may differ by as much: 1.11 (1.02–1.21)" in said(Estimate(1.11, 1.02, 1.21))
     assert "a single measurement has no interval: 1.11" in said(Estimate(1.11))
+
+
+def test_a_window_without_an_answer_leaves_a_ratio_without_an_interval() -> None:
+    assert stats.ratio([2.0, 4.0], [0.0, 2.0]) == Estimate(3.0)
 
 
 def test_what_a_long_delay_costs_is_said() -> None:

@@ -31,7 +31,12 @@ def interval(values: Sequence[float]) -> Estimate:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """ours ÷ theirs with its 95 % interval (Welch's, of the logarithms)."""
+    """ours ÷ theirs with its 95 % interval (Welch's, of the logarithms).
+
+    Where a window had no answer at all, no interval is known.
+    """
+    if min(*ours, *theirs, 1.0) <= 0:
+        return Estimate(statistics.fmean(ours) / (statistics.fmean(theirs) or math.inf))
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     value = math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
     if min(len(ours), len(theirs)) < 2:
