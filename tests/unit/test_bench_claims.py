@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.points import STEADY, TWICE, a_point
 
 from gourmet.cli import main
-from gourmet.measure import comparison, scenario, scenarios, storage, stats, sweep, tables, validity
+from gourmet.measure import comparison, scenario, scenarios, stats, storage, sweep, tables, validity
 from gourmet.measure.results import Bench, Estimate, LoadSpec, Point, Rejection, Statement
 from gourmet.measure.scenario import Arm
 from gourmet.measure.scenarios import serving_lab
