@@ -128,10 +128,10 @@ def test_a_config_is_changed_and_put_back_from_the_server_s_own_repository(
         with connect(elsewhere.http_url) as triton:
             triton.load("own")
         changed = gourmet("config", "own", "--instances", 1, *there)
-        assert "now: 1 ×" in changed.output, changed.output
+        assert "now: 1 instance on the CPU" in changed.output, changed.output
         assert "name that with --repository" in gourmet("config", "own", "--reset", *there).output
         back = gourmet("config", "own", "--reset", *there, "--repository", elsewhere.repository)
-        assert "now: 3 ×" in back.output, back.output
+        assert "now: 3 instances on the CPU" in back.output, back.output
         looked = gourmet("doctor", *there, "--repository", elsewhere.repository)
         assert "ready: own" in looked.output, looked.output
         assert {"server", "served", "models", "manifests"} <= {
@@ -225,7 +225,7 @@ def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack
         assert f"--url {elsewhere.http_url}" in made, "what comes next is for that server, too"
         assert "plums_onnx answers: the sample is " in run("deploy", "plums", *network, *there)
         assert listed() == {("plums_onnx", 1): "not loaded", ("plums_onnx", 2): "serves"}
-        assert "now: 2 ×" in run("config", "plums_onnx", "--instances", 2, *there[:2])
+        assert "now: 2 instances on the CPU" in run("config", "plums_onnx", "--instances", 2, *there[:2])
         assert "now: " in run("config", "plums_onnx", "--reset", *there)
         assert "version 1 serves" in run("rollback", "plums", *there)
         assert "cherries_onnx answers: the sample is " in run("rename", "plums", "cherries", *there)
