@@ -138,6 +138,8 @@ def test_a_config_is_changed_and_put_back_from_the_server_s_own_repository(
             line.split()[1] for line in looked.output.splitlines()
         }
     finally:
+        with connect(elsewhere.http_url) as triton:
+            triton.unload("own")
         shutil.rmtree(elsewhere.repository / "own")
 
 
