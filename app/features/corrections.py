@@ -59,9 +59,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         """
         sent, _ = photos_and_model(settings)
         system = systems[one_of("system", systems) or services.first_system]
-        label = one_of("label", (*system.labels, OTHER) if system.subject else system.labels)
+        allowed = (*system.labels, OTHER) if system.subject else system.labels
+        label = one_of("label", allowed)
         if not label or len(sent) != 1:
-            raise BadRequest(f"send one photo, and as label one of {', '.join(system.labels)}")
+            raise BadRequest(f"send one photo, and as label one of {', '.join(allowed)}")
         if sent[0].fault:
             raise sent[0].fault
         deadline = deadline_of_request(settings.request_deadline_s)

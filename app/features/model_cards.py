@@ -26,7 +26,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     systems = services.systems
 
     def address(system: System) -> str:
-        """Empty where there is no card."""
+        """Empty for a system without a card."""
         there = (folder_of(system.name) / MODEL_CARD).is_file()
         return url_for("model_cards.card", name=system.name) if there else ""
 

@@ -100,7 +100,7 @@ def test_three_classes_of_thirty_pictures_rise_and_no_other_falls_by_more_than_t
     before, after = (recalls(logits[of_food], classes[of_food]) for logits in (was, now))
     assert set(after) == set(SYSTEM.labels), "every class is compared"
     assert all(after[label] >= before[label] - 0.0201 for label in SYSTEM.labels)
-    assert (classes == none).sum() >= 200, "and what is no food"
+    assert (classes == none).sum() >= 200, "and photos of other things"
 
 
 def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes() -> None:
@@ -113,6 +113,25 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
     with torch.no_grad():
         again = rehearsal.LastLayer(network)(known.activations)
     assert (again.argmax(dim=1) == known.before.argmax(dim=1)).float().mean() > 0.999
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tensors: tensors | {"held": tensors["held"][:-1]},
+        lambda tensors: tensors | {"before": tensors["before"][:, :-1]},
+        lambda tensors: tensors | {"activations": tensors["activations"][:, :-1]},
+        lambda tensors: tensors | {"classes": tensors["classes"] + 200},
+    ],
+    ids=["a row less", "a label less", "a narrower layer", "unknown classes"],
+)
+def test_a_set_whose_rows_do_not_fit_is_refused(spoil: Any, tmp_path: Path) -> None:
+    network, _ = load(SERVED)
+    tensors, about = load_tensors(rehearsal.beside(SERVED))
+    weights = tmp_path / "model.pt"
+    save_tensors(rehearsal.beside(weights), spoil(tensors), about)
+    with pytest.raises(GourmetError, match="is not a rehearsal set: make it again"):
+        rehearsal.read(weights, network)
 
 
 def test_it_goes_through_the_same_gate_with_the_calibration_and_the_set_that_are_served(

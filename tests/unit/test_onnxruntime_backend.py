@@ -201,15 +201,15 @@ def onnx_file(tmp_path: Path) -> Path:
 @needs_no_cuda
 def test_a_gpu_that_the_config_insists_on_is_refused_with_what_there_is(onnx_file: Path) -> None:
     with pytest.raises(GourmetError, match=r"needs ONNX Runtime's CUDA\w+, this one has .*CPUExecution"):
-        sessions._open_session(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
+        sessions.open_engine(onnx_file, config(), instances.Device("cuda", 0), warn=pytest.fail)
 
 
 @needs_no_cuda
 def test_a_gpu_that_triton_chose_gives_way_to_the_cpu_with_a_warning(onnx_file: Path) -> None:
     warnings: list[str] = []
     device = instances.Device("cuda", 1, required=False)
-    session = sessions._open_session(onnx_file, config(), device, warn=warnings.append)
-    assert session.get_providers() == ["CPUExecutionProvider"]
+    engine = sessions.open_engine(onnx_file, config(), device, warn=warnings.append)
+    assert engine.name == "CPUExecutionProvider"
     assert len(warnings) == 1
     assert warnings[0].startswith("m runs on the CPU instead of cuda:1: KIND_GPU needs")
 

@@ -254,6 +254,7 @@ def test_the_verb_says_where_the_time_goes(tmp_path: Path) -> None:
     [
         (["soup"], "'soup' is neither an ONNX file nor a model of"),
         (["gone.onnx"], "no ONNX file found at gone.onnx"),
+        (["food_classifier"], "food_classifier has several forms: name one of "),
         (["translator"], "served by the backend 'python' and has no ONNX file"),
         (["food_classifier_onnx", "--gpu", "voodoo2"], "'voodoo2' is not one of 'p100', 'v100'"),
         (["food_classifier_onnx", "--no-machine"], "leaves nothing to compare with"),

@@ -1,5 +1,5 @@
 // A board to draw a digit on. The model reads it while it is drawn: one request at a time, always with the
-// latest drawing, and a request whose answer is no longer wanted is aborted. A chosen picture is sent as it is.
+// latest drawing, and a request with an outdated drawing is aborted. A chosen picture is sent as it is.
 import { classify } from "./api.js";
 import { shrink } from "./shrink.js";
 import { byId, h, ms, percent, say, settings, t, withScript } from "./ui.js";
@@ -104,7 +104,7 @@ function bars(probabilities, best = -1) {
   });
 }
 
-/** An error that passes leaves the answer before it, dimmed; another one means that there is no answer. */
+/** An error that passes leaves the answer before it, dimmed; another one takes it away. */
 function fail(error) {
   if (!error.passes) forget(t("digit_unread"));
   const title = settings.texts[`title_${error.code}`] ? `title_${error.code}` : "title_other";

@@ -8,11 +8,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from gourmet.client.errors import TritonUnreachable
 
 # All of a server's metrics with hundreds of models.
 _MOST_BYTES: Final = 4 << 20
-_METRIC: Final = re.compile(r'^nv_([cg]pu)_(\w+?)(?:\{gpu_uuid="([^"]*)"\})? ([\d.e+-]+)$', re.M)
+_NAME: Final = re.compile(r"nv_[cg]pu_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,18 @@ def machine_use(metrics_url: str, timeout_s: float) -> MachineUse:
     """At the moment; raise TritonUnreachable."""
     try:
         with urllib.request.urlopen(metrics_url, timeout=timeout_s) as answer:
-            text = answer.read(_MOST_BYTES).decode(errors="replace")
+            return parsed(answer.read(_MOST_BYTES).decode(errors="replace"))
     except (OSError, ValueError) as exc:
         raise TritonUnreachable(f"no metrics at {metrics_url} ({exc})") from exc
-    return parsed(text)
 
 
 def parsed(text: str) -> MachineUse:
     """Out of the text of Triton's metrics."""
     found = defaultdict[str, dict[str, float]](dict)
-    for kind, name, gpu, value in _METRIC.findall(text):
-        found[gpu if kind == "gpu" else ""][name] = float(value)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if name := _NAME.fullmatch(sample.name):
+                found[sample.labels.get("gpu_uuid", "")][name[1]] = sample.value
     cpu = _use(found.pop("", {}))
     return MachineUse(cpu, tuple(_use(found[gpu]) for gpu in sorted(found)))
 

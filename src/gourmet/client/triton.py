@@ -108,7 +108,7 @@ class Triton:
         return replace(info, version=version, pinned=True) if version else info
 
     def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
-        return dict(self._ask_model(Call("config", model), Deadline(self._timeout_s)).fields)
+        return dict(self._ask_model(Call("config", model), deadline or Deadline(self._timeout_s)).fields)
 
     def statistics(self, model: str = "", deadline: Deadline | None = None) -> list[ModelStatistics]:
         """What `model`, or each model that is ready, has done so far, version by version."""

@@ -117,6 +117,8 @@ def onnx_file(model: str) -> Path:
         raise UsageError(
             f"{model} is served by the backend {backend!r} and has no ONNX file: name one that has"
         )
+    if len(found) > 1:
+        raise UsageError(f"{model} has several forms: name one of {', '.join(map(str, found))}")
     return found[0]
 
 

@@ -145,7 +145,7 @@ def up(
         memory_key = options.keys.memory if options.keys and not web_only else ""
         web = WebOptions(
             *(host, port, workers, threads, url, "" if web_only else options.grpc_url, memory_key),
-            preflight.models_of_web({name: served[name] for name in served if name not in held_back}),
+            preflight.models_of_web({name: served[name] for name in loaded}),
             "" if web_only else options.metrics_url,
         )
         preflight.check_ports(host, {"--port": port})

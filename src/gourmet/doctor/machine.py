@@ -56,7 +56,7 @@ def triton_wheel(_: Examined) -> Iterator[Finding]:
 def packages(_: Examined) -> Iterator[Finding]:
     """The installed packages against the versions that this was tested with."""
     pins = re.findall(r"^([\w.-]+)==(\S+)", _PINS.read_text(), re.MULTILINE) if _PINS.is_file() else []
-    abouts = (package.metadata for package in distributions())  # read anew for each of its fields
+    abouts = (package.metadata for package in distributions())  # which is parsed again for each of its fields
     found = {about["Name"].lower(): about["Version"] for about in abouts}
     installed = [(name, found[name.lower()], wanted) for name, wanted in pins if name.lower() in found]
     others = [f"{name} {has} instead of {wanted}" for name, has, wanted in installed if has != wanted]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from gourmet.errors import GourmetError
 
+T = TypeVar("T")
 # The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
 _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
@@ -34,6 +35,17 @@ class Device:
 
 
 CPU: Final = Device("cpu")
+
+
+def opened_on(device: Device, open_on: Callable[[Device], T], warn: Callable[[str], None], model: str) -> T:
+    """What `open_on` opens there, or on the CPU where the device is not required and cannot be had."""
+    try:
+        return open_on(device)
+    except GourmetError as exc:
+        if device.required:
+            raise
+        warn(f"{model} runs on the CPU instead of {device}: {exc}")
+        return open_on(CPU)
 
 
 def parameter(model_config: Mapping[str, Any], name: str) -> str:

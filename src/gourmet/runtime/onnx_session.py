@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +19,12 @@ from gourmet.errors import GourmetError
 from gourmet.runtime import batches, cpu_engine
 from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import (
-    CPU,
     Device,
     available_cpus,
     cpu_threads,
     instance_count,
     integer_parameter,
+    opened_on,
     parameter,
     switch,
 )
@@ -74,7 +75,7 @@ def open_engine(
         if find_spec("openvino"):
             return _openvino(path, config)
         warn(f"{config['name']} is run by ONNX Runtime: OpenVINO is not installed")
-    session = _open_session(path, config, device, warn)
+    session = opened_on(device, partial(_open_on, path=path, config=config), warn, config["name"])
     options = _run_options(config)
     return FileEngine(
         session.get_providers()[0],
@@ -94,19 +95,6 @@ def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
         )
     network = OpenVinoNetwork(path, cpu_threads(config), batched=config["max_batch_size"] > 0)
     return FileEngine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))
-
-
-def _open_session(
-    path: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
-) -> ort.InferenceSession:
-    """The session of one instance; where the device is not required and cannot be had, on the CPU."""
-    try:
-        return _open_on(device, path, config)
-    except GourmetError as exc:
-        if device.required:
-            raise
-        warn(f"{config['name']} runs on the CPU instead of {device}: {exc}")
-        return _open_on(CPU, path, config)
 
 
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:

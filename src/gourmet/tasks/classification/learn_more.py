@@ -140,7 +140,7 @@ def prepare(training: PictureTraining, load: Load, folder: Path, weights: Path, 
     network, about = load(weights, "")
     if (known := rehearsal.read(weights, network)) is None:
         raise UsageError(
-            f"there is no rehearsal set of what is served, without which it would forget what it knows: make "
+            f"no rehearsal set found for what is served, without which it would forget what it knows: make "
             f"one with `gourmet train {training.system.name} --rehearse WEIGHTS --data PHOTOS`, from the "
             f"{SERVED} that is served and photos like those that it was trained on"
         )

@@ -114,6 +114,14 @@ class Rehearsal:
     def to_learn(self) -> torch.Tensor:
         return self.activations[~self.held]
 
+    def check(self, last: LastLayer) -> None:
+        """Raise ValueError or RuntimeError unless the rows fit each other and the layer."""
+        with torch.no_grad():
+            rows, labels = last(self.activations).shape
+        sizes = {rows, len(self.classes), len(self.held), len(self.before)}
+        if len(sizes) > 1 or self.before.shape[1] != labels or int(self.classes.max()) > labels:
+            raise ValueError(f"{rows} rows of {labels} labels, and others do not fit them")
+
     def changes(self, last: LastLayer, calibration: Calibration, system: PictureClassifier) -> list[Check]:
         """What the held-out rows lose by another last layer, and whether that is within the margin."""
         with torch.no_grad():
@@ -208,11 +216,12 @@ def read(weights: Path, network: nn.Module) -> Rehearsal | None:
     if not path.exists():
         return None
     tensors, about = load_tensors(path)
-    if about.get("before the last layer") != LastLayer(network).before_it:
+    last = LastLayer(network)
+    if about.get("before the last layer") != last.before_it:
         return None
     try:
         scale = tensors["scale"].float()
-        return Rehearsal(
+        found = Rehearsal(
             tensors["activations"].float() * scale,
             tensors["classes"].long(),
             tensors["held"].bool(),
@@ -220,7 +229,9 @@ def read(weights: Path, network: nn.Module) -> Rehearsal | None:
             scale,
             about["before the last layer"],
         )
-    except (KeyError, RuntimeError) as exc:
+        found.check(last)
+    except (KeyError, RuntimeError, ValueError) as exc:
         raise GourmetError(
             f"{path} is not a rehearsal set: make it again with `gourmet train --rehearse`"
         ) from exc
+    return found

@@ -14,7 +14,7 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.runtime import cpu_engine, manifest
 from gourmet.runtime.batches import Run
-from gourmet.runtime.instances import CPU, Device, cpu_threads
+from gourmet.runtime.instances import CPU, Device, cpu_threads, opened_on
 
 TORCHSCRIPT_FILE: Final = "model.pt"
 ONNX_FILES: Final = {cpu_engine.FP32: "model.onnx", cpu_engine.INT8: "model_int8.onnx"}
@@ -22,7 +22,7 @@ _ENGINES: Final = (*cpu_engine.ENGINES, cpu_engine.TORCH)
 
 
 @dataclass(frozen=True)
-class Engine:
+class FoodEngine:
     """A network ready to run, by one thread at a time; its input has the `datatype`, in Triton's words."""
 
     input: str
@@ -33,20 +33,17 @@ class Engine:
 
 def open_engine(
     version: Path, config: Mapping[str, Any], device: Device, warn: Callable[[str], None]
-) -> Engine:
+) -> FoodEngine:
     """The engine of one instance; raises GourmetError where there is none."""
-    if device.kind == "cpu":
-        return _on_cpu(version, config, warn)
-    try:
-        return _torch(version, config, device)
-    except GourmetError as exc:
-        if device.required:
-            raise
-        warn(f"{config['name']} takes the CPU instead of {device}: {exc}")
-        return _on_cpu(version, config, warn)
+
+    def open_on(device: Device) -> FoodEngine:
+        on_cpu = device.kind == "cpu"
+        return _on_cpu(version, config, warn) if on_cpu else _torch(version, config, device)
+
+    return opened_on(device, open_on, warn, config["name"])
 
 
-def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> Engine:
+def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None]) -> FoodEngine:
     name, precision = cpu_engine.engine(config, _ENGINES), cpu_engine.precision(config)
     if name == cpu_engine.TORCH:
         return _torch(version, config, CPU)
@@ -60,16 +57,16 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
 
     opened = open_file(path, config, CPU, warn)
     (given,), (wanted,) = opened.signature.inputs, opened.signature.outputs
-    return Engine(given.name, given.triton_type.removeprefix("TYPE_"), wanted.name, opened.run)
+    return FoodEngine(given.name, given.triton_type.removeprefix("TYPE_"), wanted.name, opened.run)
 
 
-def _torch(version: Path, config: Mapping[str, Any], device: Device) -> Engine:
+def _torch(version: Path, config: Mapping[str, Any], device: Device) -> FoodEngine:
     path = version / TORCHSCRIPT_FILE
     manifest.check(path, config)
-    from torch_engine import TorchNetwork
+    from torch_engine import TracedNetwork
 
     try:
-        return Engine("input", "FP32", "output", TorchNetwork(path, device, cpu_threads(config)).run)
+        return FoodEngine("input", "FP32", "output", TracedNetwork(path, device, cpu_threads(config)).run)
     except RuntimeError as exc:
         raise GourmetError(
             f"cannot run {path.name} on {device}: {exc}. Export it again with `gourmet deploy`, or choose a "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from engines import Engine, open_engine
+from engines import FoodEngine, open_engine
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import Floats
@@ -67,7 +67,7 @@ class TritonPythonModel:
         for pool in (self._decoders, self._later):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _open_engine(self, args: dict[str, str], config: dict[str, Any]) -> Engine:
+    def _open_engine(self, args: dict[str, str], config: dict[str, Any]) -> FoodEngine:
         version = Path(args["model_repository"]) / args["model_version"]
         try:
             return open_engine(version, config, wanted_device(args), pb_utils.Logger.log_warn)

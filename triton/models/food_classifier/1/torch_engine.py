@@ -28,7 +28,7 @@ finally:
 WARM_UP_ROWS = (1, 2)
 
 
-class TorchNetwork:
+class TracedNetwork:
     """TorchScript, frozen and fused for this machine; that form cannot be saved, so it is made here."""
 
     def __init__(self, path: Path, device: Device, threads: int) -> None:
