@@ -23,8 +23,7 @@ import ipaddress
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from flask import g, request
@@ -32,8 +31,6 @@ from flask import g, request
 from app.core.errors import Overloaded, Stopping
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-from gourmet.pictures import decoders
-from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.runtime.turns import Lines, Shares, is_fair
 
 # For so long an admitted upload counts as queued; most are here sooner.
@@ -246,6 +243,11 @@ class AdmissionQueue:
                 self._uncrowd(whose)
                 turn.set()
 
+    def is_pressed_by(self, client: str) -> bool:
+        """Whether it has another waiting, and is not alone."""
+        with self._lock:
+            return self._waiting.of(client) > 0 and not self._turns.is_alone(client)
+
     def _uncrowd(self, client: str) -> None:
         if not self._waiting.of(client):
             self._crowded.discard(client)
@@ -268,33 +270,5 @@ def queues(settings: Settings) -> Mapping[str, AdmissionQueue]:
         "heat maps": AdmissionQueue(
             at_work["heat maps"], settings.max_heat_maps_waiting, settings.explain_deadline_s
         ),
-        # One thread at a time makes a page: two of them make each other's later.
         "pages": AdmissionQueue(at_work["pages"], waiting, wait_s, 1),
     }
-
-
-class Decoding:
-    """How many pictures at a time, of those that may take long, are decoded for one kind of model."""
-
-    def __init__(self, max_sandboxed: int) -> None:
-        self._sandboxed = decoders.turns(max_sandboxed)
-
-    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Around what decodes in this process, or asks another to."""
-        return decoders.decoding_for(
-            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
-        )
-
-    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
-        """While a photo is answered that a model decodes itself: a place, where that may take long."""
-        quick = is_harmless(from_base64(photo))
-        return nullcontext() if quick else decoders.place(self._sandboxed, deadline.client)
-
-    @contextmanager
-    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
-        """The same, once its header was looked at, with how long that took; raise PictureError."""
-        started = time.perf_counter()
-        with self.here(deadline):
-            identify(photo)
-        with self.there(photo, deadline):
-            yield {"decode": (time.perf_counter() - started) * 1000}

@@ -140,12 +140,9 @@ class Admission:
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
-        client = client_of(request.remote_addr or "")
         if not marks().admitted:
-            if _is_page():
-                self.queues["pages"].acquire(client)
-                g.page_of = client
             return
+        client = client_of(request.remote_addr or "")
         g.coming = self._queue().expect(client)
         said = min(request.content_length or 0, self._most_bytes)
         g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
@@ -170,8 +167,6 @@ class Admission:
         if "upload" in g:
             self._end_upload()
             g.pop("upload").forget()
-        if "page_of" in g:
-            self.queues["pages"].release(g.pop("page_of"))
         self.keep_turn()()
 
     def keep_turn(self) -> Callable[[], None]:
@@ -195,11 +190,6 @@ class Admission:
         if upload and upload.is_coming:
             upload.received()
             self._uploading.dec()
-
-
-def _is_page() -> bool:
-    """Whether it is made here, and is no probe."""
-    return not (marks().probe or marks().charged or request.path.startswith(API))
 
 
 def init_app(app: FlaskApp, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -100,6 +101,26 @@ def test_pages_of_a_client_that_is_not_alone_are_made_one_after_the_other() -> N
         pages.release(LOCAL)
         assert page.result().status_code == 200
     pages.release("192.0.2.9")
+    assert pages._turns.free == Settings().at_work["pages"]
+
+
+def test_a_client_with_another_page_waiting_rests_after_each_while_others_are_served() -> None:
+    app = create_app(Settings(), FakeClassifier())
+    pages = app.extensions["admission"].queues["pages"]
+
+    def seconds() -> float:
+        """Of 24 pages, four asked for at a time."""
+        began = time.perf_counter()
+        with ThreadPoolExecutor(4) as pool:
+            answers = pool.map(lambda _: app.test_client().get("/"), range(24))
+            assert {each.status_code for each in answers} == {200}
+        return time.perf_counter() - began
+
+    seconds()
+    alone = seconds()
+    pages.acquire("192.0.2.9")
+    pages.release("192.0.2.9")
+    assert seconds() > 1.5 * alone
     assert pages._turns.free == Settings().at_work["pages"]
 
 

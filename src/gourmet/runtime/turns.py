@@ -78,10 +78,10 @@ class Shares:
 
     def allows(self, client: str, more: int = 1) -> bool:
         held = self._held.get(client, 0)
-        is_many = held + more > self._beside and not self._is_alone(client)
+        is_many = held + more > self._beside and not self.is_alone(client)
         return not is_many and is_fair(held, self.free, more, self._times)
 
-    def _is_alone(self, client: str) -> bool:
+    def is_alone(self, client: str) -> bool:
         return len(self._held) <= (client in self._held) and self._recent.is_alone(client)
 
     def take(self, client: str, more: int = 1) -> None:

@@ -1,0 +1,50 @@
+"""A turn for each page that is made: of a client that is not alone one at a time, and a rest after each.
+
+A page is a few milliseconds of one processor, which all threads of a worker share. A client that asks for the
+next one at once would have most of it, and the pages of others would wait for its threads again and again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from flask import current_app, g, request
+
+from app.admission.queue import client_of
+from app.core.http import API, FlaskApp, marks
+from app.core.settings import Settings
+
+# After a page, for a client that keeps others from theirs: so many times as long as the page took.
+_REST: Final = 3
+# A rest that is longer than any page takes.
+_LONGEST_REST_S: Final = 0.1
+
+
+def init_app(app: FlaskApp, settings: Settings) -> None:
+    app.before_request(begin)
+    app.teardown_request(end)
+
+
+def begin() -> None:
+    if _is_page():
+        client = client_of(request.remote_addr or "")
+        current_app.extensions["admission"].queues["pages"].acquire(client)
+        g.page_of = client, time.monotonic()
+
+
+def end(_: BaseException | None = None) -> None:
+    """However the request ended. The rest delays the answer to the client that has the next page waiting."""
+    if "page_of" not in g:
+        return
+    client, began = g.pop("page_of")
+    queue = current_app.extensions["admission"].queues["pages"]
+    if queue.is_pressed_by(client):
+        time.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
+    queue.release(client)
+
+
+def _is_page() -> bool:
+    """Whether it is made here, and is no probe."""
+    told = marks()
+    return not (told.admitted or told.probe or told.charged or request.path.startswith(API))
