@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import io
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from PIL import Image
 
+from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
@@ -49,6 +51,12 @@ def _apart() -> bytes:
     return out.getvalue()
 
 
+def _tiny() -> str:
+    out = io.BytesIO()
+    Image.new("P", (1, 1)).save(out, "GIF")
+    return base64.b64encode(out.getvalue()).decode()
+
+
 def requests(kind: str) -> tuple[Request, Request]:
     """What the greedy one sends all the time, and the honest one now and then."""
     photo = Request("POST", "/api/v1/classify", FOOD.sample(), "image/jpeg")
@@ -58,7 +66,13 @@ def requests(kind: str) -> tuple[Request, Request]:
     whole, stream, beams = _text(text=sentence), _text(text=sentence, stream=True), _text(text=sentence)
     beams = _text(text=sentence, options={"beams": 4})
     lines = _text(texts=["\n".join(["Да."] * 100)] * 32)
+    # A picture of a few bytes costs as much to describe as any other.
+    tiny = {"images": [_tiny()] * 16, "options": {"beams": 4}}
+    captions = Request("POST", "/api/v1/caption", json.dumps(tiny).encode(), "application/json")
+    caption = Request("POST", "/api/v1/caption", CAPTIONER.sample(), "image/jpeg")
     return {
+        "captions": (captions, caption),
+        "captions beside photos": (captions, photo),
         "photos": (photo, photo),
         "pages": (page, page),
         "translations": (lines, whole),
@@ -79,6 +93,8 @@ KINDS: Final = (
     "beams",
     "heat maps",
     "pictures decoded apart",
+    "captions",
+    "captions beside photos",
     "translations beside photos",
     "translations beside pages",
 )
