@@ -12,7 +12,7 @@ PYTEST := $(BIN)/pytest
 SERVED := tests/served tests/web
 MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
 # Workers with servers of their own; the tests of a file share what they start. Half of the time they wait for
-# servers, so that three keep two cores busy; what is slow measures, and has two.
+# servers, so that three keep two cores busy.
 WORKERS := --dist loadfile --numprocesses
 # Some tests are about time, and share the machine with the servers they start and with whatever else runs
 # there: one that fails is asked once more, and the summary names it with the failure.
@@ -43,8 +43,8 @@ test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k 
 	@$(call run_tests,$(SERVED) $(WORKERS) 3 $(RERUN) -m "not slow")
 endif
 
-test-slow: setup-dev ## Run the slow ones: the notebook, training, tuning, and thousands of real photos and broken rows
-	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 2 $(RERUN) -m slow)
+test-slow: setup-dev ## Run the slow ones: notebooks, training, tuning, faults, thousands of real photos and broken rows
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 $(RERUN) -m slow)
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.

@@ -19,6 +19,7 @@ PAGE: Final = ROOT / "docs" / "house.md"
 
 WORDS: Final = {
     "app": "the web: pages, routes, admission",
+    "bulk": "many inputs into a table",
     "client": "the only code that speaks to Triton",
     "commands": "one module a verb",
     "contracts": "what a system says about itself",

@@ -39,6 +39,7 @@ VERBS: Final[dict[str, str]] = {
     "tune": "Find the best config of a served model here, with the reason.",
     "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
     "doctor": "Say what is wrong with this machine or the running stack, and what to do.",
+    "classify": "Classify many photos into a table that a stopped run goes on with.",
     "translate": "Translate Russian texts into English, through the running stack.",
     "caption": "Say what photos show, in a sentence each, through the running stack.",
     "lab": "Open the notebook in JupyterLab, beside a running Triton.",

@@ -241,6 +241,7 @@ def test_a_picture_that_cannot_be_used_fails_its_own_request_with_a_reason(
     assert same(captions(beside.get_result()), [alone[2]])
 
 
+@pytest.mark.slow
 def test_pictures_that_take_long_to_decode_stall_nobody(
     client: triton_http.InferenceServerClient, alone: list[GeneratedText]
 ) -> None:

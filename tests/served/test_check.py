@@ -288,6 +288,7 @@ def stands_still(rows: Callable[[], int], for_s: float = 1.5) -> bool:
     return rows() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_and_says_that_it_did_and_the_same_check_goes_on_from_there(
     faulty: str, drawn: Path, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_more_instances_than_the_machine_has_room_for_are_refused_before_anythin
     assert gourmet_config(MODEL).output == before
 
 
+@pytest.mark.slow
 def test_every_variant_but_the_gpus_loads_here(gourmet_config) -> None:
     for variant in ("one-instance", "dynamic-batching", "two-instances", "four-instances"):
         assert gourmet_config(MODEL, "--variant", variant).exit_code == 0

@@ -16,6 +16,8 @@ from gourmet.cli import main
 from gourmet.pictures.drawn import made_up
 from gourmet.tasks.classification.deployer import networks
 
+pytestmark = pytest.mark.slow
+
 SMALL = "torchvision:squeezenet1_1"
 Ask = Callable[..., Result]
 

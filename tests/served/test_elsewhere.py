@@ -34,6 +34,8 @@ from gourmet.serving import run_file
 from gourmet.serving.connect import connect
 from gourmet.serving.run_file import RunningStack
 
+pytestmark = pytest.mark.slow
+
 MODEL = "food_classifier_onnx"
 TOKEN = "token-of-the-test"
 
@@ -197,7 +199,6 @@ def test_texts_come_over_tls_and_to_nobody_without_a_certificate(
                     stranger.check_live()
 
 
-@pytest.mark.slow
 def test_a_model_s_life_on_a_triton_started_by_hand_touches_nothing_of_the_stack_here(
     elsewhere: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

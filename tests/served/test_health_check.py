@@ -16,6 +16,8 @@ from gourmet.serving.preflight import free_ports
 from gourmet.serving.triton_server import TritonOptions, TritonServer
 from gourmet.serving.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = (ROOT / "scripts" / "containers" / "ask_models.py").read_text()
 SLEEPS = """
 import time

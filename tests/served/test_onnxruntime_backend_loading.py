@@ -157,6 +157,7 @@ def threads_given(onnx_lab: Any) -> Callable[[str, int], list[int]]:
     return threads
 
 
+@pytest.mark.slow
 def test_every_instance_gets_its_new_share_when_their_number_changes(
     onnx_lab: Any, threads_given: Callable[[str, int], list[int]]
 ) -> None:

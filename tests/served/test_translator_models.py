@@ -312,6 +312,7 @@ def test_a_request_alone_may_bring_more_than_may_wait(client: triton_http.Infere
     assert [each[0] for each in searched] == [searched[0][0]] * 20 + ["No."]
 
 
+@pytest.mark.slow
 def test_triton_s_metrics_tell_of_the_room_s_queue_and_of_its_tokens(
     client: triton_http.InferenceServerClient, triton: RunningTriton
 ) -> None:

@@ -23,6 +23,7 @@ class Asking:
     def makes(self) -> list[Callable[[Given], Iterator[Case]]]:
         return [
             self.of_captions,
+            self.of_many_photos,
             self.of_texts,
             self.of_checks,
             self.of_clients,
@@ -44,6 +45,29 @@ class Asking:
             folder = given.folder()
             (folder / f"{hostile_inputs.NAME}.jpg").write_bytes(content)
             yield self.case(f"folder, {name}", "caption --csv", str(folder), refused=False)
+
+    def of_many_photos(self, given: Given) -> Iterator[Case]:
+        classify = "classify --model food_classifier_onnx"
+        for name, path in given.files(hostile_inputs.texts(), "photo.jpg"):
+            yield self.case(f"photo, {name}", classify, str(path))
+        for name, path in given.files(hostile_inputs.texts(), "list.txt"):
+            yield self.case(f"list, {name}", classify, str(path), refused=name != "empty")
+        for number in range(0, 100, 6):
+            name, content = hostile.file(number)
+            folder = given.folder()
+            (folder / f"{hostile_inputs.NAME}.jpg").write_bytes(content)
+            out = folder / "out.jsonl"
+            more = ("--out", str(out))
+            yield self.case(
+                f"folder, {name}", classify, str(folder), *more, refused=False, writes=[str(folder)]
+            )
+        for name, path in given.files(hostile_inputs.texts(), "out.csv.part"):
+            photos = given.folder()
+            (photos / "photo.jpg").write_bytes(b"none")
+            out = path.with_name("out.csv")
+            more = ("--out", str(out))
+            writes = [str(path.parent)]
+            yield self.case(f"rows, {name}", classify, str(photos), *more, refused=False, writes=writes)
 
     def of_texts(self, given: Given) -> Iterator[Case]:
         draw = random.Random(25)

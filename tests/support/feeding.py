@@ -24,7 +24,10 @@ from gourmet.cli import VERBS, main
 from gourmet.commands.values import folder
 
 # Verbs that ask a server before they read, or read what a server says of: served/test_hostile_verbs.py.
-ASKING: Final = ("caption", "check", "client", "config", "translate", "tune", "bench run", "bench scenario")
+ASKING: Final = (
+    *("caption", "check", "classify", "client", "config", "translate", "tune"),
+    *("bench run", "bench scenario"),
+)
 ELSEWHERE: Final = {
     "lab": "opens notebooks/ of the checkout and no other folder",
     "perf-analyzer": "hands its arguments to NVIDIA's program",

@@ -129,6 +129,7 @@ def test_what_fails_after_a_rename_leaves_all_as_it_was(own: Path) -> None:
     assert everything(own) == before
 
 
+@pytest.mark.slow
 def test_sigterm_at_any_moment_leaves_the_old_name_or_the_new_one(own: Path) -> None:
     names = ["flowers", "blumen"]
     for count in range(400):

@@ -83,6 +83,7 @@ main(["new", "flowers", "--labels", "rose,tulip"])
 """
 
 
+@pytest.mark.slow
 def test_a_user_who_cannot_write_the_clone_has_a_system_all_the_same() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can try as another user")

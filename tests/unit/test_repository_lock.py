@@ -90,6 +90,7 @@ def test_a_repository_that_was_made_for_nothing_is_not_left_and_others_wait_for_
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.slow
 def test_two_deployers_at_once_leave_a_whole_version_each(tmp_path: Path) -> None:
     """It was one model without a version, and two errors."""
     network = ["--batch_size", "2", "--config", "torchvision:squeezenet1_1"]

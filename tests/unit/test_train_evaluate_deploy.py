@@ -29,6 +29,7 @@ def gourmet(*arguments: object) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_train_killed_and_resumed_then_evaluate_and_deploy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

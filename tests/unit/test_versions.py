@@ -234,6 +234,7 @@ def test_a_system_that_came_as_onnx_gets_versions_whose_config_is_their_own(
     assert everything(models) == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_deploys_at_once_are_two_versions(gourmet: Gourmet, tmp_path: Path) -> None:
     """Both said that theirs was version 2, and one was lost."""

@@ -65,6 +65,7 @@ def overloaded(web: Any, known: list[Photo]) -> Account:
     return account
 
 
+@pytest.mark.slow
 def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[Photo]) -> None:
     """How soon is the median of three turns: other tests share the two cores."""
     accounts = [overloaded(web, known) for _ in range(3)]

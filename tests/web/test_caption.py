@@ -140,6 +140,7 @@ def test_a_photo_that_cannot_be_used_is_refused_and_harms_no_other(
     assert [results[0]["error"]["code"], bool(results[1]["text"])] == [code, True]
 
 
+@pytest.mark.slow
 def test_a_picture_whose_decoder_never_returns_is_given_up_and_others_are_answered(web: WebApp) -> None:
     refused, answered = described(web, gif("never returns"), PHOTOS[0]).json["results"]
     assert refused["error"]["code"] == "too_slow", refused

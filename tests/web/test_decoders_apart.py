@@ -24,6 +24,8 @@ from gourmet.pictures import decoders
 from gourmet.systems.digits.contract import SYSTEM as DIGITS
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
+pytestmark = pytest.mark.slow
+
 ROUTES = {"/predict": FOOD, "/digits": DIGITS}
 
 

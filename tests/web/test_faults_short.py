@@ -26,6 +26,8 @@ from gourmet.serving.connect import ask_sample
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.food11 import contract
 
+pytestmark = pytest.mark.slow
+
 MODELS = Path(__file__).parents[2] / "triton" / "models"
 MODEL = "food_classifier_onnx"
 

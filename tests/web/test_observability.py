@@ -19,6 +19,8 @@ from support.triton import run_triton, some_models
 from gourmet.serving.preflight import free_ports
 from gourmet.serving.waiting import http_ok, wait_until
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "observability"
 # They have an answer only where something failed, or where there is a GPU.
 MAY_BE_EMPTY = {"Failures", "GPUs", "Refused for too much", "Errors by code"}

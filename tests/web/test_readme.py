@@ -84,6 +84,7 @@ def test_curl_prints_what_it_shows(python_web, triton) -> None:
     assert [entry["label"] for entry in printed["top"]] == [entry["label"] for entry in told["top"]]
 
 
+@pytest.mark.slow
 def test_the_config_commands_print_what_it_shows(python_web, triton) -> None:
     options, folders = triton.options, [str(triton.repository)]
     addresses = triton.http_url, triton.grpc_url, "", ""

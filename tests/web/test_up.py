@@ -116,6 +116,7 @@ def test_a_photo_is_answered_and_a_signal_ends_everything(up, few, number, model
     assert not running.leftovers()
 
 
+@pytest.mark.slow
 def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up, few) -> None:
     running = up("--model-repository", str(few), env={contract.SYSTEM.model_variable: ONNX})
     running.wait_for("the page http://127.0.0.1:")
@@ -132,6 +133,7 @@ def test_a_triton_that_dies_is_started_again_and_the_app_says_so_meanwhile(up, f
     assert running.stop() < 10
 
 
+@pytest.mark.slow
 def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(up, tmp_path) -> None:
     options = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
     (tmp_path / "run").mkdir()
@@ -166,6 +168,7 @@ def test_a_start_removes_what_a_killed_stack_left_and_nothing_of_one_that_runs(u
     assert not there()
 
 
+@pytest.mark.slow
 def test_of_two_starts_at_once_one_serves_unharmed_and_the_other_says_that_it_runs(up, tmp_path) -> None:
     models = ("--model-repository", str(some_models(tmp_path / "models", "digits")))
     for _ in range(2):
@@ -215,6 +218,7 @@ def test_a_broken_configured_model_is_said_and_nothing_keeps_running(up, few) ->
     assert not running.leftovers()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything_while_a_model_that_hangs_is_asked_for_the_sample(up, tmp_path) -> None:
     model = tmp_path / "models" / "food_classifier"
     shutil.copytree(MODELS / "food_classifier", model, ignore=shutil.ignore_patterns("model.pt"))

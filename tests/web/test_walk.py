@@ -14,6 +14,8 @@ from support.web_app import Reply, WebApp, start_web
 
 from gourmet.serving.preflight import free_ports
 
+pytestmark = pytest.mark.slow
+
 MOST_OF_A_PHOTO = 22
 MOST_OF_A_STREAM = 26
 # What a model's own module ends with here, so that its process is watched as the web's is.

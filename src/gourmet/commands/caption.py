@@ -77,6 +77,7 @@ def _whole(
 ) -> None:
     from gourmet.commands.generating import answers
     from gourmet.contracts import GeneratedText
+    from gourmet.reports.table import spreadsheet_cell
 
     table = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
@@ -92,7 +93,12 @@ def _whole(
             elif as_csv:
                 sure = {True: "yes", False: "no", None: ""}[_sure(answer, model)]
                 table.writerow(
-                    (_cell(printable(str(path))), _cell(answer.text), sure, f"{answer.score or 0:.3f}")
+                    (
+                        spreadsheet_cell(printable(str(path))),
+                        spreadsheet_cell(answer.text),
+                        sure,
+                        f"{answer.score or 0:.3f}",
+                    )
                 )
             else:
                 click.echo(printable(f"{path}: {answer.text}{_doubt(answer, model)}"))
@@ -150,8 +156,3 @@ def _sure(answer: GeneratedText, model: ModelInfo) -> bool | None:
 
 def _doubt(answer: GeneratedText, model: ModelInfo) -> str:
     return "  (not sure)" if _sure(answer, model) is False else ""
-
-
-def _cell(text: str) -> str:
-    """As no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

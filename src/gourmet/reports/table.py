@@ -30,6 +30,11 @@ def _is_number(text: str) -> bool:
     return text == "–" or text.replace(".", "").replace("e-", "").isdigit()
 
 
+def spreadsheet_cell(text: str) -> str:
+    """As no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
+
+
 def write_section(page: Path, begin: str, end: str, words: str, heading: str) -> None:
     """Put `words` between the lines `begin` and `end`; a page that is not there yet begins with `heading`."""
     text = page.read_text() if page.exists() else f"# {heading}\n\n{begin}\n{end}\n"

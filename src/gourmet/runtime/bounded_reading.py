@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from gourmet.errors import GourmetError
 
@@ -21,15 +21,22 @@ MAX_TEXT: Final = 16 << 20
 _MAX_WEIGHTS: Final = 16 << 30
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """To be read by its opener, no further than it bounds; OSError for what is no regular file."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """A regular file's content, which a link may lead to; OSError for anything else, and for a larger one.
 
     What would wait for a writer, such as a FIFO, is not waited for.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+    with open_regular(path) as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         # As much memory as is asked for is taken at once; files of the kernel's say that they are empty.
         content = b"" if about.st_size > most else file.read(min(most, max(about.st_size, 1 << 20)) + 1)
     if about.st_size > most or len(content) > most:

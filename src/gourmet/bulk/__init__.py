@@ -1,0 +1,1 @@
+"""Many inputs through a served model: a row for each, in a table that a stopped run goes on with."""

@@ -1,0 +1,95 @@
+"""The rows of an unfinished run, beside where its table will be: a line each, in the order of the inputs.
+
+It is read and written a line at a time, since there may be millions: `gourmet.result_store` holds all of its
+results in memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from gourmet.errors import UsageError
+from gourmet.runtime.bounded_reading import in_short, what_it_says
+
+Row = dict[str, Any]
+SUFFIX: Final = ".part"
+# No row is as long as this.
+_LONGEST: Final = 1 << 20
+
+
+class Journal:
+    def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
+        """`plan` is what tells this run from others; raise UsageError where `path` has another's rows."""
+        self.path = path
+        self._plan = json.loads(json.dumps(plan))
+        self._file = self._opened()
+        try:
+            self.rows = self._read()
+        except (OSError, ValueError) as exc:
+            self._file.close()
+            raise UsageError(f"{path} has no rows of this run ({in_short(exc)}): remove it") from exc
+
+    def __iter__(self) -> Iterator[Row]:
+        with self.path.open("rb") as file:
+            file.readline()
+            for line in file:
+                yield json.loads(line)
+
+    def add(self, rows: list[Row]) -> None:
+        lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file.flush()
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def remove(self) -> None:
+        self.path.unlink()
+        self.close()
+
+    def _opened(self) -> IO[bytes]:
+        """Locked until it is closed. A link is not followed: what is written would be written elsewhere."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            file = os.fdopen(os.open(self.path, flags, 0o666), "r+b")
+        except OSError as exc:
+            raise UsageError(f"{self.path} cannot be written: {exc.strerror}") from exc
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UsageError(f"{self.path} is written by another run: wait for it, or end it") from None
+        return file
+
+    def _read(self) -> int:
+        """Count the rows; what was cut off by a crash is dropped."""
+        with what_it_says():
+            if header := self._line():
+                plan = json.loads(header)["plan"]
+                changed = {name for name in plan | self._plan if plan.get(name) != self._plan.get(name)}
+                if changed:
+                    raise ValueError(f"they are of another {', '.join(sorted(changed))}")
+            else:
+                self._file.write(json.dumps({"plan": self._plan}).encode() + b"\n")
+            count = 0
+            while self._line():
+                count += 1
+        self._file.truncate()
+        return count
+
+    def _line(self) -> bytes:
+        """The next whole one; before what is none, and there the file's place stays."""
+        place = self._file.tell()
+        line = self._file.readline(_LONGEST + 1)
+        if len(line) > _LONGEST:
+            raise ValueError("a line is longer than any row")
+        if not line.endswith(b"\n"):
+            self._file.seek(place)
+            return b""
+        return line

@@ -1,0 +1,98 @@
+"""Rows as a file: JSON lines, CSV or Parquet, by how its name ends. None is held in memory as a whole."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.bulk.journal import Row
+from gourmet.errors import UsageError
+from gourmet.reports.table import spreadsheet_cell
+from gourmet.runtime.files import written_aside
+
+# What a column holds: a type, or for a number for each of several names, those.
+Columns = Mapping[str, "type | Sequence[str]"]
+# Rows that lie in memory at a time.
+_ROWS: Final = 10_000
+
+
+def _jsonl(rows: Iterable[Row], path: Path, _columns: Columns) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _csv(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        table.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return json.dumps(value) if isinstance(value, dict) else spreadsheet_cell(str(value))
+
+
+def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    arrow, parquet = _pyarrow(), importlib.import_module("pyarrow.parquet")
+    types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_()}
+
+    def kind(column: type | Sequence[str]) -> Any:
+        if isinstance(column, type):
+            return types[column]
+        return arrow.struct([(name, arrow.float32()) for name in column])
+
+    schema = arrow.schema([(name, kind(column)) for name, column in columns.items()])
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        for some in _in_parts(rows):
+            writer.write_batch(arrow.RecordBatch.from_pylist(some, schema=schema))
+
+
+def _in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    remaining = iter(rows)
+    while some := list(islice(remaining, _ROWS)):
+        yield some
+
+
+def _pyarrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        raise UsageError(
+            "Parquet needs the package pyarrow, which is not installed here: run `pip install -c "
+            "requirements/constraints.txt -r requirements/parquet.txt`, or choose .jsonl or .csv"
+        ) from None
+
+
+_FORMATS: Final[Mapping[str, Callable[[Iterable[Row], Path, Columns], None]]] = {
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def check_table(path: Path) -> None:
+    """Raise UsageError unless a table can be written there that is not there yet."""
+    if path.suffix not in _FORMATS:
+        raise UsageError(f"{path} ends in none of {', '.join(_FORMATS)}, by which its format is chosen")
+    for written in (path, path.with_suffix(".html")):
+        if written.exists():
+            raise UsageError(f"{written} is there already: name another file, or remove it")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}: make it, or name another file")
+    if path.suffix == ".parquet":
+        _pyarrow()
+
+
+def write_table(rows: Iterable[Row], path: Path, columns: Columns) -> None:
+    """It is there whole or not at all."""
+    with written_aside(path) as aside:
+        _FORMATS[path.suffix](rows, aside, columns)

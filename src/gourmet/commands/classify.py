@@ -1,0 +1,135 @@
+"""`gourmet classify`: what many photos show, through the running stack, as a table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gourmet.commands.options import url_option
+from gourmet.commands.progress import bar
+from gourmet.commands.report_output import Stopped
+from gourmet.commands.values import PATH
+from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.pictures.header import SUFFIXES
+
+if TYPE_CHECKING:
+    from gourmet.bulk.inputs import Inputs
+    from gourmet.bulk.photos import Photos
+    from gourmet.bulk.run import HowMany
+
+_MODEL = "food_classifier"
+_GOES_ON = "the same command goes on from there"
+_NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
+
+
+@click.command()
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
+@click.option(
+    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
+)
+@click.option("--model", default=_MODEL, show_default=True, help="Ask this model.")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="Ask so many requests at a time.",
+)
+@click.option(
+    "--together",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Ask about so many photos in a request.",
+)
+@url_option()
+def classify(
+    photos: tuple[str, ...], out: Path | None, model: str, in_flight: int, together: int, url: str
+) -> None:
+    """Classify each PHOTO, all photos below a FOLDER, and those that a LIST or stdin (-) names, a line each.
+
+    With --out there is a row for each in a table, and a page beside it that shows how many there are of each
+    class, the least sure ones, failures and copies. A photo that cannot be used has the reason in its row.
+    What was stopped, or lost its server, goes on where it was when it is called again.
+
+    \b
+    gourmet classify dish.jpg
+    gourmet classify holiday/ --out holiday.csv
+    find / -name '*.jpg' | gourmet classify - --out all.parquet
+    """
+    from gourmet.bulk.inputs import Inputs
+    from gourmet.bulk.photos import Photos
+    from gourmet.bulk.run import HowMany
+    from gourmet.bulk.tables import check_table
+    from gourmet.serving.connect import connect
+    from gourmet.systems import registry
+
+    if out:
+        check_table(out)
+    inputs, how = Inputs(photos, SUFFIXES), HowMany(together, in_flight)
+    with connect(url) as triton:
+        info = triton.describe(model)
+        if not info.system:
+            raise UsageError(f"the config of {model!r} does not say which system it belongs to: name another")
+        asked = Photos(triton, info, registry.classification(info.system))
+        _to_table(inputs, asked, how, out) if out else _to_terminal(inputs, asked, how)
+
+
+def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
+    from gourmet.bulk.run import answered
+
+    failed = total = 0
+    for rows in answered(photos.rows, inputs, how):
+        for row in rows:
+            total += 1
+            if row["error"]:
+                failed += 1
+                click.echo(printable(f"{row['path']}: {row['error']}"), err=True)
+            else:
+                doubt = "" if row["sure"] else "  (not sure)"
+                click.echo(printable(f"{row['path']}: {row['answer']}, {row['probability']:.0%}{doubt}"))
+    if not total:
+        raise UsageError(_NONE_THERE)
+    if failed:
+        raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
+
+
+def _to_table(inputs: Inputs, photos: Photos, how: HowMany, out: Path) -> None:
+    from gourmet.bulk.journal import SUFFIX, Journal
+    from gourmet.bulk.run import run
+    from gourmet.bulk.summary import Summary
+    from gourmet.bulk.tables import write_table
+    from gourmet.runtime.files import write_whole
+
+    plan = {"model": photos.model.name, "inputs": inputs.given}
+    with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
+        if journal.rows:
+            click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
+        try:
+            with bar("classifying") as tick:
+                run(inputs, journal, photos.rows, how, tick)
+        except KeyboardInterrupt:
+            raise Stopped(f"stopped after {journal.rows:,} photos; {_GOES_ON}") from None
+        except UsageError:
+            raise
+        except GourmetError as exc:
+            raise GourmetError(f"{exc}\n       {journal.rows:,} rows are kept; {_GOES_ON}") from exc
+        if not journal.rows:
+            journal.remove()
+            raise UsageError(_NONE_THERE)
+        write_table(journal, out, photos.columns)
+        summary, page = Summary.of(journal), out.with_suffix(".html")
+        when, command = (
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            shlex.join(["gourmet", *sys.argv[1:]]),
+        )
+        write_whole(page, summary.page(photos.contract, command, when))
+        journal.remove()
+    click.echo(printable(summary.text()))
+    click.echo(f"table in {out}, page in {page}", err=True)

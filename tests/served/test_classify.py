@@ -1,0 +1,136 @@
+"""`gourmet classify` at a real Triton: a row for each photo, whatever becomes of the run on the way."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from support.eventually import eventually
+from support.triton import RunningTriton, some_models, triton_server
+from support.up import GOURMET
+
+from gourmet.cli import main
+from gourmet.client.triton import Triton
+from gourmet.serving.connect import connect
+from gourmet.systems.food11.contract import SYSTEM
+
+MODELS = ("food_classifier", "food_classifier_onnx")
+
+
+def classify(triton: RunningTriton, *words: object) -> Result:
+    argv = ["classify", *map(str, words), "--url", triton.http_url]
+    return CliRunner().invoke(main, argv)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty drawn photos in two folders, one that is there twice, and two that are none."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number, data in enumerate(SYSTEM.examples(40, 7, (96, 80))):
+        path = folder / f"{number % 2}" / f"{number:02d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    (folder / "copy.jpg").write_bytes((folder / "0" / "00.jpg").read_bytes())
+    (folder / "1" / "none.png").write_bytes(b"no picture")
+    (folder / "gone.webp").symlink_to(folder / "nowhere")
+    return folder
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def alone(triton: Triton, model: str, path: str) -> list[float]:
+    info = triton.describe(model)
+    outputs = triton.infer(model, SYSTEM.request_inputs(Path(path).read_bytes(), info)).outputs
+    return [float(each) for each in SYSTEM.probabilities(outputs, info)[0]]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
+    triton: RunningTriton, photos: Path, tmp_path: Path, model: str
+) -> None:
+    result = classify(triton, photos, "--out", tmp_path / "out.jsonl", "--model", model)
+    assert result.exit_code == 0, result.output
+    assert "41 of 43 photos have an answer" in result.output
+    assert "1 is a copy of another" in result.output
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert len({row["path"] for row in rows}) == len(rows) == 43
+    failed = {Path(row["path"]).name: row["error"] for row in rows if row["error"]}
+    assert failed.keys() == {"none.png", "gone.webp"}
+    assert "not_a_picture" in failed["none.png"]
+    assert "No such file" in failed["gone.webp"]
+    with connect(triton.http_url) as server:
+        for row in rows:
+            if not row["error"]:
+                np.testing.assert_allclose(
+                    [*row["probabilities"].values()], alone(server, model, row["path"]), atol=2e-3
+                )
+                assert row["answer"] == max(row["probabilities"], key=row["probabilities"].get)
+    assert "<img" in (tmp_path / "out.html").read_text()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_without_a_table_it_prints_a_line_for_each_and_fails_where_one_has_none(
+    triton: RunningTriton, photos: Path
+) -> None:
+    result = classify(triton, photos / "0" / "00.jpg", photos / "1" / "none.png")
+    assert result.exit_code == 1
+    assert f"{photos}/0/00.jpg: " in result.output
+    assert f"{photos}/1/none.png: this is not a picture" in result.output
+    assert "1 of 2 photos have no answer" in result.output
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_ended_goes_on_and_is_as_if_it_had_not_been(
+    triton: RunningTriton, photos: Path, tmp_path: Path, ended_by: signal.Signals
+) -> None:
+    many = tmp_path / "list.txt"
+    some = sorted(str(path) for path in (photos / "0").iterdir())
+    many.write_text("\n".join(some * 60))
+    out, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    argv = [GOURMET, "classify", many, "--out", out, "--together", "2", "--url", triton.http_url]
+    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, **restore) as process:  # type: ignore[call-overload]
+        eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
+        process.send_signal(ended_by)
+        said = process.communicate()[1]
+    assert process.returncode == (130 if ended_by == signal.SIGINT else -9)
+    assert ended_by != signal.SIGINT or "the same command goes on from there" in said
+    assert not out.exists()
+    kept = part.read_bytes().count(b"\n") - 1
+    result = classify(triton, many, "--out", out, "--together", 2)
+    assert f"going on after {kept}" in result.output.replace(",", "") or kept == 0
+    rows = rows_of(out)
+    assert [row["path"] for row in rows] == some * 60
+    answers = {(row["path"], row["answer"]) for row in rows}
+    assert len(answers) == len(some)
+
+
+def test_a_server_that_goes_away_ends_it_with_what_there_is(photos: Path, tmp_path: Path) -> None:
+    models = some_models(tmp_path / "models", "food_classifier_onnx")
+    (tmp_path / "list.txt").write_text("\n".join([str(photos / "0" / "00.jpg")] * 4_000))
+    out = tmp_path / "out.jsonl"
+    server = triton_server(models)
+    server.start()
+    server.wait_until_live(180)
+    argv = [GOURMET, "classify", tmp_path / "list.txt", "--model", "food_classifier_onnx", "--out", out]
+    with subprocess.Popen(
+        [*argv, "--url", server.options.http_url], stderr=subprocess.PIPE, text=True
+    ) as process:
+        part = Path(f"{out}.part")
+        eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20)
+        server.close()
+        began = time.monotonic()
+        said = process.communicate()[1]
+    assert process.returncode == 1
+    assert time.monotonic() - began < 30
+    assert "no Triton answers" in said
+    assert "rows are kept; the same command goes on from there" in said

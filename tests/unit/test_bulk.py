@@ -1,0 +1,239 @@
+"""What `gourmet classify` keeps of a run and makes of it; what it asks is in tests/served."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet
+import pytest
+
+from gourmet.bulk import inputs as bulk_inputs
+from gourmet.bulk.inputs import Inputs
+from gourmet.bulk.journal import Journal, Row
+from gourmet.bulk.run import HowMany, run
+from gourmet.bulk.summary import Summary
+from gourmet.bulk.tables import Columns, check_table, write_table
+from gourmet.errors import GourmetError, UsageError
+from gourmet.systems.food11.contract import SYSTEM
+
+COLUMNS: Columns = {
+    **{"path": str, "answer": str, "probability": float, "sure": bool, "error": str, "sha256": str},
+    "probabilities": ("Egg", "Soup"),
+}
+PLAN = {"model": "food"}
+
+
+def row(path: str, answer: str = "Egg", probability: float = 0.75, error: str | None = None) -> Row:
+    if error:
+        return {
+            **dict.fromkeys(COLUMNS),
+            "path": path,
+            "error": error,
+            "sha256": sha256(path.encode()).hexdigest(),
+        }
+    probabilities = {"Egg": probability, "Soup": 1 - probability}
+    same = {"sure": probability > 0.5, "error": None, "sha256": "ab" * 32}
+    return {
+        "path": path,
+        "answer": answer,
+        "probability": probability,
+        **same,
+        "probabilities": probabilities,
+    }
+
+
+def ask(names: Sequence[str]) -> list[Row]:
+    return [row(bulk_inputs.as_text(name)) for name in names]
+
+
+def none(_share: float, _words: str = "") -> None:
+    pass
+
+
+# Inputs
+
+
+def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b/2.jpg", "b/1.PNG", "a/9.jpg", "a/notes.txt", "3.webp"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "list.txt").write_bytes(b"one.jpg\n\n  two words.jpg \n" + os.fsencode("zw\udcf6lf.jpg"))
+    lines = io.BytesIO((tmp_path / "list.txt").read_bytes())
+    monkeypatch.setattr(bulk_inputs.sys, "stdin", SimpleNamespace(buffer=lines))
+    given = (str(tmp_path / "in"), str(tmp_path / "list.txt"), str(tmp_path / "in/3.webp"))
+    found = Inputs(given, {".jpg", ".png", ".webp"})
+    listed = ["one.jpg", "two words.jpg", "zw\udcf6lf.jpg"]
+    below = [str(tmp_path / "in" / name) for name in ("3.webp", "a/9.jpg", "b/1.PNG", "b/2.jpg")]
+    assert list(found) == list(found) == [*below, *listed, str(tmp_path / "in/3.webp")]
+    assert found.count() == 8
+    stdin = Inputs(("-",), {".jpg"})
+    assert stdin.count() is None
+    assert list(stdin) == listed
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("s3://bucket/photos", "copy what is there to a folder"), ("nowhere", "nowhere does not exist")],
+)
+def test_what_cannot_be_read_here_is_refused_with_the_next_step(given: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Inputs((given,), {".jpg"})
+
+
+def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(b"a.jpg\n" + b"x" * 5_000)
+    with pytest.raises(UsageError, match=r"line 2 of .* is no name of a file"):
+        list(Inputs((str(tmp_path / "list"),), {".jpg"}))
+
+
+# A run that is stopped
+
+
+def test_what_was_stopped_goes_on_and_each_input_has_one_row(tmp_path: Path) -> None:
+    names = (os.fsdecode(b"zw\xf6lf.jpg"), *(f"{number}.jpg" for number in range(1, 40)))
+    (tmp_path / "list").write_bytes(os.fsencode("\n".join(names)))
+    inputs, asked = Inputs((str(tmp_path / "list"),), {".jpg"}), []
+
+    def fails_at_20(some: Sequence[str]) -> list[Row]:
+        asked.append(list(some))
+        if "20.jpg" in some and len(asked) < 15:
+            raise GourmetError("the server went away")
+        return ask(some)
+
+    with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
+        with pytest.raises(GourmetError, match="went away"):
+            run(inputs, journal, fails_at_20, HowMany(3, 1), none)
+        kept = journal.rows
+    assert 0 < kept <= 20
+    with journal.path.open("ab") as file:  # what a crash cuts off is asked again
+        file.write(b'{"path": "20.j')
+    asked[:] = [[]] * 20
+    with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
+        assert journal.rows == kept
+        run(inputs, journal, fails_at_20, HowMany(3, 4), none)
+        assert [each["path"] for each in journal] == ["zw\ufffdlf.jpg", *names[1:]]
+    assert sum(map(len, asked)) == 40 - kept
+
+
+def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a.jpg\nb.jpg")
+    inputs = Inputs((str(tmp_path / "list"),), {".jpg"})
+    path = tmp_path / "out.part"
+    with closing(Journal(path, PLAN)) as journal:
+        journal.add(ask(["a.jpg"]))
+        with pytest.raises(UsageError, match="written by another run"):
+            Journal(path, PLAN)
+    with pytest.raises(UsageError, match="of another model"):
+        Journal(path, {"model": "other"})
+    (tmp_path / "list").write_text("z.jpg\nb.jpg")
+    with (
+        closing(Journal(path, PLAN)) as journal,
+        pytest.raises(UsageError, match=r"row 1 of .* is of a\.jpg, where now z\.jpg"),
+    ):
+        run(inputs, journal, ask, HowMany(1, 1), none)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"\x80\x02\n",
+        b"[]\n",
+        b'{"plan": 3}\n',
+        b'{"plan": {"model": "food"}, "x": ' + b"[" * 200_000,
+        b"x" * (2 << 20),
+    ],
+    ids=["binary", "list", "number", "deep", "long"],
+)
+def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.part"
+    path.write_bytes(written + b"\n")
+    with pytest.raises(UsageError, match="has no rows of this run"):
+        Journal(path, PLAN)
+    assert path.read_bytes() == written + b"\n"
+
+
+def test_nothing_is_written_through_a_link_and_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "link.part").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "fifo.part")
+    for name in ("link.part", "fifo.part"):
+        with pytest.raises(UsageError):
+            Journal(tmp_path / name, PLAN)
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+# The table
+
+
+def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
+    rows = [row("a.jpg"), row("=cmd()", probability=0.25), row("c.jpg", error="this is not a picture [x]")]
+    for suffix in ("jsonl", "csv", "parquet"):
+        write_table(rows, tmp_path / f"out.{suffix}", COLUMNS)
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+    assert pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist() == rows
+    first, formula, failed = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert (first["path"], first["sure"], first["error"]) == ("a.jpg", "yes", "")
+    assert json.loads(first["probabilities"]) == rows[0]["probabilities"]
+    assert formula["path"] == "'=cmd()"
+    assert (failed["answer"], failed["error"]) == ("", "this is not a picture [x]")
+
+
+def test_a_table_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
+    def broken() -> object:
+        yield row("a.jpg")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_table(broken(), tmp_path / "out.csv", COLUMNS)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("out.xlsx", "ends in none of .jsonl, .csv, .parquet"),
+        ("there.csv", "is there already"),
+        ("no/o.csv", "no folder"),
+    ],
+)
+def test_where_no_table_can_be_written_it_is_said_before_anything_is_asked(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "there.csv").touch()
+    with pytest.raises(UsageError, match=says):
+        check_table(tmp_path / name)
+
+
+# The summary
+
+
+def test_the_summary_counts_and_shows_what_to_look_at(tmp_path: Path) -> None:
+    photo = tmp_path / "doubtful.jpg"
+    photo.write_bytes(SYSTEM.sample())
+    rows = [
+        row("a.jpg"),
+        row(str(photo), "Soup", 0.25),
+        row("<b>c.jpg", error="it cannot be read: Permission denied"),
+        row("d.jpg", error="a picture of 60 million pixels [too_many_pixels]"),
+    ]
+    summary = Summary.of(rows)
+    text = summary.text()
+    assert "2 of 4 photos have an answer, 1 of them sure" in text
+    assert "1 without an answer: too_many_pixels" in text
+    assert "1 is a copy of another" in text
+    page = summary.page(SYSTEM, "gourmet classify", "2026-11-25T08:00:00")
+    assert "&lt;b&gt;c.jpg" in page
+    assert page.count("<img") == 1
+    assert "Soup (0.25)" in page
+    assert Summary.of([]).text() == "0 of 0 photos have an answer, 0 of them sure"
