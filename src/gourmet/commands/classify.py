@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gourmet.bulk.photos import Photos
     from gourmet.bulk.run import HowMany
 
-_MODEL = "food_classifier"
 _GOES_ON = "the same command goes on from there"
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
@@ -33,7 +32,9 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
-@click.option("--model", default=_MODEL, show_default=True, help="Ask this model.")
+@click.option(
+    "--model", help="Ask this model.  [default: that of the system that tells other pictures from its own]"
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 256),
@@ -74,11 +75,30 @@ def classify(
         check_table(out)
     inputs, how = Inputs(photos, SUFFIXES), HowMany(together, in_flight)
     with connect(url) as triton:
-        info = triton.describe(model)
+        info = triton.describe(model or _usual_model())
         if not info.system:
-            raise UsageError(f"the config of {model!r} does not say which system it belongs to: name another")
+            raise UsageError(
+                f"the config of {info.name!r} does not say which system it belongs to: name another"
+            )
         asked = Photos(triton, info, registry.classification(info.system))
         _to_table(inputs, asked, how, out) if out else _to_terminal(inputs, asked, how)
+
+
+def _usual_model() -> str:
+    """Any photo may be among many."""
+    from gourmet.pictures.classifier import PictureClassifier
+    from gourmet.systems import registry
+
+    found = [
+        system.default_model
+        for system in registry.load_all().values()
+        if isinstance(system, PictureClassifier) and system.subject
+    ]
+    if len(found) != 1:
+        raise UsageError(
+            f"{len(found)} systems tell other pictures from their own: name a model with --model"
+        )
+    return found[0]
 
 
 def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
