@@ -26,6 +26,7 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
+from gourmet.client.balancing import BalancedTransport
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
     InvalidRequest,
@@ -123,7 +124,13 @@ class AppTriton(Triton):
             given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",")]
             over_grpc = transports(",".join(given), connect_timeout_s)
             below = [WholeAnswersOver(*both) for both in zip(over_grpc, below, strict=True)]
-        super().__init__(map(TracedTransport, below))
+        traced = [TracedTransport(each) for each in below]
+        self._balanced = BalancedTransport(traced) if len(traced) > 1 else None
+        super().__init__([self._balanced] if self._balanced else traced)
+
+    def servers(self) -> dict[str, bool]:
+        """Several ones by their addresses, and whether each is asked now."""
+        return self._balanced.answering() if self._balanced else {}
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)

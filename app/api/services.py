@@ -21,7 +21,6 @@ from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSl
 from app.core.metrics import Metrics
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
-from gourmet.client.triton import Triton
 from gourmet.contracts import Generation, System
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.errors import DecodersBusy
@@ -188,7 +187,7 @@ class Services:
         self.first_system = next(iter(systems))
         self.pictures = {name: each for name, each in systems.items() if isinstance(each, PictureClassifier)}
         where = settings.triton_url, settings.connect_timeout_s
-        self.triton: Triton = AppTriton(*where, count=metrics.count_model)
+        self.triton = AppTriton(*where, count=metrics.count_model)
         self.classifier = classifier or Classifier(
             self.triton, self.pictures, settings.models, settings.max_sandboxed, settings.served_models
         )
