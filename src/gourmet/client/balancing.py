@@ -33,7 +33,7 @@ _LOOK_TAKES_S: Final = 1.0
 _UNKNOWN_MODEL: Final = "unknown model"
 
 
-class _Server:
+class _Replica:
     """One of them, as it is known here; its owner's lock guards it."""
 
     def __init__(self, transport: Transport) -> None:
@@ -69,7 +69,7 @@ class BalancedTransport:
         """`draw` chooses so many different numbers below a number."""
         self.protocol: Literal["http", "grpc"] = below[0].protocol
         self.address = ",".join(each.address for each in below)
-        self._servers = [_Server(each) for each in below]
+        self._servers = [_Replica(each) for each in below]
         self._draw = draw or (lambda below, count: random.sample(range(below), count))
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class BalancedTransport:
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         is_request = call.operation in _SPREAD
         tries = min(2 if is_request else len(self._servers), len(self._servers))
-        tried: list[_Server] = []
+        tried: list[_Replica] = []
         while True:
             server = self._choose(call, tried)
             tried.append(server)
@@ -106,7 +106,7 @@ class BalancedTransport:
                 if fault is None or has_begun or len(tried) == tries or deadline.passed:
                     raise
 
-    def _choose(self, call: Call, tried: Sequence[_Server]) -> _Server:
+    def _choose(self, call: Call, tried: Sequence[_Replica]) -> _Replica:
         model = _model_of(call)
         with self._lock:
             untried = [each for each in self._servers if each not in tried]
@@ -117,7 +117,7 @@ class BalancedTransport:
             now = time.monotonic()
             return min((among[place] for place in self._draw(len(among), 2)), key=lambda each: each.cost(now))
 
-    def _asked(self, server: _Server, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+    def _asked(self, server: _Replica, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         began, number, is_first = time.monotonic(), next(self._numbers), call.operation in _SPREAD
         with self._lock:
             server.under_way[number] = began
@@ -134,7 +134,7 @@ class BalancedTransport:
             with self._lock:
                 del server.under_way[number]
 
-    def _leave_out(self, server: _Server, model: str) -> None:
+    def _leave_out(self, server: _Replica, model: str) -> None:
         with self._lock:
             if model in server.left_out:
                 return
@@ -142,7 +142,7 @@ class BalancedTransport:
         name = f"look at {server.transport.address}"
         threading.Thread(target=self._look, args=(server, model), name=name, daemon=True).start()
 
-    def _look(self, server: _Server, model: str) -> None:
+    def _look(self, server: _Replica, model: str) -> None:
         """Take the server in again when it answers; one that then fails again is looked at less often."""
         while True:
             with self._lock:
