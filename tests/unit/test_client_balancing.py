@@ -162,3 +162,15 @@ def test_where_all_are_left_out_all_are_asked() -> None:
         for each in servers:
             each.fails = lambda call: None
         assert ask(balanced) in ("a", "b")
+
+
+def test_what_takes_long_of_one_model_makes_no_server_dear_for_another() -> None:
+    servers = [Server(name, 0.002) for name in ("a", "b")]
+    with closing(BalancedTransport(servers)) as balanced, ThreadPoolExecutor(9) as pool:
+        servers[0].seconds = servers[1].seconds = 1.0
+        slow = pool.submit(ask, balanced, model="captions")
+        eventually(lambda: sum(each.asked["infer"] for each in servers) == 1)
+        servers[0].seconds = servers[1].seconds = 0.002
+        found = Counter(pool.map(lambda _: ask(balanced), range(200)))
+        slow.result()
+    assert min(found["a"], found["b"]) > 30

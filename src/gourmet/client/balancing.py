@@ -13,7 +13,8 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final, Literal
 
 from gourmet.client.deadline import Deadline
@@ -33,29 +34,45 @@ _LOOK_TAKES_S: Final = 1.0
 _UNKNOWN_MODEL: Final = "unknown model"
 
 
+class _Pace:
+    """How long one server takes for one model, which for a sentence is another time than for a photo."""
+
+    def __init__(self) -> None:
+        self._took_s, self._since = 0.0, time.monotonic()
+        # When each request began that has nothing of its answer yet, which of a stream is its first piece.
+        self.waiting: dict[int, float] = {}
+
+    def seconds(self, now: float) -> float:
+        """What an answer may take: one that is waited for longer than others took says more than they do."""
+        return max(self._faded(now), now - min(self.waiting.values(), default=now))
+
+    def answered(self, seconds: float, now: float) -> None:
+        faded = self._faded(now)
+        self._took_s, self._since = max(seconds, faded + _NEWEST * (seconds - faded)), now
+
+    def _faded(self, now: float) -> float:
+        return self._took_s * math.exp((self._since - now) / _FADES_S)
+
+
 class _Replica:
-    """One of them, as it is known here; its owner's lock guards it."""
+    """One of the servers, as it is known here; its owner's lock guards it."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.took_s, self.since = 0.0, time.monotonic()
-        self.under_way: dict[int, float] = {}
+        self.paces: defaultdict[str, _Pace] = defaultdict(_Pace)
+        self.under_way = 0
         # Of which models it is left out, and how often that failed in a row; "" is all that it has.
         self.left_out: set[str] = set()
         self.failed: dict[str, int] = {}
 
-    def cost(self, now: float) -> float:
-        """A server that stands still becomes the dearer the longer its oldest request waits."""
-        faded = self.took_s * math.exp((self.since - now) / _FADES_S)
-        waits = now - min(self.under_way.values(), default=now)
-        return max(faded, waits) * (len(self.under_way) + 1)
+    def cost(self, model: str, now: float) -> float:
+        return self.paces[model].seconds(now) * (self.under_way + 1)
 
     def is_left_out(self, model: str) -> bool:
         return "" in self.left_out or model in self.left_out
 
     def answered(self, model: str, seconds: float, now: float) -> None:
-        faded = self.took_s * math.exp((self.since - now) / _FADES_S)
-        self.took_s, self.since = max(seconds, faded + _NEWEST * (seconds - faded)), now
+        self.paces[model].answered(seconds, now)
         self.failed.pop("", None)
         self.failed.pop(model, None)
 
@@ -63,99 +80,104 @@ class _Replica:
 class BalancedTransport:
     """A transport over several servers, which have the same models if not always the same versions."""
 
-    def __init__(
-        self, below: Sequence[Transport], draw: Callable[[int, int], Sequence[int]] | None = None
-    ) -> None:
-        """`draw` chooses so many different numbers below a number."""
+    def __init__(self, below: Sequence[Transport]) -> None:
         self.protocol: Literal["http", "grpc"] = below[0].protocol
         self.address = ",".join(each.address for each in below)
-        self._servers = [_Replica(each) for each in below]
-        self._draw = draw or (lambda below, count: random.sample(range(below), count))
+        self._replicas = [_Replica(each) for each in below]
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     def close(self) -> None:
         self._closed.set()
-        for each in self._servers:
+        for each in self._replicas:
             each.transport.close()
 
     def answering(self) -> dict[str, bool]:
         """Each server by its address, and whether it is asked."""
         with self._lock:
-            return {each.transport.address: not each.left_out for each in self._servers}
+            return {each.transport.address: not each.left_out for each in self._replicas}
 
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
         is_request = call.operation in _SPREAD
-        tries = min(2 if is_request else len(self._servers), len(self._servers))
+        tries = min(2 if is_request else len(self._replicas), len(self._replicas))
         tried: list[_Replica] = []
         while True:
-            server = self._choose(call, tried)
-            tried.append(server)
+            replica = self._choose(call, tried)
+            tried.append(replica)
             has_begun = False
             try:
-                for reply in self._asked(server, call, deadline):
-                    has_begun = has_begun or reply is not None
-                    yield reply
+                with contextlib.closing(self._asked(replica, call, deadline)) as replies:
+                    for reply in replies:
+                        has_begun = has_begun or reply is not None
+                        yield reply
                 return
             except TritonError as exc:
                 fault = _fault_of(exc, call)
                 # A name that anybody may ask about is looked for elsewhere, and not remembered.
                 if fault == "" or (fault and is_request):
-                    self._leave_out(server, fault)
+                    self._leave_out(replica, fault)
                 if fault is None or has_begun or len(tried) == tries or deadline.passed:
                     raise
 
     def _choose(self, call: Call, tried: Sequence[_Replica]) -> _Replica:
         model = _model_of(call)
         with self._lock:
-            untried = [each for each in self._servers if each not in tried]
+            untried = [each for each in self._replicas if each not in tried]
             known = [each for each in untried if not each.is_left_out(model)]
             among = known or untried
             if call.operation not in _SPREAD or len(among) == 1:
                 return among[0]
             now = time.monotonic()
-            return min((among[place] for place in self._draw(len(among), 2)), key=lambda each: each.cost(now))
+            return min(random.sample(among, 2), key=lambda each: each.cost(model, now))
 
-    def _asked(self, server: _Replica, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        began, number, is_first = time.monotonic(), next(self._numbers), call.operation in _SPREAD
+    def _asked(
+        self, replica: _Replica, call: Call, deadline: Deadline
+    ) -> Generator[Reply | None, None, None]:
+        if call.operation not in _SPREAD:
+            yield from replica.transport.send(call, deadline)
+            return
+        model, number, began = _model_of(call), next(self._numbers), time.monotonic()
         with self._lock:
-            server.under_way[number] = began
+            replica.under_way += 1
+            waiting = replica.paces[model].waiting
+            waiting[number] = began
         try:
-            with contextlib.closing(server.transport.send(call, deadline)) as replies:  # type: ignore[type-var]
+            with contextlib.closing(replica.transport.send(call, deadline)) as replies:  # type: ignore[type-var]
                 for reply in replies:
-                    if is_first and reply is not None:
-                        is_first, now = False, time.monotonic()
+                    if reply is not None and number in waiting:
+                        now = time.monotonic()
                         with self._lock:
-                            server.answered(_model_of(call), now - began, now)
-                            server.under_way[number] = now  # of a stream the first piece is waited for
+                            del waiting[number]
+                            replica.answered(model, now - began, now)
                     yield reply
         finally:
             with self._lock:
-                del server.under_way[number]
+                waiting.pop(number, None)
+                replica.under_way -= 1
 
-    def _leave_out(self, server: _Replica, model: str) -> None:
+    def _leave_out(self, replica: _Replica, model: str) -> None:
         with self._lock:
-            if model in server.left_out:
+            if model in replica.left_out:
                 return
-            server.left_out.add(model)
-        name = f"look at {server.transport.address}"
-        threading.Thread(target=self._look, args=(server, model), name=name, daemon=True).start()
+            replica.left_out.add(model)
+        name = f"look at {replica.transport.address}"
+        threading.Thread(target=self._look, args=(replica, model), name=name, daemon=True).start()
 
-    def _look(self, server: _Replica, model: str) -> None:
+    def _look(self, replica: _Replica, model: str) -> None:
         """Take the server in again when it answers; one that then fails again is looked at less often."""
         while True:
             with self._lock:
-                times = server.failed.get(model, 0)
-                server.failed[model] = times + 1
-            if self._closed.wait(min(_FIRST_LOOK_S * 2**times, _LAST_LOOK_S)):
+                times = replica.failed.get(model, 0)
+                replica.failed[model] = times + 1
+            if self._closed.wait(min(_FIRST_LOOK_S * 2 ** min(times, 8), _LAST_LOOK_S)):
                 return
             with contextlib.suppress(TritonError):
                 call = Call("ready", model) if model else Call("live")
-                list(server.transport.send(call, Deadline(_LOOK_TAKES_S)))
+                list(replica.transport.send(call, Deadline(_LOOK_TAKES_S)))
                 break
         with self._lock:
-            server.left_out.discard(model)
+            replica.left_out.discard(model)
 
 
 def _fault_of(error: TritonError, call: Call) -> str | None:
