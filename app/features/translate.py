@@ -1,11 +1,14 @@
-"""The page that translates while one watches, and /api/v1/translate for one text or several."""
+"""The pages that translate while one watches, and /api/v1/translate for one text or several.
+
+Ours has a page of its own, and so has every other pair of languages, which is data like it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from flask import Blueprint, Flask, Response, request
+from flask import Blueprint, Flask, Response, abort, request, url_for
 from pydantic import ConfigDict, Field, model_validator
 
 from app.admission.queue import deadline_of_request
@@ -16,17 +19,17 @@ from app.api.openapi import EVENTS, Operation, documented
 from app.api.request_parsing import chosen_model, from_json, text_body
 from app.api.schemas import Maybe, Schema
 from app.api.services import NavigationEntry, Services
-from app.core.errors import BadRequest, ServingError, for_visitor
+from app.api.text_calls import ReadyModel
+from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
 from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
+from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
 from gourmet.systems.translator.contract import (
-    EARLY_WARNINGS,
     MOST_CHARACTERS,
     OPTIONS,
-    STREAMING_MODEL,
     SYSTEM,
-    example_meanings,
+    Translator,
     problem,
 )
 
@@ -62,6 +65,7 @@ class TranslateRequest(schemas.Chosen):
         }
     )
 
+    system: str | None = None
     texts: Texts | None = None
     text: Text | None = None
     stream: bool = False
@@ -87,7 +91,7 @@ class TranslateRequest(schemas.Chosen):
 
 
 class Translation(Schema):
-    """What one text says in English; `warning` where something about it is doubtful."""
+    """What one text says in the other language; `warning` where something about it is doubtful."""
 
     text: str
     tokens: int | Maybe = Field(default=None, ge=0)
@@ -106,32 +110,35 @@ class Translations(Schema):
 
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
-    readiness = services.readiness[SYSTEM.name]
     routes = Blueprint("translate", __name__)
-    meanings = example_meanings()
-    shown_examples = [text.decode() for text in SYSTEM.examples(_EXAMPLES, seed=0)]
+    systems = {name: each for name, each in services.systems.items() if isinstance(each, Translator)}
 
-    def shown(answer: GeneratedText | None = None, **context: Any) -> str:
+    def shown(system: Translator, answer: GeneratedText | None = None, **context: Any) -> str:
+        asked = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
         return services.page(
             "translate.html",
-            SYSTEM,
+            system,
+            is_ours=system == SYSTEM,
+            action=url_for("translate.translate_form", name=system.name),
             answer=answer,
-            examples={text: meanings[text] for text in shown_examples},
-            early_warnings=EARLY_WARNINGS,
+            examples={text: system.meanings[text] for text in asked},
             most_characters=MOST_CHARACTERS,
-            away=readiness.known_problem,
+            away=services.readiness[system.name].known_problem,
             script_texts=starting_with("js."),
             **context,
         )
 
-    @routes.get("/translate")
-    def page() -> str:
-        return shown()
+    @routes.get("/translate", defaults={"name": SYSTEM.name})
+    @routes.get("/translate/<name>")
+    def page(name: str) -> str:
+        return shown(systems.get(name) or abort(404))
 
-    @routes.post("/translate")
+    @routes.post("/translate", defaults={"name": SYSTEM.name})
+    @routes.post("/translate/<name>")
     @marked(admitted="texts", charged=True)
-    def translate_form() -> tuple[str, int]:
+    def translate_form(name: str) -> tuple[str, int]:
         """Without a script: the page again, with the answer in it."""
+        system = systems.get(name) or abort(404)
         request.max_content_length = _MOST_BYTES
         too_large = f"the text is too long: at most {MOST_CHARACTERS:,} characters"
         with receiving(settings, too_large):
@@ -140,12 +147,26 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             if why := problem(text):
                 raise BadRequest(why)
             deadline = deadline_of_request(settings.generate_deadline_s)
-            model = generator.find("", deadline, SYSTEM.name)
+            model = generator.find("", deadline, name)
             (answer,), _ = whole_texts.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             shown_error = for_visitor(exc)
-            return shown(text=text, problem=str(shown_error)), shown_error.status
-        return shown(answer, text=text), 200
+            return shown(system, text=text, problem=str(shown_error)), shown_error.status
+        return shown(system, answer, text=text), 200
+
+    def found(asked: TranslateRequest, deadline: Deadline) -> ReadyModel:
+        """The model that is asked for, of a translator, or else the one of the system, or of ours."""
+        chosen = chosen_model(asked.model or "", asked.version)
+        if asked.system and asked.system not in systems:
+            raise BadRequest(f"system is {asked.system[:50]!r}; allowed: {', '.join(systems)}")
+        asks_configured = chosen[:1] in ("", "/")
+        system = asked.system or (SYSTEM.name if asks_configured else "")
+        model = generator.find(chosen, deadline, system)
+        if not isinstance(model.system, Translator):
+            raise UnknownModel(chosen, [settings.models[name] for name in systems])
+        if not asked.stream:
+            return model
+        return generator.find_streaming(chosen, model.system.streaming_model, deadline, model.system.name)
 
     @services.api.post("/translate", endpoint="translate")
     @marked(admitted="texts")
@@ -159,9 +180,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
     )
     def translate() -> Response:
-        """These Russian texts in English.
+        """These Russian texts in English, or those of another pair in its other language.
 
-        Send up to 32 as `texts`, or one as `text`. One with `stream` is answered by server-sent events:
+        Send up to 32 as `texts`, or one as `text`; `system` or `model` chooses another pair. One with `stream` is answered by server-sent events:
         `piece` events as its words come, and at the end `done` with the whole, or `error`. Closing the
         connection ends the work on it. A text that does not look Russian is translated all the same, with a
         `warning`, as is one whose numbers, Latin letters or emoji are not in the translation.
@@ -175,11 +196,9 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)
-        chosen = chosen_model(asked.model or "", asked.version)
+        model = found(asked, deadline)
         if asked.stream:
-            model = generator.find_streaming(chosen, STREAMING_MODEL, deadline, SYSTEM.name)
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
-        model = generator.find(chosen, deadline, SYSTEM.name)
         answers, timings = whole_texts.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
@@ -190,7 +209,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         )
 
     app.register_blueprint(routes)
-    return [NavigationEntry("translate.page", t("nav.translate"), readiness)]
+    return [
+        NavigationEntry(
+            "translate.page",
+            t("nav.translate") if system == SYSTEM else system.title,
+            services.readiness[name],
+            {"name": name},
+        )
+        for name, system in systems.items()
+    ]
 
 
 def _translation(answer: GeneratedText) -> Translation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gourmet.contracts import ModelInfo, TensorSpec
-from gourmet.systems.translator.contract import SYSTEM, example_meanings
+from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.texts import looks_russian, warning, without_capitals
 
 # What translator version 1 answered.
@@ -49,7 +49,7 @@ def test_nothing_is_told_where_nothing_is_wrong(text: str, translation: str) -> 
 
 
 def test_every_example_is_sent_as_it_is_and_its_meaning_is_never_doubted() -> None:
-    for text, meaning in example_meanings().items():
+    for text, meaning in SYSTEM.meanings.items():
         assert looks_russian(text)
         assert without_capitals(text) == text
         assert warning(text, meaning) == ""

@@ -1,9 +1,10 @@
-// Two panes: what is written on one side appears in English on the other, word by word as it is made.
+// Two panes: what is written on one side appears in another language on the other, word by word as it is made.
 import { streamed } from "./translate-stream.js";
 import { byId, h, ms, say, settings, t, withScript } from "./ui.js";
 import * as health from "./health.js";
 
-const KEPT = "gourmet:translations";
+const KEPT = `gourmet:translations:${settings.system}`;
+const [FROM, TO] = settings.languages;
 const MOST_KEPT = 20;
 
 const form = byId("form");
@@ -20,7 +21,7 @@ async function translate() {
   let first = 0;
   begin();
   try {
-    const asked = JSON.stringify({ text: source, stream: true });
+    const asked = JSON.stringify({ text: source, stream: true, system: settings.system });
     const whole = await streamed(settings.urls.translate, asked, mine.signal, (piece) => {
       first ||= performance.now() - started;
       shown.append(piece);
@@ -69,6 +70,7 @@ function warn(warning = "") {
 
 /** Before anything is translated: whether what is written looks Russian, as the server judges it too. */
 function warnEarly() {
+  if (!settings.warnings.russian) return;
   const { russian, others, hardly_russian: hardly, other_cyrillic: cyrillic } = settings.warnings;
   const letters = text.value.match(/\p{L}/gu) ?? [];
   const count = letters.filter((letter) => new RegExp(russian, "i").test(letter)).length;
@@ -105,7 +107,7 @@ function list() {
   byId("history").hidden = entries.length === 0;
   byId("earlier").replaceChildren(...entries.map((entry) => {
     const button = h("button", { class: "button small quiet", type: "button" },
-      h("span", { lang: "ru" }, entry.text), h("small", { lang: "en" }, entry.translation));
+      h("span", { lang: FROM }, entry.text), h("small", { lang: TO }, entry.translation));
     button.addEventListener("click", () => {
       running?.abort();
       write(entry.text);
@@ -141,6 +143,10 @@ for (const button of byId("examples").querySelectorAll("button")) {
     write(button.firstElementChild.textContent);
     form.requestSubmit();
   });
+}
+const named = new Intl.DisplayNames(document.documentElement.lang, { type: "language" });
+for (const heading of document.querySelectorAll("[data-language]")) {
+  heading.textContent = named.of(heading.dataset.language);
 }
 withScript();
 list();

@@ -161,7 +161,7 @@ def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> Non
         ) from exc
     (folder / described.SAMPLE).write_bytes(made_up())
     provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
-    described.write(folder, system, provenance)
+    described.write(folder, described.of_classifier(system), provenance)
     card = filled_in(described.MODEL_CARD, system=system, weights=weights)
     (folder / described.MODEL_CARD).write_text(card, encoding="utf-8")
 

@@ -1,7 +1,8 @@
 """Systems that are only data: a folder with a system.toml describes a classifier of pictures.
 
 `gourmet new` writes such a folder, and no code. What else the verbs ask of it is the same for all such
-systems: `gourmet.tasks.classification.described_parts`.
+systems: `gourmet.tasks.classification.described_parts`. One may also be `like` a system that is code and has
+described_parts.py, as another pair of languages is: that says what it is then.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.classifier import PictureClassifier
@@ -24,15 +25,14 @@ MODEL_CARD: Final = "MODEL_CARD.md"
 # What a system has; it is known by the last.
 FILES: Final = (MODEL_CARD, SAMPLE, FILE)
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
-_HEADING: Final = "# A classifier of pictures; docs/add-a-system.md says what each line means.\n"
+Read = TypeVar("Read")
+_HEADING: Final = "# A system that is data; docs/add-a-system.md says what each line means.\n"
 
 
 def classifier(name: str, described: Mapping[str, Any], folder: Path) -> PictureClassifier:
     """The system `name` of a folder, from what is `described`; KeyError, TypeError or ValueError."""
     pictures, outputs = described["pictures"], described["outputs"]
     mean, std = (_numbers(pictures[key]) for key in ("mean", "std"))
-    if not NAME.fullmatch(name):
-        raise ValueError("its folder's name is not 2 to 32 lower-case letters, digits and _, a letter first")
     if described["task"] != "classification":
         raise ValueError(f'its task is {described["task"]!r}, and only "classification" can be described')
     if not 0 < int(pictures["size"]) <= 4096 or not all(std):
@@ -58,20 +58,29 @@ def classifier(name: str, described: Mapping[str, Any], folder: Path) -> Picture
     )
 
 
-def read(folder: Path) -> PictureClassifier:
-    """The system that a folder describes; its name is the folder's."""
+def like(folder: Path) -> str:
+    """The system that is code whose parts it has; empty for a classifier of pictures."""
+    return read(folder, lambda _name, described: _text(described.get("like", "")))
+
+
+def read(folder: Path, contract: Callable[[str, Mapping[str, Any]], Read]) -> Read:
+    """What `contract` makes of a folder's name, which is the system's, and of what describes it there."""
     path = folder / FILE
     try:
-        return classifier(folder.name, tomllib.loads(read_text(path, 1 << 20)), folder)
+        if not NAME.fullmatch(folder.name):
+            raise ValueError(
+                "its folder's name is not 2 to 32 lower-case letters, digits and _, a letter first"
+            )
+        return contract(folder.name, tomllib.loads(read_text(path, 1 << 20)))
     except KeyError as exc:
         raise GourmetError(f"{path} lacks {exc}: docs/add-a-system.md says what belongs there") from exc
     except (OSError, TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise GourmetError(f"{path} does not describe a system: {in_short(exc)}") from exc
 
 
-def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]) -> None:
-    """Describe `system` in its folder; what is read back is the same."""
-    described: dict[str, Any] = {
+def of_classifier(system: PictureClassifier) -> dict[str, Any]:
+    """What describes `system`; what is read back is the same."""
+    return {
         "task": system.task,
         "title": system.title,
         "labels": system.labels,
@@ -88,10 +97,13 @@ def write(folder: Path, system: PictureClassifier, provenance: Mapping[str, str]
             "logits": system.logit_outputs,
             "several_labels": system.multi_label,
         },
-        "provenance": provenance,
     }
+
+
+def write(folder: Path, described: Mapping[str, Any], provenance: Mapping[str, str]) -> None:
+    text = f"{_HEADING}{_toml({**described, 'provenance': provenance})}"
     try:
-        (folder / FILE).write_text(f"{_HEADING}{_toml(described)}", encoding="utf-8")
+        (folder / FILE).write_text(text, encoding="utf-8")
     except UnicodeEncodeError as exc:
         raise GourmetError(f"the title, a label or the name of a file cannot be written: {exc}") from exc
 

@@ -1,7 +1,7 @@
 """Which systems there are, found by looking: a folder with a contract.py or a system.toml is one.
 
 A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
-fulfils a protocol; one that is only data has those of its task. They are imported one at a time and only
+fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are imported one at a time and only
 when a verb needs them, so that asking for labels does not load torch.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import keyword
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,7 +20,8 @@ from gourmet.systems import described, folders
 
 Piece = TypeVar("Piece")
 _FILES: Final = ("contract.py", described.FILE)
-_PARTS_OF_DESCRIBED: Final = "gourmet.tasks.classification.described_parts"
+_DESCRIBED: Final = "described_parts"
+_OF_CLASSIFIERS: Final = f"gourmet.tasks.classification.{_DESCRIBED}"
 
 
 def names() -> tuple[str, ...]:
@@ -56,13 +57,30 @@ def piece(system: str, module: str, name: str, protocol: type[Piece]) -> Piece:
 
 def _described(folder: Path, module: str) -> Any:
     """A part of a system that is only data."""
-    system = described.read(folder)
+    parts, like = _OF_CLASSIFIERS, described.like(folder)
+    contract: Any = partial(described.classifier, folder=folder)
+    if like:
+        if like not in patterns():
+            raise GourmetError(
+                f"{folder / described.FILE} is like {like!r}, and may be like {', '.join(patterns())}"
+            )
+        parts = f"gourmet.systems.{like}.{_DESCRIBED}"
+        contract = importlib.import_module(parts).contract
+    system = described.read(folder, contract)
     if module == "contract":
         return system
-    make = getattr(importlib.import_module(_PARTS_OF_DESCRIBED), module, None)
+    make = getattr(importlib.import_module(parts), module, None)
     if not make:
         raise UnknownSystem(f"the system {folder.name!r} is only data, so this does not apply to it")
     return make(system)
+
+
+def patterns() -> tuple[str, ...]:
+    """The systems that are code and that one which is data may be like."""
+    there = ((name, folder_of(name)) for name in names())
+    return tuple(
+        name for name, folder in there if not is_data(name) and (folder / f"{_DESCRIBED}.py").exists()
+    )
 
 
 @cache
@@ -90,12 +108,11 @@ def broken() -> dict[str, str]:
             found[path.name] = f"{path} has no {described.FILE}"
     for name in filter(is_data, known):
         try:
-            load(name)
+            load(name).sample()
         except GourmetError as exc:
             found[name] = str(exc)
-        else:
-            if not (sample := folder_of(name) / described.SAMPLE).is_file():
-                found[name] = f"{sample} is missing"
+        except OSError as exc:
+            found[name] = f"{exc.filename} is missing"
     return found
 
 

@@ -1,7 +1,7 @@
-"""What all parts of the translator agree on: Russian in, English out.
+"""What all parts of a translator agree on, and of ours: Russian in, English out.
 
 `translator` answers whole, `translator_stream` piece by piece, `translator_bls` as the first does; their
-inputs and outputs have the same names.
+inputs and outputs have the same names. One of another pair of languages is data: see described_parts.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -36,16 +37,12 @@ TRANSLATION: Final = "TRANSLATION"
 TOKENS: Final = "TOKENS"
 SCORE: Final = "SCORE"
 
-# Answers piece by piece what the default model answers whole.
-STREAMING_MODEL: Final = "translator_stream"
 MOST_CHARACTERS: Final = 2000
 # Each is a row of the loop, which a line of a single letter is too.
 MOST_SENTENCES: Final = 100
 # For each sentence; and what an option may be, and is unless it is given.
 MAX_NEW_TOKENS: Final = 256
 OPTIONS: Final = {"max_tokens": (1, MAX_NEW_TOKENS, MAX_NEW_TOKENS), "beams": (1, 4, 1)}
-EARLY_WARNINGS: Final[Mapping[str, str]] = texts.FOR_SCRIPTS
-_SAMPLE: Final = "Я люблю чай."
 _EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 _LETTERS: Final = re.compile(r"[^\W\d_]")
 
@@ -56,7 +53,7 @@ def problem(text: str) -> str:
         return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
     # Triton's Python backend takes NULs away from a text's end.
     if not text.replace("\0", " ").strip():
-        return "the text is empty: send a Russian sentence"
+        return "the text is empty: send a sentence"
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         return "the text has half a character in it (a lone surrogate), which is not valid: send whole ones"
     return ""
@@ -82,12 +79,6 @@ def check_sentences(text: str) -> None:
         )
 
 
-def example_meanings() -> Mapping[str, str]:
-    """What people say that each example means."""
-    lines = _EXAMPLES.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("\t") for line in lines)
-
-
 def options_of(name: str, values: Sequence[object], texts: int) -> list[int]:
     """An option for each text, as a served model gets it: given for each, or not at all."""
     least, most, usual = OPTIONS[name.lower()]
@@ -107,32 +98,55 @@ class Translator:
     itself `text_of`, as `request_inputs` does.
     """
 
-    name: str = "translator"
+    name: str
+    title: str
+    source: str  # the languages, as HTML names them
+    target: str
+    given: Sequence[str] = ()  # sentences to ask, of which the first is the sample
     task: Task = "generation"
-    title: str = "Translate"
-    model_variable: str = "TRANSLATOR_MODEL_NAME"
-    default_model: str = "translator"
-    metrics_prefix: str = "translator"
     example_kind: ExampleKind = "text"
+    early_warnings: ClassVar[Mapping[str, str]] = {}  # for a script, while one still writes
+
+    @property
+    def model_variable(self) -> str:
+        return f"{self.name.upper()}_MODEL_NAME"
+
+    @property
+    def default_model(self) -> str:
+        return self.name
+
+    @property
+    def streaming_model(self) -> str:
+        """Answers piece by piece what the default model answers whole."""
+        return f"{self.name}_stream"
+
+    @property
+    def metrics_prefix(self) -> str:
+        return self.name
+
+    @cached_property
+    def meanings(self) -> Mapping[str, str]:
+        """The sentences to ask, with what people say that each means; empty where nobody said it."""
+        return dict.fromkeys(self.given, "")
 
     def sample(self) -> bytes:
-        return _SAMPLE.encode()
+        return self.given[0].encode()
 
     def examples(self, count: int, seed: int) -> Sequence[bytes]:
         """Everyday sentences; more than there are begin again in another order."""
-        known = list(example_meanings())
+        known = list(self.meanings)
         random = np.random.default_rng(seed)
         order = np.concatenate([random.permutation(len(known)) for _ in range(-(-count // len(known)))])
         return [known[place].encode() for place in order[:count]]
 
     def describe_answer(self, outputs: Tensors, model: ModelInfo) -> str:
-        answer = self.generated(outputs, model).text
+        answer, asked = self.generated(outputs, model).text, self.sample().decode()
         if not _LETTERS.search(answer):
-            raise BadAnswer(f"{model.name!r} answered {_SAMPLE!r} with {answer!r}, which has no word in it")
-        return f"«{_SAMPLE}» → {answer}"
+            raise BadAnswer(f"{model.name!r} answered {asked!r} with {answer!r}, which has no word in it")
+        return f"«{asked}» → {answer}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
-        sent = texts.without_capitals(text_of(example)).encode()
+        sent = self.written(text_of(example)).encode()
         takes = {spec.name for spec in model.inputs}
         if TEXT not in takes:
             raise BadModel(
@@ -148,6 +162,10 @@ class Translator:
             inputs[name.upper()] = np.array(options_of(name.upper(), [value], 1), np.int32).reshape(shape)
         return inputs
 
+    def written(self, text: str) -> str:
+        """A text as the network knows texts."""
+        return text
+
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
         try:
             text = outputs[TRANSLATION].ravel()[0]
@@ -158,7 +176,27 @@ class Translator:
         return GeneratedText(said, int(tokens), float(score))
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
-        return replace(answer, warning=texts.warning(text_of(example), answer.text))
+        return replace(answer, warning=self.doubt(text_of(example), answer.text))
+
+    def doubt(self, text: str, translation: str) -> str:
+        return "; ".join(texts.doubts(text, translation))
 
 
-SYSTEM: Final = Translator()
+class RussianTranslator(Translator):
+    """Ours, of which more is known than the languages."""
+
+    early_warnings = texts.FOR_SCRIPTS
+
+    @cached_property
+    def meanings(self) -> Mapping[str, str]:
+        lines = _EXAMPLES.read_text(encoding="utf-8").splitlines()
+        return dict(line.split("\t") for line in lines)
+
+    def written(self, text: str) -> str:
+        return texts.without_capitals(text)
+
+    def doubt(self, text: str, translation: str) -> str:
+        return texts.warning(text, translation)
+
+
+SYSTEM: Final = RussianTranslator("translator", "Translate", "ru", "en", ("Я люблю чай.",))

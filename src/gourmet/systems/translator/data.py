@@ -1,10 +1,12 @@
-"""Russian sentences and their English translations, wherever they lie.
+"""Sentences and their translations, wherever they lie: Russian and English ones, or of another pair.
 
 Data are one of
     pairs.tsv      a line each: split (train, dev, test), source, English, Russian; with tabs between
     software.tsv   beside it: package, English, Russian; more to learn from, in another register
     a folder       that holds these
     any file       with two columns, of which one is Russian; one line in fifty is held out for either part
+
+Of another pair, the first of two columns is what is translated, and the last of four.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import functools
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +31,16 @@ _HELD_OUT: Final = 50
 _MOST_BYTES: Final = 512 << 20
 
 
+@dataclass(frozen=True)
 class SentenceData:
-    """Fulfils gourmet.tasks.system_parts.TextData; texts are Russian."""
+    """Fulfils gourmet.tasks.system_parts.TextData."""
+
+    is_russian: bool = True
 
     def references(self, data: Path, part: str, limit: int | None = None) -> tuple[Reference, ...]:
         """One part of `data`; with a `limit`, evenly from the whole of it."""
         check_part(part, PARTS)
-        found = _read(data).get(part, ())
+        found = _read(data, self.is_russian).get(part, ())
         if not found:
             raise EmptyPart(f"{data} has no pair of sentences for its {part} part")
         count = min(limit or len(found), len(found))
@@ -53,7 +59,7 @@ def software(data: Path) -> tuple[Reference, ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
+def _read(data: Path, is_russian: bool) -> Mapping[str, Sequence[Reference]]:
     path = data / PAIRS if data.is_dir() else data
     rows = _rows(path, 4, 2)
     found: dict[str, list[Reference]] = {part: [] for part in PARTS}
@@ -63,8 +69,10 @@ def _read(data: Path) -> Mapping[str, Sequence[Reference]]:
                 raise BadData(f"{path}: the first column has {split!r}; it may be train, dev and test")
             found[_PART_OF_SPLIT[split]].append(Reference(source, russian, english))
         return found
-    first = sum(bool(_RUSSIAN.search(row[0])) for row in rows)
-    second = sum(bool(_RUSSIAN.search(row[1])) for row in rows)
+    first, second = (
+        sum(bool(_RUSSIAN.search(row[place])) for row in rows) if is_russian else 1 - place
+        for place in (0, 1)
+    )
     if first == second:
         raise BadData(f"{path}: as many lines have Russian letters in either column, so which is Russian?")
     for row in rows:

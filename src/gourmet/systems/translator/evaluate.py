@@ -16,7 +16,6 @@ from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.texts import padded
-from gourmet.tasks.system_parts import Evaluation
 from gourmet.training.task import Tick
 
 MAX_TOKENS: Final = 128  # pieces of an answer
@@ -78,4 +77,4 @@ def _answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Seq
     return translate(found.network.to(device), found.tokenizer, texts, tick)
 
 
-EVALUATION: Final[Evaluation] = TextEvaluation(_network, DATA, _answer)
+EVALUATION: Final = TextEvaluation(_network, DATA, _answer)

@@ -1,4 +1,4 @@
-"""The translator as the files that its served models open, each compared with the loop of transformers.
+"""A translator as the files that its served models open, each compared with the loop of transformers.
 
 All graphs are quantized, unless it is asked for fp32: their weights are int8, and what goes through them is
 quantized as it comes.
@@ -6,6 +6,7 @@ quantized as it comes.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,13 +16,16 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gourmet import repository
+from gourmet.client.model_config import as_json
+from gourmet.contracts import SYSTEM_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.graphs import Encoder, MarianStep, Whole
@@ -32,10 +36,12 @@ from gourmet.tasks.generation import served
 from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.generation.onnx_graph import OPSET, Graph
 from gourmet.tasks.generation.step import step_graph
+from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 500
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
+_CODE: Final = "model.py"
 
 
 def graphs(network: Any) -> dict[str, Graph]:
@@ -66,6 +72,7 @@ class TrainedTranslator:
     sources: Sequence[Sequence[int]]
     answers: Sequence[Sequence[int]]
     fp32: bool = False
+    system: Translator = SYSTEM
 
     @cached_property
     def network(self) -> Any:
@@ -86,7 +93,7 @@ class TrainedTranslator:
         return served.write_package(path, self.files, self.form)
 
     def reference(self, path: Path) -> dict[str, Any]:
-        return served.write_reference(path, self.files, SYSTEM.default_model)
+        return served.write_reference(path, self.files, self.system.default_model)
 
     def graph(self, graph: Graph, path: Path) -> dict[str, Any]:
         graph.write(path)
@@ -118,7 +125,14 @@ class TranslatorExport:
     """Fulfils `gourmet.deploying.target.Quantizing`."""
 
     fp32: bool = False
-    formats: tuple[str, ...] = ("python", "stream", "encoder", "decoder", "bls", "whole")
+    system: Translator = SYSTEM
+    data: TextData = DATA
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The others are for study, and ours alone."""
+        others = ("encoder", "decoder", "bls", "whole") if self.system == SYSTEM else ()
+        return ("python", "stream", *others)
 
     def in_fp32(self) -> TranslatorExport:
         return replace(self, fp32=True)
@@ -129,14 +143,14 @@ class TranslatorExport:
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         checkpoint = load(weights)
         if data is None:
-            texts = [text.decode() for text in SYSTEM.examples(32, seed=0)]
+            texts = [text.decode() for text in self.system.examples(32, seed=0)]
         else:
-            texts = [pair.text for pair in DATA.references(data, "validation", _VERIFIED)]
+            texts = [pair.text for pair in self.data.references(data, "validation", _VERIFIED)]
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
-        source = TrainedTranslator(checkpoint, sources, answers, self.fp32)
+        source = TrainedTranslator(checkpoint, sources, answers, self.fp32, self.system)
         facts = {
-            "network": {"system": SYSTEM.name, "architecture": "Marian", "shape": checkpoint.about},
+            "network": {"system": self.system.name, "architecture": "Marian", "shape": checkpoint.about},
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
             "verified_on": "examples" if data is None else "sentences held out",
         }
@@ -144,6 +158,15 @@ class TranslatorExport:
 
 
 def _targets(source: TrainedTranslator) -> dict[str, Target]:
+    """Those of the formats, by name."""
+    system = source.system
+    package_of = Target(system.default_model, package.FILE, source.package, source.agreement)
+    if system != SYSTEM:
+        stream = Target(system.streaming_model, package.REFERENCE, source.reference, lambda path: ())
+        return {
+            "python": _like(SYSTEM.default_model, package_of, system),
+            "stream": _like(SYSTEM.streaming_model, stream, system),
+        }
     encoder, decoder = graphs(source.network).values()
 
     def graph(model: str, graph: Graph) -> Target:
@@ -154,13 +177,27 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
         return Target(model, package.REFERENCE, source.reference, lambda path: ())
 
     return {
-        "python": Target(SYSTEM.default_model, package.FILE, source.package, source.agreement),
-        "stream": reference("translator_stream"),
+        "python": package_of,
+        "stream": reference(SYSTEM.streaming_model),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
         "bls": reference("translator_bls"),
         "whole": graph("onnx-model", whole(source.network)),
     }
+
+
+def _like(ours: str, target: Target, system: Translator) -> Target:
+    """One that a repository need not have: its config and its code are then those of our model."""
+    there = repository.DEFAULT / ours
+    config = as_json(repository.read_config(there))
+    config["parameters"][SYSTEM_PARAMETER] = {"string_value": system.name}
+
+    def build(path: Path) -> dict[str, Any]:
+        if not (code := path.with_name(_CODE)).exists():
+            shutil.copyfile(there / str(repository.versions(there)[-1]) / _CODE, code)
+        return target.build(path)
+
+    return replace(target, build=build, config={**config, "name": target.model})
 
 
 EXPORT: Final[Export] = TranslatorExport()

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 _CLOSERS: Final = "\"'»”’)\\]"
 # A sentence ends at its sign, and what closes with it, where a space and something that may begin one follow.
-_END: Final = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s+[\"'«“„(\[—–-]*\s?[A-ZА-ЯЁ0-9])|\n")
+_END: Final = re.compile(rf"[.!?…]+[{_CLOSERS}]*(?=\s+[\"'«“„(\[—–-]*\s?[A-ZÀ-ÖØ-ÞА-ЯЁ0-9])|\n")
 # Not after these, nor after a letter alone, which is somebody's initial.
 _SHORT: Final = re.compile(
     r"(?:^|[\s(«\"])(?:[A-ZА-ЯЁа-яё]|т\. ?[едпк]|др|пр|см|ср|стр|рис|тыс|млн|млрд|руб|коп|ул|пл|кв|им|проф"
@@ -118,7 +118,7 @@ def without_capitals(text: str) -> str:
 
 
 def warning(text: str, translation: str) -> str:
-    """What is doubtful about a translation; empty where nothing is known to be."""
+    """What is doubtful about a translation from Russian; empty where nothing is known to be."""
     if not looks_russian(text):
         return HARDLY_RUSSIAN
     found = []
@@ -128,12 +128,18 @@ def warning(text: str, translation: str) -> str:
         found.append(
             "the text is in capitals, which the model does not know: it was translated in lower case"
         )
+    return "; ".join([*found, *doubts(text, translation)])
+
+
+def doubts(text: str, translation: str) -> list[str]:
+    """What is doubtful about a translation from any language."""
+    found = []
     if missing := _missing(text, translation):
         more = ["…"] if len(missing) > _MOST_NAMED else []
         found.append(f"not in the translation as written: {', '.join(missing[:_MOST_NAMED] + more)}")
     if _UNKNOWN in translation and _UNKNOWN not in text:
         found.append(f"{_UNKNOWN} stands for a sign that the model does not know")
-    return "; ".join(found)
+    return found
 
 
 def _in_capitals(text: str) -> bool:
@@ -141,7 +147,7 @@ def _in_capitals(text: str) -> bool:
 
 
 def _missing(text: str, translation: str) -> list[str]:
-    """Numbers, names in Latin letters and pictograms that should have been copied, each once."""
+    """Numbers, pictograms and, among other letters, names in Latin ones that should have been copied."""
     numbers = [_digits(number) for number in _NUMBER.findall(translation)]
     missing = []
     for number in _NUMBER.findall(text):
@@ -150,7 +156,8 @@ def _missing(text: str, translation: str) -> list[str]:
         else:
             missing.append(number)
     words = {word.lower() for word in _LATIN.findall(translation)}
-    missing += [word for word in _LATIN.findall(text) if word.lower() not in words]
+    if 2 * sum(letter.isascii() for letter in _LETTERS.findall(text)) <= len(_LETTERS.findall(text)):
+        missing += [word for word in _LATIN.findall(text) if word.lower() not in words]
     missing += [sign for sign in text if _is_pictogram(sign) and sign not in translation]
     return list(dict.fromkeys(missing))
 

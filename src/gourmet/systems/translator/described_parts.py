@@ -1,0 +1,59 @@
+"""The parts of a translator that is only data, like this one: another checkpoint, another pair of languages.
+
+The registry asks for them by the names that a system's modules have; each is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gourmet.systems.translator.contract import Translator, check_sentences, problem
+
+if TYPE_CHECKING:
+    from gourmet.deploying.target import Export
+    from gourmet.runtime.decoding.answers import GenerationServing
+    from gourmet.tasks.system_parts import Evaluation, TextData
+
+_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}")
+
+
+def contract(name: str, described: Mapping[str, Any]) -> Translator:
+    """What `described` says; KeyError, TypeError or ValueError."""
+    source, target = described["languages"]
+    if wrong := [each for each in (source, target) if not _LANGUAGE.fullmatch(each)]:
+        raise ValueError(f"{wrong[0]!r} is not a language as HTML names them, such as de or pt-BR")
+    given = described["examples"]
+    if not isinstance(given, list) or not given:
+        raise ValueError("it has no sentences as examples, of which the first would be the sample")
+    for text in given:
+        if why := problem(text):
+            raise ValueError(f"its example {text[:40]!r} cannot be translated: {why}")
+        check_sentences(text)
+    return Translator(name, described["title"] + "", source, target, tuple(given))
+
+
+def data(_system: Translator) -> TextData:
+    from gourmet.systems.translator.data import SentenceData
+
+    return SentenceData(is_russian=False)
+
+
+def evaluate(system: Translator) -> Evaluation:
+    from gourmet.systems.translator.evaluate import EVALUATION
+
+    return replace(EVALUATION, data=data(system))
+
+
+def export(system: Translator) -> Export:
+    from gourmet.systems.translator.export import TranslatorExport
+
+    return TranslatorExport(system=system, data=data(system))
+
+
+def serving(_system: Translator) -> GenerationServing:
+    from gourmet.systems.translator.serving import SERVING
+
+    return SERVING
