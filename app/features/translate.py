@@ -182,10 +182,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def translate() -> Response:
         """These Russian texts in English, or those of another pair in its other language.
 
-        Send up to 32 as `texts`, or one as `text`; `system` or `model` chooses another pair. One with `stream` is answered by server-sent events:
-        `piece` events as its words come, and at the end `done` with the whole, or `error`. Closing the
-        connection ends the work on it. A text that does not look Russian is translated all the same, with a
-        `warning`, as is one whose numbers, Latin letters or emoji are not in the translation.
+        Send up to 32 as `texts`, or one as `text`; `system` or `model` chooses another pair. One with
+        `stream` is answered by server-sent events: `piece` events as its words come, and at the end `done`
+        with the whole, or `error`. Closing the connection ends the work on it. A text that does not look
+        Russian is translated all the same, with a `warning`, as is one whose numbers, Latin letters or emoji
+        are not in the translation.
         """
         body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')

@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from support.small_translator import saved_translator
 from torch import nn
 
 from gourmet.cli import main
@@ -18,10 +19,8 @@ from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
-from gourmet.systems.translator import tokenizer as tokenizers
-from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
-from gourmet.systems.translator.network import build, find, load
+from gourmet.systems.translator.network import find, load
 from gourmet.tasks.generation import served
 
 OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
@@ -29,29 +28,7 @@ OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "lla
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A network of random weights with a vocabulary, as transformers saves it; its answers have no end."""
-    files = tokenizers.learn([text.decode() for text in SYSTEM.examples(200, seed=0)], 120)
-    tokenizer = tokenizers.Tokenizer(files)
-    sides = {
-        f"{side}_{what}": of
-        for side in ("encoder", "decoder")
-        for what, of in {"layers": 1, "attention_heads": 2, "ffn_dim": 16}.items()
-    }
-    ends = {
-        "pad_token_id": tokenizer.pad,
-        "eos_token_id": tokenizer.end,
-        "forced_eos_token_id": tokenizer.end,
-    }
-    torch.manual_seed(0)
-    start = {"decoder_start_token_id": tokenizer.pad, "max_position_embeddings": 512}
-    network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends})
-    with torch.no_grad():
-        network.final_logits_bias[0, tokenizer.end] = -1e4
-    folder = tmp_path / "checkpoint"
-    network.save_pretrained(folder)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return folder
+    return saved_translator(tmp_path / "checkpoint")
 
 
 def opened(folder: Path, export: Any = EXPORT) -> Deployment:

@@ -27,13 +27,23 @@ _ANSWERS_WITHIN_S = 600.0
 Answer = GeneratedText | InvalidRequest | ValueError
 
 
-def system_for(kind: ExampleKind) -> Generation:
-    """The only one whose models answer such examples with a text."""
-    systems = registry.load_all().values()
-    found = [each for each in systems if isinstance(each, Generation) and each.example_kind == kind]
-    if len(found) != 1:
-        raise UsageError(f"there are {len(found)} systems that answer a {kind} with a text; one is needed")
-    return found[0]
+def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") -> Generation:
+    """The system that is `asked` for, of those whose models answer such examples with a text.
+
+    Else the one that a model says it is `of_model`, or the only one that is code.
+    """
+    found = {
+        name: each
+        for name, each in registry.load_all().items()
+        if isinstance(each, Generation) and each.example_kind == kind
+    }
+    ours = [name for name in found if not registry.is_data(name)]
+    name = asked or (of_model if of_model in found else ours[0] if len(ours) == 1 else "")
+    if name not in found:
+        raise UsageError(
+            f"--system {name or '…'}: those that answer a {kind} with a text are {', '.join(found)}"
+        )
+    return found[name]
 
 
 def answers(

@@ -1,4 +1,4 @@
-"""`gourmet new`: a picture classification system that was not there before."""
+"""`gourmet new`: a system that was not there before: a classifier of pictures, or a translator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gourmet.commands.labels import labels_of
+from gourmet.commands.new_like import check_free, make_folder, new_like
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web
@@ -19,7 +20,7 @@ from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
-from gourmet.runtime.home import HOME_ENV, own_models
+from gourmet.runtime.home import own_models
 from gourmet.runtime.manifest import sha256
 from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.run_file import RunningStack
@@ -31,14 +32,22 @@ from gourmet.tasks.classification.preparing import AskedFor, prepared
 @click.argument("name")
 @click.option(
     "--labels",
-    required=True,
     help="Labels in the order of the network's outputs: a,b,c, or a file with a label on each line.",
 )
 @click.option("--title", help="Title that people read.  [default: NAME]")
-@click.option("--like", help="Take the size and the normalisation of pictures from this system.")
+@click.option(
+    "--like", help="Take the size and the normalisation of pictures from this system, or be one like it."
+)
 @click.option("--weights", type=FOUND_FILE, help="Serve this plain .pth, .safetensors or .onnx file.")
 @click.option("--architecture", help="Network of a .pth or .safetensors file: torchvision:NAME or timm:NAME.")
-@click.option("--data", type=PATH, help="Verify with these labelled pictures.  [default: made-up ones]")
+@click.option("--checkpoint", metavar="FOLDER-OR-NAME", help="Serve this translator, --like ours.")
+@click.option("--languages", help="What a checkpoint translates, as HTML names it: de,en.")
+@click.option("--fp32", is_flag=True, help="Round no weights of a checkpoint.")
+@click.option(
+    "--data",
+    type=PATH,
+    help="Verify with these labelled pictures, or sentences, a line each.  [default: made-up pictures]",
+)
 @click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side that the network takes.")
 @click.option("--mean", type=fractions, help="Mean of the network's pictures, a number for each channel.")
 @click.option("--std", type=fractions, help="Their standard deviation.")
@@ -58,11 +67,14 @@ from gourmet.tasks.classification.preparing import AskedFor, prepared
 @send_option
 def new(
     name: str,
-    labels: str,
+    labels: str | None,
     title: str | None,
     like: str | None,
     weights: Path | None,
     architecture: str | None,
+    checkpoint: str | None,
+    languages: str | None,
+    fp32: bool,
     data: Path | None,
     multi_label: bool,
     yes: bool,
@@ -71,21 +83,31 @@ def new(
     send: bool,
     **how: Any,
 ) -> None:
-    """Make a picture classification system called NAME, and serve WEIGHTS as its model.
+    """Make a system called NAME that classifies pictures, and serve WEIGHTS as its model.
 
     It gets a folder in GOURMET_HOME, with its description (system.toml), a sample and a model card, and no
     code. The weights go through the gate into your model repository, and into the stack that runs here. How
     pictures are prepared is told by the file, or by torchvision's weights of the architecture, and is shown.
+    A CHECKPOINT of a translator becomes a system beside ours, with its page, models and variable.
 
     \b
+    gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt
     gourmet new flowers --labels daisy,rose,tulip --weights best.pth --architecture torchvision:resnet18
     """
     registry.check_free(name)
+    if checkpoint:
+        if labels or weights or architecture or multi_label or any(how.values()):
+            raise UsageError(
+                "--checkpoint brings a translator: --labels, --weights and the like are for pictures"
+            )
+        new_like(like, name, checkpoint, languages, data, title, models, url, fp32=fp32, send=send)
+        return
+    if not labels or languages or fp32:
+        raise UsageError("name its --labels; --languages and --fp32 belong to a --checkpoint")
     if weights:
         click.get_current_context().with_resource(alone_in(models))
     model = models / f"{name}_onnx"
-    if model.exists():
-        raise UsageError(f"{model} is there already: choose another name than {name!r}")
+    check_free(name, [model])
     folder = folders()[1] / name
     aside = folder.with_name(f".{name}.part")
     system = PictureClassifier(
@@ -132,6 +154,7 @@ def new(
     stack = None
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
+        make_folder(aside)
         _write(aside, system, weights)
         if weights:
             with bar("reading") as tick:
@@ -153,12 +176,6 @@ def new(
 def _write(folder: Path, system: PictureClassifier, weights: Path | None) -> None:
     from gourmet.tasks.classification.export import filled_in
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise UsageError(
-            f"{folder.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
-        ) from exc
     (folder / described.SAMPLE).write_bytes(made_up())
     provenance = {"weights": weights.name, "weights_sha256": sha256(weights)} if weights else {}
     described.write(folder, described.of_classifier(system), provenance)

@@ -23,7 +23,7 @@ def tell_web(system: str, *, is_there: bool = True) -> None:
     stack = asked_stack()
     if not stack or not stack.web_url:
         return
-    page = f"{stack.web_url}/classify/{system}"
+    page = f"{stack.web_url}/api/v1/health?system={system}"  # of any task
     try:
         with bar("telling the web app"):
             for child in psutil.Process(stack.pid).children():

@@ -1,4 +1,4 @@
-"""`gourmet translate`: Russian texts through the running stack, as arguments or a line each."""
+"""`gourmet translate`: texts through a translator of the running stack, as arguments or a line each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ _MOST_LINES = 1_000_000
 
 @click.command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--system", "asked", help="Translate by this system.  [default: the model's, or Russian]")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
 @url_option()
-def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -> None:
+def translate(texts: tuple[str, ...], asked: str | None, model: str | None, beams: int, url: str) -> None:
     """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
+
+    With --system or --model, texts of another pair of languages.
 
     What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end.
 
@@ -41,16 +44,16 @@ def translate(texts: tuple[str, ...], model: str | None, beams: int, url: str) -
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
     lines = list(texts) or list(_read(sys.stdin.buffer))
     there = [place for place, line in enumerate(lines) if line]
-    system = system_for("text")
     with connect(url) as triton:
-        info = triton.describe(model or system.default_model)
+        info = triton.describe(model or system_for("text", asked).default_model)
+    system = system_for("text", asked, info.system)
     options = {"beams": beams} if beams > 1 else {}
-    asked = [partial(lines[place].encode, errors="surrogateescape") for place in there]
+    examples = [partial(lines[place].encode, errors="surrogateescape") for place in there]
     found: dict[int, str] = {}
     warnings: list[str] = []
     with bar("translating") as tick:
         for place, answer in zip(
-            there, answers(system, info, url, asked, options, together=_TEXTS), strict=True
+            there, answers(system, info, url, examples, options, together=_TEXTS), strict=True
         ):
             where = f"{'text' if texts else 'line'} {place + 1}"
             if not isinstance(answer, GeneratedText):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,9 +63,9 @@ def owner_of(model: Path) -> tuple[str, str]:
     try:
         system = parameter(as_json(read_config(model)), SYSTEM_PARAMETER)
     except RepositoryError as exc:
-        named_after = model.name.removesuffix("_onnx")
-        is_own = named_after in registry.names() and registry.is_data(named_after)
-        return named_after if is_own else "", str(exc)
+        whose = [name for name in registry.names() if registry.is_data(name)]
+        named_after = [name for name in whose if re.fullmatch(rf"{name}(_onnx|_stream)?", model.name)]
+        return next(iter(named_after), ""), str(exc)
     return system, "" if versions(model) else f"{model} has no version"
 
 

@@ -1,8 +1,8 @@
 """Which systems there are, found by looking: a folder with a contract.py or a system.toml is one.
 
 A system's parts are the modules of its folder (gourmet.tasks.system_parts), each with one object that
-fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are imported one at a time and only
-when a verb needs them, so that asking for labels does not load torch.
+fulfils a protocol; one that is only data has those of its task, or of the system that it is like. They are
+imported one at a time and only when a verb needs them, so that asking for labels does not load torch.
 """
 
 from __future__ import annotations

@@ -1,0 +1,137 @@
+"""A checkpoint as a system beside the one that it is like: another pair of languages beside ours."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gourmet import repository
+from gourmet.commands.deploy import deploy
+from gourmet.commands.options import asked_stack, serving_url
+from gourmet.commands.running import tell_web, unload
+from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.bounded_reading import in_short, read_text
+from gourmet.runtime.home import HOME_ENV
+from gourmet.runtime.signals import stops_held_back
+from gourmet.systems import described, folders, registry
+
+_EXAMPLES: Final = 32
+_MOST_BYTES: Final = 64 << 20
+_CARD: Final = """# {title}
+
+Translates {source} into {target}.
+
+- network: that of `{checkpoint}`, served like {like}
+- trained on: say on what, under which licence, and what it does not know
+- how right it is: `gourmet check {name} --data …` measures it; write down here what it says
+- meant for: say for what, and for what not
+"""
+
+
+def new_like(
+    like: str | None,
+    name: str,
+    checkpoint: str,
+    languages: str | None,
+    sentences: Path | None,
+    title: str | None,
+    models: Path,
+    url: str | None,
+    *,
+    fp32: bool,
+    send: bool,
+) -> None:
+    """Make the system `name`, and deploy its models; all of it, or nothing is left."""
+    if like not in registry.patterns():
+        raise UsageError(f"--like {like or '…'}: a checkpoint can be like {', '.join(registry.patterns())}")
+    source, comma, target = (languages or "").partition(",")
+    if not comma or not sentences:
+        raise UsageError(
+            "add --languages, such as de,en, and --data, a file with a sentence to translate on each line"
+        )
+    check_free(name, [models / name, models / f"{name}_stream"])
+    title = title or registry.usual_title(name)
+    about = {
+        "like": like,
+        "title": title,
+        "languages": [source.strip(), target.strip()],
+        "examples": _examples(sentences),
+    }
+    folder, triton = folders()[1] / name, url or serving_url(models)
+    card = _CARD.format(
+        title=title, source=source, target=target, checkpoint=checkpoint, like=like, name=name
+    )
+    with ExitStack() as undo:
+        aside = folder.with_name(f".{name}.part")
+        undo.callback(shutil.rmtree, aside, ignore_errors=True)
+        make_folder(aside)
+        described.write(aside, about, {"checkpoint": checkpoint})
+        (aside / described.MODEL_CARD).write_text(card, encoding="utf-8")
+        with stops_held_back():
+            aside.rename(folder)
+            undo.callback(_take_away, folder, [models / name, models / f"{name}_stream"], triton)
+        assert deploy.callback
+        deploy.callback(
+            name=name,
+            form="all",
+            models=models,
+            weights=None,
+            checkpoint=checkpoint,
+            data=None,
+            fp32=fp32,
+            number=None,
+            architecture="",
+            url=url,
+            send=send,
+        )
+        undo.pop_all()
+    tell_web(name)
+    stack = asked_stack()
+    web = (stack and stack.web_url) or "http://localhost:5000"
+    click.echo(f"{folder}: its description and its model card\n\nNext:")
+    if not triton:
+        click.echo("  gourmet up")
+    click.echo(f"  {web}/translate/{name}     its page\n  gourmet translate --system {name} TEXT")
+
+
+def check_free(name: str, models: Sequence[Path]) -> None:
+    """Raise unless models of these names can be made: Triton wants each of its repositories' but once."""
+    for model in models:
+        for there in (model, repository.DEFAULT / model.name):
+            if there.exists():
+                raise UsageError(f"{there} is there already: choose another name than {name!r}")
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(
+            f"{folder.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
+        ) from exc
+
+
+def _examples(sentences: Path) -> list[str]:
+    """Evenly from the whole file, and of lines with tabs the first column."""
+    try:
+        lines = read_text(sentences, _MOST_BYTES).splitlines()
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"--data {sentences} is not a file of texts: {in_short(exc)}") from exc
+    found = list(dict.fromkeys(text for line in lines if (text := line.partition("\t")[0].strip())))
+    if not found:
+        raise UsageError(f"--data {sentences} has no sentence in it: give one on each line")
+    return found[:: max(1, len(found) // _EXAMPLES)][:_EXAMPLES]
+
+
+def _take_away(folder: Path, models: Sequence[Path], triton: str | None) -> None:
+    for model in filter(Path.exists, models):
+        with contextlib.suppress(GourmetError):
+            unload(model.name, triton)
+        shutil.rmtree(model)
+    shutil.rmtree(folder)

@@ -1,0 +1,37 @@
+"""A translator of random weights with a vocabulary, as transformers saves one; its answers have no end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gourmet.systems.translator import tokenizer as tokenizers
+from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.network import build
+
+
+def saved_translator(folder: Path, texts: list[str] | None = None, size: int = 120) -> Path:
+    """Write it to `folder`, with pieces of `texts`."""
+    files = tokenizers.learn(texts or [text.decode() for text in SYSTEM.examples(200, seed=0)], size)
+    tokenizer = tokenizers.Tokenizer(files)
+    sides = {
+        f"{side}_{what}": of
+        for side in ("encoder", "decoder")
+        for what, of in {"layers": 1, "attention_heads": 2, "ffn_dim": 16}.items()
+    }
+    ends = {
+        "pad_token_id": tokenizer.pad,
+        "eos_token_id": tokenizer.end,
+        "forced_eos_token_id": tokenizer.end,
+    }
+    torch.manual_seed(0)
+    start = {"decoder_start_token_id": tokenizer.pad, "max_position_embeddings": 512}
+    network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends})
+    with torch.no_grad():
+        network.final_logits_bias[0, tokenizer.end] = -1e4
+    network.save_pretrained(folder)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
