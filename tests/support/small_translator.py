@@ -11,6 +11,21 @@ from gourmet.systems.translator import tokenizer as tokenizers
 from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.network import build
 
+GERMAN = (
+    "Ich mag Tee.",
+    "Er liebt Kaffee.",
+    "Wo ist der Bahnhof?",
+    "Das Zimmer ist sehr schön.",
+    "Morgen fahren wir nach Köln.",
+    "Können Sie mir bitte helfen?",
+    "Ich habe zwei Katzen und einen Hund.",
+    "Das Wetter ist heute schlecht.",
+    "Sie liest ein Buch im Garten.",
+    "Das Frühstück gibt es von 7 bis 10 Uhr.",
+    "Öffnen Sie das Fenster.",
+    "Über den Fluss führt eine Brücke.",
+)
+
 
 def saved_translator(folder: Path, texts: list[str] | None = None, size: int = 120) -> Path:
     """Write it to `folder`, with pieces of `texts`."""

@@ -15,7 +15,7 @@ from support.hostile_texts import hostile_text
 from support.web_app import StartWeb, WebApp
 
 from gourmet.serving.waiting import wait_until
-from gourmet.systems.translator.contract import STREAMING_MODEL, SYSTEM
+from gourmet.systems.translator.contract import SYSTEM
 
 TRANSLATE = "/api/v1/translate"
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -78,7 +78,9 @@ def same_as_by_default(web: WebApp, found: Any, model: str) -> None:
 
 
 def test_any_of_its_models_may_be_asked_by_name(web: WebApp) -> None:
-    same_as_by_default(web, ask(web, texts=TEXTS[:2], model=STREAMING_MODEL).json, STREAMING_MODEL)
+    same_as_by_default(
+        web, ask(web, texts=TEXTS[:2], model=SYSTEM.streaming_model).json, SYSTEM.streaming_model
+    )
 
 
 def test_the_model_that_costs_most_is_not_answered_by_unless_it_is_configured(

@@ -25,7 +25,7 @@ _EXAMPLES: Final = 32
 _MOST_BYTES: Final = 64 << 20
 _CARD: Final = """# {title}
 
-Translates {source} into {target}.
+Translates `{source}` into `{target}`.
 
 - network: that of `{checkpoint}`, served like {like}
 - trained on: say on what, under which licence, and what it does not know
@@ -64,14 +64,13 @@ def new_like(
         "examples": _examples(sentences),
     }
     folder, triton = folders()[1] / name, url or serving_url(models)
-    card = _CARD.format(
-        title=title, source=source, target=target, checkpoint=checkpoint, like=like, name=name
-    )
+    origin = Path(checkpoint).name if Path(checkpoint).exists() else checkpoint
+    card = _CARD.format(title=title, source=source, target=target, checkpoint=origin, like=like, name=name)
     with ExitStack() as undo:
         aside = folder.with_name(f".{name}.part")
         undo.callback(shutil.rmtree, aside, ignore_errors=True)
         make_folder(aside)
-        described.write(aside, about, {"checkpoint": checkpoint})
+        described.write(aside, about, {"checkpoint": origin})
         (aside / described.MODEL_CARD).write_text(card, encoding="utf-8")
         with stops_held_back():
             aside.rename(folder)

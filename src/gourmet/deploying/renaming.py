@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from gourmet.errors import UsageError
 from gourmet.repository import CONFIG, repository_text
 from gourmet.repository.config_file import ConfigFile
 from gourmet.runtime import manifest
+from gourmet.runtime.decoding import package
 from gourmet.runtime.signals import stops_held_back
 from gourmet.systems import described, registry
 
@@ -29,7 +31,7 @@ class Renaming:
 
     def model(self, name: str) -> str:
         """What one of its models is called then; a name that is not made of the system's stays."""
-        return f"{self.new}_{rest}" if (rest := name.removeprefix(f"{self.old}_")) != name else name
+        return re.sub(rf"^{self.old}(?=_|$)", self.new, name)
 
     def apply(self, repositories: tuple[Path, ...], undo: ExitStack) -> list[tuple[str, Path]]:
         """Rename, and leave with `undo` how to go back; returns the models, with their names before."""
@@ -45,7 +47,8 @@ class Renaming:
             texts = {
                 path.relative_to(before): self._renamed(path, before.name)
                 for path in before.rglob("*")
-                if path.name in (CONFIG, manifest.MANIFEST, described.FILE, described.MODEL_CARD)
+                if path.name
+                in (CONFIG, manifest.MANIFEST, package.REFERENCE, described.FILE, described.MODEL_CARD)
             }
             with stops_held_back():
                 before.rename(after)
@@ -56,8 +59,15 @@ class Renaming:
 
     def _renamed(self, path: Path, model: str) -> str:
         """A file of a model, or of the system, with the new names in it."""
+        if path.name == package.REFERENCE:
+            about = package.read_reference(path)
+            return package.reference_to(self.model(about["model"]), about["sha256"])
         if path.name == manifest.MANIFEST:
-            return json.dumps(self._facts(manifest.read(path.parent), model), indent=2) + "\n"
+            facts = self._facts(manifest.read(path.parent), model)
+            if (reference := path.with_name(package.REFERENCE)).exists():
+                refers = self._renamed(reference, model).encode()
+                facts |= {"sha256": hashlib.sha256(refers).hexdigest(), "bytes": len(refers)}
+            return json.dumps(facts, indent=2) + "\n"
         if path.name == CONFIG:
             file = ConfigFile.read(path.parent)
             name = rf'^(name:\s*"){re.escape(model)}"'

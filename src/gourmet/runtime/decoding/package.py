@@ -59,7 +59,19 @@ def read(path: Path) -> dict[str, bytes]:
 
 def write_reference(path: Path, model: str, sha256: str) -> None:
     """Say that the package is the one of `model`, in the same repository, that has this sha256."""
-    path.write_text(json.dumps({"model": model, "sha256": sha256}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(reference_to(model, sha256), encoding="utf-8")
+
+
+def reference_to(model: str, sha256: str) -> str:
+    return json.dumps({"model": model, "sha256": sha256}, indent=2) + "\n"
+
+
+def read_reference(path: Path) -> dict[str, str]:
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return {key: str(about[key]) for key in ("model", "sha256")}
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise GourmetError(f"{path} cannot be read ({exc!r}): deploy the model again") from exc
 
 
 def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
@@ -76,8 +88,8 @@ def open_version(version: Path, config: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _referred_to(reference: Path) -> Path:
     try:
-        return _beside(reference, json.loads(reference.read_text(encoding="utf-8")), FILE)
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+        return _beside(reference, read_reference(reference), FILE)
+    except (OSError, ValueError) as exc:
         raise GourmetError(f"{reference} cannot be read ({exc!r}): deploy the model again") from exc
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gourmet.runtime.decoding.answers import GenerationServing
     from gourmet.tasks.system_parts import Evaluation, TextData
 
-_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}")
+# As BCP 47 has it: a language, perhaps a script, perhaps a region.
+_LANGUAGE: Final = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-[A-Z]{2})?")
 
 
 def contract(name: str, described: Mapping[str, Any]) -> Translator:

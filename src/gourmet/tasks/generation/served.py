@@ -38,7 +38,7 @@ def write_reference(
         made = Path(folder) / package.FILE
         package.write(made, files, elsewhere)
         package.write_reference(path, model, sha256(made))
-    return {"form": f"a reference to the package of {model}"}
+    return {"form": "a reference to the package of a model beside it"}
 
 
 def served_answers(

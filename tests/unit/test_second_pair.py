@@ -1,0 +1,230 @@
+"""Another pair of languages is a system that is data, like our translator; and what is none is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.fake_classifier import FakeClassifier
+from support.small_translator import GERMAN, saved_translator
+from support.stopping import everything
+
+from app import create_app
+from app.core.settings import Settings
+from gourmet.cli import main
+from gourmet.commands.generating import system_for
+from gourmet.contracts import GeneratedText, ModelInfo, TensorSpec
+from gourmet.deploying import deploy as deploying
+from gourmet.errors import GourmetError, UsageError
+from gourmet.repository import read_config
+from gourmet.runtime import manifest
+from gourmet.runtime.decoding import package
+from gourmet.systems import registry
+from gourmet.systems.translator.contract import SYSTEM, Translator
+from gourmet.systems.translator.data import SentenceData
+from gourmet.tasks.system_parts import SystemParts
+
+DESCRIBED = """like = "translator"
+title = "German to English"
+languages = ["de", "en"]
+examples = ["Ich mag Tee."]
+"""
+TAKES = ModelInfo("m", (TensorSpec("TEXT", "BYTES", (-1, 1)),), (), max_batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_translator(tmp_path_factory.mktemp("theirs"), [*GERMAN] * 5, 70)
+
+
+@pytest.fixture
+def own(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path))
+    monkeypatch.setenv("GOURMET_KEYS", str(tmp_path / "keys"))
+    monkeypatch.delenv("GOURMET_SYSTEMS")
+    return tmp_path
+
+
+def described(folder: Path, text: str = DESCRIBED) -> Translator:
+    (folder / "german").mkdir(exist_ok=True)
+    (folder / "german" / "system.toml").write_text(text)
+    registry.load.cache_clear()
+    found = registry.load("german")
+    assert isinstance(found, Translator)
+    return found
+
+
+def new(own: Path, checkpoint: Path, *more: str, name: str = "german") -> tuple[int, str]:
+    sentences = own / "sentences.txt"
+    sentences.write_text("".join(f"{text}\tsomething\n" for text in GERMAN))
+    words = ["new", name, "--like", "translator", "--checkpoint", str(checkpoint), "--data", str(sentences)]
+    done = CliRunner().invoke(main, [*words, *(more or ("--languages", "de,en", "--fp32"))])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def test_what_is_russian_does_not_apply_to_another_pair(systems_folder: Path) -> None:
+    german = described(systems_folder)
+    names = (german.model_variable, german.default_model, german.streaming_model, german.metrics_prefix)
+    assert names == ("GERMAN_MODEL_NAME", "german", "german_stream", "german")
+    assert german.sample() == b"Ich mag Tee."
+
+    def warned(system: Translator, text: str, translation: str) -> str:
+        return system.with_warning(text.encode(), GeneratedText(translation)).warning
+
+    assert warned(german, "Ich mag Tee mit Anna.", "I like tea.") == ""
+    assert (
+        warned(german, "Er wurde 1869 geboren.", "He was born.") == "not in the translation as written: 1869"
+    )
+    assert "does not look Russian" in warned(SYSTEM, "Ich mag Tee.", "I like tea.")
+    capitals = "ВНИМАНИЕ! ДВЕРЬ ОТКРЫТА.".encode()
+    assert german.request_inputs(capitals, TAKES)["TEXT"].item() == capitals
+    assert SYSTEM.request_inputs(capitals, TAKES)["TEXT"].item() != capitals
+
+
+def test_the_app_has_a_page_and_a_choice_for_each_pair(systems_folder: Path) -> None:
+    described(systems_folder)
+    browser = create_app(Settings(triton_url="127.0.0.1:9"), FakeClassifier()).test_client()
+    german, ours = (browser.get(path).text for path in ("/translate/german", "/translate"))
+    assert '<textarea id="text" name="text" lang="de"' in german
+    assert 'action="/translate/german"' in german
+    assert "A small network for demonstration" not in german
+    assert '"warnings": {}' in german
+    assert '<textarea id="text" name="text" lang="ru"' in ours
+    assert 'action="/translate"' in ours
+    for page in (german, ours):
+        assert '<a href="/translate/german"' in page
+    assert browser.get("/translate/food11").status_code == 404
+    assert browser.post("/translate/nobody", data={"text": "Ja."}).status_code == 404
+    said = browser.post("/api/v1/translate", json={"text": "Ja.", "system": "food11"})
+    assert (said.status_code, said.json["error"]["message"]) == (
+        400,
+        "system is 'food11'; allowed: translator, german",
+    )
+
+
+def test_the_verb_asks_ours_unless_it_is_told(systems_folder: Path) -> None:
+    described(systems_folder)
+    names = [
+        system_for("text", *asked).name for asked in ((), ("german",), (None, "german"), (None, "other"))
+    ]
+    assert names == ["translator", "german", "german", "translator"]
+    with pytest.raises(
+        UsageError, match="--system captioner: those that answer a text with a text are german, "
+    ):
+        system_for("text", "captioner")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "reason"),
+    [
+        ('like = "translator"', 'like = "digits"', "is like 'digits', and may be like translator"),
+        ('like = "translator"', 'like = "../translator"', "is like '../translator'"),
+        ('like = "translator"', "like = 7", "7 is not a text"),
+        ('languages = ["de", "en"]', "", "lacks 'languages'"),
+        ('languages = ["de", "en"]', 'languages = ["de"]', "not enough values"),
+        (
+            'languages = ["de", "en"]',
+            'languages = ["de", "\\" onload="]',
+            "is not a language as HTML names them",
+        ),
+        ('examples = ["Ich mag Tee."]', "examples = []", "no sentences as examples"),
+        ('examples = ["Ich mag Tee."]', "examples = [7]", "does not describe a system"),
+        ('examples = ["Ich mag Tee."]', 'examples = [" "]', "the text is empty"),
+        ('title = "German to English"', "title = 7", "does not describe a system"),
+    ],
+)
+def test_a_description_that_says_no_pair_is_refused_in_a_sentence(
+    line: str, instead: str, reason: str, systems_folder: Path
+) -> None:
+    with pytest.raises(GourmetError, match=r"system\.toml") as refused:
+        described(systems_folder, DESCRIBED.replace(line, instead))
+    assert reason in str(refused.value)
+    assert reason in registry.broken()["german"]
+
+
+def test_a_pair_has_the_parts_of_the_translator_with_its_own_names(own: Path, checkpoint: Path) -> None:
+    shipped = {path: path.read_bytes() for path in registry.folder_of("translator").rglob("*.toml")}
+    code, said = new(own, checkpoint)
+    assert code == 0, said
+    assert {path.name for path in (own / "models").iterdir()} == {"german", "german_stream"}
+    for name in ("german", "german_stream"):
+        config = read_config(own / "models" / name)
+        assert (config.name, config.parameters["system"].string_value) == (name, "german")
+        assert config.model_transaction_policy.decoupled == (name == "german_stream")
+        assert (own / "models" / name / "1" / "model.py").is_file()
+    parts = SystemParts("german", registry.piece)
+    assert tuple(parts.export.formats) == ("python", "stream")
+    assert parts.text_data == SentenceData(is_russian=False)
+    with pytest.raises(GourmetError, match="is only data, so this does not apply"):
+        _ = parts.training
+    pairs = own / "pairs.tsv"
+    pairs.write_text("".join(f"{text} {n}\tAn answer {n}\n" for n, text in enumerate(GERMAN * 20)))
+    assert parts.text_data.references(pairs, "train", 1)[0].text.startswith("Ich mag Tee.")
+    assert shipped == {path: path.read_bytes() for path in shipped}
+
+
+def test_a_rename_takes_the_reference_to_the_package_along(own: Path, checkpoint: Path) -> None:
+    assert new(own, checkpoint)[0] == 0
+    before = everything(own / "models")
+    for names in (("german", "deutsch"), ("deutsch", "german")):
+        done = CliRunner().invoke(main, ["rename", *names])
+        assert done.exit_code == 0, done.output
+        stream = own / "models" / f"{names[1]}_stream"
+        assert json.loads((stream / "1" / package.REFERENCE).read_text())["model"] == names[1]
+        config = {"parameters": {"manifest": {"string_value": "required"}}}
+        assert package.open_version(stream / "1", config).keys() >= {"encoder.onnx", "vocab.json"}
+        assert manifest.read(stream / "1")["network"]["system"] == names[1]
+    assert everything(own / "models") == before
+    (own / "models/german_stream/1" / package.REFERENCE).write_text("{}")
+    before = everything(own)
+    done = CliRunner().invoke(main, ["rename", "german", "deutsch"])
+    assert (done.exit_code, "package.json cannot be read" in done.output) == (1, True)
+    assert everything(own) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "complaint"),
+    [
+        (("--fp32",), "german", "add --languages, such as de,en"),
+        (("--languages", "de"), "german", "add --languages, such as de,en"),
+        (("--languages", "de,English"), "german", "'English' is not a language"),
+        (("--languages", "de,en", "--labels", "a,b"), "german", "--checkpoint brings a translator"),
+        (("--languages", "de,en", "--like", "digits"), "german", "a checkpoint can be like translator"),
+        (("--languages", "de,en"), "translator", "is there already"),
+        (("--languages", "de,en"), "captioner_stream", "captioner_stream is there already"),
+        (("--languages", "de,en"), "food_classifier", "food_classifier is there already"),
+    ],
+)
+def test_what_cannot_be_a_pair_leaves_nothing(
+    more: tuple[str, ...], name: str, complaint: str, own: Path, checkpoint: Path
+) -> None:
+    code, said = new(own, checkpoint, *more, name=name)
+    assert (code != 0, complaint in said) == (True, True), said
+    assert {path.name for path in own.rglob("*") if path.is_file()} == {"sentences.txt"}
+
+
+def test_a_checkpoint_that_does_not_pass_leaves_nothing(
+    own: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "t5").mkdir()
+    shutil.copy(checkpoint / "model.safetensors", own / "t5")
+    (own / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    left = everything(own / "t5")
+    code, said = new(own, own / "t5", "--languages", "de,en")
+    assert (code, "holds T5: only translators of Marian's architecture are served" in said) == (1, True)
+    made = deploying._made
+
+    def second_fails(target: deploying.Target, folder: Path) -> object:
+        if target.model == "german_stream":
+            raise GourmetError("the second model is not made")
+        return made(target, folder)
+
+    monkeypatch.setattr(deploying, "_made", second_fails)
+    code, said = new(own, checkpoint)
+    assert (code, "the second model is not made" in said) == (1, True), said
+    assert everything(own / "t5") == left
+    assert {path.name for path in own.iterdir()} - {"t5", "sentences.txt"} <= {"systems", "models"}
+    assert not [*(own / "systems").iterdir(), *(own / "models").iterdir()]
