@@ -246,11 +246,13 @@ class ServedModels(Generic[S]):
         before, died = served.info, _deaths(served.info.name)
 
         def still_alive() -> bool:
+            if died != _deaths(before.name):
+                return False  # while the model is loaded again, a question takes its seconds
             now = before
             with contextlib.suppress(ServingError):  # Triton is busy, or away, which the call itself tells
                 now = self.find(before.target, deadline, served.system.name).info
             told = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
-            return told[0] == told[1] and died == _deaths(before.name)
+            return told[0] == told[1]
 
         def is_cancelled_or_dead() -> bool:
             if not still_alive():

@@ -59,7 +59,11 @@ def test_a_model_whose_process_dies_is_loaded_anew_and_leaves_none_behind(tmp_pa
     assert not up.leftovers()
 
 
-def test_texts_of_a_killed_process_end_within_seconds_and_not_at_their_deadline(tmp_path: Path) -> None:
+# Within a second (16 times measured: 0.34 to 0.87 s), and more for a machine that has others to serve.
+ENDS_S = 2.5
+
+
+def test_texts_of_a_killed_process_end_within_a_second_and_not_at_their_deadline(tmp_path: Path) -> None:
     """Whole ones with 502 or 503, a stream with an error part."""
     for model in (MODEL, "translator", "translator_stream"):
         shutil.copytree(MODELS / model, tmp_path / "models" / model)
@@ -96,9 +100,13 @@ def test_texts_of_a_killed_process_end_within_seconds_and_not_at_their_deadline(
             for stub in stubs:
                 stub.kill()
             status, said, ended = whole.result()
-            assert (status in (502, 503), ended - killed < 4) == (True, True), (status, said, ended - killed)
+            assert (status in (502, 503), ended - killed < ENDS_S) == (True, True), (
+                status,
+                said,
+                ended - killed,
+            )
             status, said, ended = streamed.result()
-            assert (status, '"inference_failed"' in said, ended - killed < 4) == (200, True, True), said[
+            assert (status, '"inference_failed"' in said, ended - killed < ENDS_S) == (200, True, True), said[
                 -300:
             ]
     finally:

@@ -32,7 +32,7 @@ _LOCKED: Final[frozenset[Operation]] = frozenset(
     {"index", "load", "unload", "register", "unregister", "regions"}
 )
 # After so long without an answer, or a piece of one, its reader is asked whether it still wants one.
-SILENCE_S: Final = 1.0
+SILENCE_S: Final = 0.4
 
 
 @dataclass(frozen=True)

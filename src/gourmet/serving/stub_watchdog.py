@@ -21,7 +21,8 @@ from gourmet.contracts import DEATHS_PARAMETER
 from gourmet.errors import GourmetError
 from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
-_EVERY_S: Final = 0.5
+# A death is told after two looks: with a silence of a request, that is within the second in which it ends.
+_EVERY_S: Final = 0.25
 # Longer than any request may take: what the instances before had begun is over by then.
 _LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
@@ -62,10 +63,9 @@ class StubWatchdog:
             for process in psutil.Process(triton_pid).children():
                 if process.status() == psutil.STATUS_ZOMBIE:
                     zombies.add(process.pid)
-                else:
+                elif not self._models.get(process.pid):
                     version = version_of_stub(process)
-                    name = version.parent.name if version else ""
-                    self._models[process.pid] = self._models.get(process.pid) or name
+                    self._models[process.pid] = version.parent.name if version else ""
         # Triton reaps those that it ended itself at once, so only one that stays a zombie died.
         dead = {self._models.pop(pid, "") for pid in zombies & self._zombies} - {""}
         self._zombies = zombies
