@@ -23,7 +23,12 @@ class Up:
     """A running `gourmet up` and what it has printed."""
 
     def __init__(
-        self, *arguments: str, tmp: Path, env: dict[str, str] | None = None, within: tuple[str, ...] = ()
+        self,
+        *arguments: str,
+        tmp: Path,
+        env: dict[str, str] | None = None,
+        within: tuple[str, ...] = (),
+        program: str = GOURMET,
     ) -> None:
         """`within`: a command that becomes the one that it is given, such as `unshare`."""
         # Its own folder for what it puts together, so that what it leaves can be told from others'.
@@ -37,7 +42,7 @@ class Up:
             f"--metrics-port={self.metrics}",
         )
         self.process = subprocess.Popen(
-            [*within, GOURMET, "up", *ports, *arguments],
+            [*within, program, "up", *ports, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

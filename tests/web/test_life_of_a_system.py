@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -16,7 +17,7 @@ import pytest
 import safetensors.torch
 import torch
 from onnx import helper
-from support.life import everything, git_status, gourmet, home, listed, status, verb
+from support.life import everything, fresh_clone, git_status, gourmet, home, listed, status
 from support.onnx_network import BYTE, HALF, network
 from support.small_network import ARCHITECTURE, LABELS, saved
 from support.triton import some_models
@@ -133,25 +134,34 @@ WRONG = {"masks": "a segmentation", "text": "is not a file of weights"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_day_of_ten_files_their_versions_and_their_end_leaves_all_as_it_was(
+def test_a_day_of_ten_files_in_a_fresh_clone_leaves_all_as_it_was(
     home: Path, tmp_path: Path, sample: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    program = fresh_clone(tmp_path / "clone")
+    verb = partial(gourmet, program=program)
+    assert f"{tmp_path / 'clone'}/triton/models" in verb("rollback", "digits", succeeds=False)
     (tmp_path / "brought").mkdir()
     asked = brought(tmp_path / "brought")
     assert len(asked) == 10
-    models = some_models(tmp_path / "models", "food_classifier_onnx")
-    before, clone = everything(home, models), git_status()
+    monkeypatch.setenv("FOOD11_MODEL_NAME", "food_classifier")
+    models = some_models(tmp_path / "models", "food_classifier", "food_classifier_onnx")
+
+    def there() -> list[Path]:
+        kept = {"systems", "__pycache__"}  # Python's own, of a model that is code
+        return [path for path in everything(home, models) if not kept & {path.name, path.parent.name}]
+
+    before = there()
+    assert git_status(tmp_path / "clone") == ""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))
-    up = Up(f"--model-repository={models}", f"--model-repository={home / 'models'}", tmp=tmp_path / "tmp")
+    repositories = (f"--model-repository={models}", f"--model-repository={home / 'models'}")
+    up = Up(*repositories, tmp=tmp_path / "tmp", program=program)
     try:
         up.wait_for("ready after")
-        page, began = f"http://127.0.0.1:{up.port}", listed()
+        page, began = f"http://127.0.0.1:{up.port}", listed(program)
         for name, words in asked.items():
-            # One as a process of its own, which shows what is left when torch was imported.
-            new = gourmet if name == "of_pth" else verb
-            said = new("new", name, *words, succeeds=name not in WRONG)
+            said = verb("new", name, *words, succeeds=name not in WRONG)
             assert WRONG.get(name, f"{name}_onnx answers: the sample is ") in said
             assert status(f"{page}/classify/{name}") == (404 if name in WRONG else 200)
 
@@ -175,12 +185,12 @@ def test_a_day_of_ten_files_their_versions_and_their_end_leaves_all_as_it_was(
         verb("rename", "first", "second")
         for name in asked.keys() - WRONG.keys():
             verb("remove", "second" if name == "first" else name, "--yes")
-        assert listed().keys() == began.keys()
-        assert git_status() == clone
+        assert listed(program).keys() == began.keys()
+        assert git_status(tmp_path / "clone") == ""
     finally:
         up.stop()
-    assert [path for path in everything(home, models) if path.name != "systems"] == before
-    assert git_status() == clone
+    assert there() == before
+    assert git_status(tmp_path / "clone") == ""
     assert not up.leftovers()
     assert not list((tmp_path / "tmp").iterdir())
 
