@@ -25,6 +25,7 @@ from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import GeneratedText
+from gourmet.systems.registry import load_all
 from gourmet.systems.translator.contract import (
     MOST_CHARACTERS,
     OPTIONS,
@@ -51,6 +52,14 @@ Texts = Annotated[
 ]
 
 
+def _translators() -> dict[str, Translator]:
+    return {name: each for name, each in load_all().items() if isinstance(each, Translator)}
+
+
+def _named(schema: dict[str, Any]) -> None:
+    schema["enum"] = list(_translators())
+
+
 class TranslateRequest(schemas.Chosen):
     """One text, which can be streamed, or several."""
 
@@ -65,7 +74,7 @@ class TranslateRequest(schemas.Chosen):
         }
     )
 
-    system: str | None = None
+    system: Annotated[str, Field(json_schema_extra=_named)] | None = None
     texts: Texts | None = None
     text: Text | None = None
     stream: bool = False
@@ -111,7 +120,7 @@ class Translations(Schema):
 def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     generator, settings = services.generator, services.settings
     routes = Blueprint("translate", __name__)
-    systems = {name: each for name, each in services.systems.items() if isinstance(each, Translator)}
+    systems = {SYSTEM.name: SYSTEM, **_translators()}
 
     def shown(system: Translator, answer: GeneratedText | None = None, **context: Any) -> str:
         asked = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
