@@ -21,13 +21,20 @@ _data = click.option(
 _write = click.option(
     "--write",
     type=FOUND_FOLDER,
-    help="Folder with generation.md, whose part of this command is rewritten, such as docs.",
+    help="Folder with the page whose part of this command is rewritten, such as docs.",
+)
+_turns = click.option(
+    "--turns", default=3, type=POSITIVE, help="How often all is measured.", show_default=True
+)
+_window = click.option("--window", "window_s", default=4.0, show_default=True, type=click.FloatRange(0.2, 60))
+_warm_up = click.option(
+    "--warm-up", "warm_up_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 60)
 )
 
 
 @click.group()
 def generation() -> None:
-    """The translator's loop: which engine turns it fastest, and how it stands beside what others do."""
+    """The loop of words: which engine turns it fastest, and how it stands beside what others do."""
 
 
 @generation.command()
@@ -58,9 +65,9 @@ def engines(weights: Path, data: Path | None, limit: int, write: Path | None) ->
 @_weights
 @_data
 @click.option("--sentences", "count", default=200, type=POSITIVE, help="Number at most.", show_default=True)
-@click.option("--turns", default=3, type=POSITIVE, help="How often all is measured.", show_default=True)
-@click.option("--window", "window_s", default=4.0, show_default=True, type=click.FloatRange(0.2, 60))
-@click.option("--warm-up", "warm_up_s", default=1.0, show_default=True, type=click.FloatRange(0.1, 60))
+@_turns
+@_window
+@_warm_up
 @click.option(
     "--out",
     type=FOLDER,
@@ -100,7 +107,8 @@ def compare(
         tick(0.0, "the network's own answers")
         checkpoint = load(weights)
         options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
-        sentences = Sentences(checkpoint, fitting(read, checkpoint, count), options, Path(folder))
+        texts, mixed = fitting(read, checkpoint, count), tuple(served.CONTINUOUS)
+        sentences = Sentences(checkpoint, texts, options, Path(folder), mixed)
         others = without_triton.contenders(
             sentences, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
         )
@@ -114,4 +122,59 @@ def compare(
     table(HEADINGS, [goal.as_row() for goal in page.goals(comparison)])
     if write:
         for path in page.write(comparison, write):
+            click.echo(f"wrote {path}")
+
+
+@generation.command()
+@click.option("--weights", type=FOUND_FILE, default=Path("runs/captioner/best.safetensors"))
+@click.option(
+    "--data", type=FOUND, help="Photos with a test part.  [default: those the weights were trained on]"
+)
+@click.option("--photos", "count", default=64, type=POSITIVE, help="Number at most.", show_default=True)
+@_turns
+@_window
+@_warm_up
+@_write
+def captions(
+    weights: Path,
+    data: Path | None,
+    count: int,
+    turns: int,
+    window_s: float,
+    warm_up_s: float,
+    write: Path | None,
+) -> None:
+    """Photos through Triton, in Python and by transformers behind FastAPI; translations beside captions.
+
+    Starts and stops everything itself on free ports, with the models of triton/models, which have to be of
+    --weights. Every answer is checked. All in its default takes about five minutes.
+    """
+    with needed("engines.txt"):
+        from generation import captions as photos
+        from generation import captions_page
+        from generation.page import TABLE, SentenceComparison, cells
+        from gourmet.systems.captioner.network import load
+    from gourmet.training.run import data_of
+    from harness import environment
+    from harness.run import run
+
+    requirements = Path(__file__).with_name("requirements.txt")
+    with bar("captions") as tick, TemporaryDirectory(prefix="gourmet-generation-") as folder:
+        tick(0.0, "the network's own answers")
+        options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
+        found = photos.of(data or data_of(weights), count)
+        asked = photos.Captions(load(weights), found, options, Path(folder) / "photos")
+        others = photos.contenders(
+            asked, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
+        )
+        outcome = run(others, turns, tick)
+        comparison = SentenceComparison(
+            outcome.windows, len(found), asked.pieces, turns, window_s, of="captions"
+        )
+    for words, why in outcome.left_out.items():
+        click.echo(f"left out: {words}: {why}", err=True)
+    table(TABLE, [cells(row) for row in comparison.rows])
+    table(HEADINGS, [goal.as_row() for goal in captions_page.goals(comparison)])
+    if write:
+        for path in captions_page.write(comparison, write):
             click.echo(f"wrote {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from generation.served import (
     NOT_JOINING,
     STREAMED,
 )
-from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, FORMS, PYTHON, STEP_MS
+from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, FORMS, PYTHON, READING_MS, STEP_MS
 from gourmet.measure.comparison import goals_by_turn
 from gourmet.measure.results import HEADINGS, Requirement, median_and_range
 from gourmet.reports.table import markdown
@@ -32,9 +33,13 @@ _MANY: Final = 8
 _BESIDE_LONG: Final = (JOINING, NOT_JOINING)
 _COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
 TABLE: Final = (
-    *("", "at a time", "sentences/s", "p50 ms", "p95 ms", "p99 ms", "requests", "inside Triton"),
+    *("", "at a time", "answers/s", "p50 ms", "p95 ms", "p99 ms", "requests", "inside Triton"),
     *("kB on the wire", "the network's own answers"),
 )
+
+
+# Rows by arm and level.
+Table = Mapping[tuple[str, int], BenchRow]
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,15 @@ class SentenceComparison:
     pieces: float  # of an answer
     turns: int
     window_s: float
+    of: str = "sentences"
 
     @property
     def rows(self) -> list[BenchRow]:
         return rows_of(self.windows)
+
+    @property
+    def table(self) -> Table:
+        return {(row.load.arm, row.load.level): row for row in self.rows}
 
 
 def cells(row: BenchRow) -> tuple[str, ...]:
@@ -67,13 +77,7 @@ def cells(row: BenchRow) -> tuple[str, ...]:
 
 def goals(comparison: SentenceComparison) -> list[Requirement]:
     """As far as everybody who is needed for one took part in every turn."""
-    table = {(row.load.arm, row.load.level): row for row in comparison.rows}
-
-    def ahead(words: str, begin: str, level: int, wanted: float) -> list[Requirement]:
-        ours = table.get((IN_PROCESS, level))
-        others = [row for (arm, at), row in table.items() if at == level and arm.startswith(begin)]
-        return ratio_goal(f"{IN_PROCESS} ÷ {words}, c={level}", ours, others, wanted)
-
+    table, ahead = comparison.table, partial(ahead_of, comparison.table)
     behind = [f"{FASTAPI}, {form}" for form in FORMS]
     return [
         *ahead(LOOP, LOOP, 1, 5.0),
@@ -82,53 +86,67 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *ahead(f"{PYTHON}, best threads", PYTHON, _MANY, 0.85),
         *ahead(EAGER, EAGER, _MANY, 1.0),
         *(goal for arm in behind for goal in ahead(f"{arm}, best layout", arm, _MANY, 1.0)),
-        *_first_piece(table),
-        *_beside_long(table),
+        *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 2.5),
+        *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.5),
     ]
 
 
-def _first_piece(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]:
-    """In steps, less the encoder."""
+def ahead_of(table: Table, words: str, begin: str, level: int, wanted: float) -> list[Requirement]:
+    """The loop in process against the best of the arms that begin so."""
+    ours = table.get((IN_PROCESS, level))
+    others = [row for (arm, at), row in table.items() if at == level and arm.startswith(begin)]
+    return ratio_goal(f"{IN_PROCESS} ÷ {words}, c={level}", ours, others, wanted)
+
+
+def first_piece(table: Table, words: str, less: Sequence[str], wanted: float) -> list[Requirement]:
+    """In steps, less what comes before them."""
     streamed = table.get((STREAMED, 1))
     parts = [row for (arm, level), row in table.items() if arm.startswith(PYTHON) and level == 1]
     if not streamed or not parts:
         return []
     fastest = min(parts, key=lambda row: row.figure(STEP_MS) or 0.0)
     steps = tuple(
-        (mine.figures[FIRST_PIECE_MS] - part.figures[ENCODER_MS]) / part.figures[STEP_MS]
+        (mine.figures[FIRST_PIECE_MS] - sum(part.figures[name] for name in less)) / part.figures[STEP_MS]
         for mine, part in zip(streamed.windows, fastest.windows, strict=True)
     )
-    words = "first piece, less the encoder, in steps of a decoder"
     disturbed = streamed.disturbed or fastest.disturbed
-    return [Requirement(words, steps, 2.5, at_most=True, unit="steps", disturbed=disturbed)]
+    return [Requirement(words, steps, wanted, at_most=True, unit="steps", disturbed=disturbed)]
 
 
-def _beside_long(table: Mapping[tuple[str, int], BenchRow]) -> list[Requirement]:
-    pair = [row for arm in _BESIDE_LONG if (row := table.get((arm, MIXED_LEVEL)))]
+def tail(
+    table: Table, words: str, arms: Sequence[str], wanted: float, level: int = MIXED_LEVEL
+) -> list[Requirement]:
+    """The p99 of the first of two arms against that of the second."""
+    pair = [row for arm in arms if (row := table.get((arm, level)))]
     if len(pair) < 2:
         return []
     p99s = [[window.percentiles_ms[-1] for window in row.windows] for row in pair]
-    words = "p99 of short sentences beside long ones: joining ÷ not joining"
     disturbed = any(row.disturbed for row in pair)
-    return goals_by_turn(words, *p99s, wanted=0.5, at_most=True, disturbed=disturbed)
+    return goals_by_turn(words, *p99s, wanted=wanted, at_most=True, disturbed=disturbed)
 
 
-def as_markdown(comparison: SentenceComparison) -> str:
+def as_markdown(
+    comparison: SentenceComparison,
+    stated: Sequence[Requirement] | None = None,
+    part: DocsPart = PART,
+    picture: str = PICTURE,
+) -> str:
     rows = comparison.rows
+    stated = goals(comparison) if stated is None else stated
     return (
-        f"{about_line(PART.command)}.\n\n"
-        f"{comparison.sentences} sentences, {comparison.pieces:.1f} pieces an answer; "
+        f"{about_line(part.command)}.\n\n"
+        f"{comparison.sentences} {comparison.of}, {comparison.pieces:.1f} pieces an answer; "
         f"{comparison.turns} turns of windows of {comparison.window_s:g} s, one arm after another. "
         "Figures are medians over the turns with the least and the most, percentiles are of all turns' "
         "answers together, and ratios are taken turn by turn. Every answer was checked. A window in which "
         f"others took more than {QUIET_CORES:g} cores was measured again, up to twice; a row with a * never "
         "had a quiet one in some turn.\n\n"
-        f"![Sentences per second at {_MANY} at a time]({PICTURE})\n\n"
-        f"{markdown(HEADINGS, (goal.as_row() for goal in goals(comparison)))}\n"
+        f"![{comparison.of.capitalize()} per second at {_MANY} at a time]({picture})\n\n"
+        f"{markdown(HEADINGS, (goal.as_row() for goal in stated))}\n"
         f"{markdown(TABLE, map(cells, rows))}\n"
         + "".join(
-            f"- {row.load.arm}: the encoder {row.figure(ENCODER_MS):.2f} ms, "
-            f"a step {row.figure(STEP_MS):.2f} ms\n"
+            f"- {row.load.arm}: reading it {_number(row.figure(READING_MS), '.2f')} ms, "
+            f"the encoder {row.figure(ENCODER_MS):.2f} ms, a step {row.figure(STEP_MS):.2f} ms\n"
             for row in rows
             if row.load.level == 1 and row.figure(STEP_MS)
         )
@@ -140,16 +158,22 @@ def as_markdown(comparison: SentenceComparison) -> str:
     )
 
 
-def write(comparison: SentenceComparison, folder: Path) -> tuple[Path, ...]:
+def write(
+    comparison: SentenceComparison,
+    folder: Path,
+    stated: Sequence[Requirement] | None = None,
+    part: DocsPart = PART,
+    picture: str = PICTURE,
+) -> tuple[Path, ...]:
     """The part of the page, and a picture of everybody at the load of the goals."""
     rows = [row for row in comparison.rows if row.load.level == _MANY and row.load.arm not in _BESIDE_LONG]
-    title = f"Sentences per second, {_MANY} at a time (median; line: least to most)"
-    drawn = chart(rows, title, "sentences per second", str, _kind, _COLOURS)
-    return PART.write(folder, as_markdown(comparison), {PICTURE: drawn})
+    title = f"{comparison.of.capitalize()} per second, {_MANY} at a time (median; line: least to most)"
+    drawn = chart(rows, title, f"{comparison.of} per second", str, _kind, _COLOURS)
+    return part.write(folder, as_markdown(comparison, stated, part, picture), {picture: drawn})
 
 
 def _kind(arm: str) -> str:
-    if arm.startswith(FASTAPI):
+    if FASTAPI.removeprefix("CTranslate2") in arm:
         return "another server"
     return "no server" if arm.startswith((PYTHON, EAGER)) else "Triton"
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from gourmet.errors import UsageError
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.task import MeasureOptions
 from gourmet.measure.validity import WrongAnswers
 from gourmet.systems.translator.client_loop import PLACES
+from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import Checkpoint
@@ -31,14 +32,42 @@ _LONG: Final = 110
 _SHORT: Final = 3
 
 
+class Examples(Protocol):
+    """What everybody is asked about."""
+
+    @property
+    def system(self) -> str: ...
+
+    @property
+    def examples(self) -> Sequence[Any]: ...
+
+    @property
+    def options(self) -> MeasureOptions: ...
+
+    def source(self, arm: str) -> DataSource:
+        """The same for `gourmet bench`, of an arm that is a served model."""
+
+    def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
+        """How often the arm says what the network says; raise where that is too rare."""
+
+
 @dataclass(frozen=True)
 class Sentences:
-    """Texts of a single sentence each, what the network says to them, and how long arms are measured."""
+    """Texts of a single sentence each, what the network says to them, and how long arms are measured.
+
+    Fulfils `Examples`.
+    """
 
     checkpoint: Checkpoint
     texts: Sequence[str]
     options: MeasureOptions
     folder: Path
+    long_ones: Sequence[str] = ()  # arms that have some among theirs
+    system: str = SYSTEM.name
+
+    @property
+    def examples(self) -> Sequence[str]:
+        return self.texts
 
     @cached_property
     def network_says(self) -> list[str]:
@@ -51,14 +80,10 @@ class Sentences:
         return sum(len(self.checkpoint.tokenizer.encode_target(text)) for text in said) / len(said)
 
     def agreement(self, arm: str, said: Sequence[str]) -> dict[str, float]:
-        """How often the arm says what the network says; raise where that is too rare."""
-        same = sum(a == b for a, b in zip(said, self.network_says, strict=True)) / len(said)
-        if same < _LEAST_AGREEMENT:
-            raise WrongAnswers(
-                f"{arm} says what the network says to {same:.0%} of the sentences only: deploy the weights "
-                "that are compared with `gourmet deploy translator --format all --weights`"
-            )
-        return {AGREES: same}
+        return agreement(arm, said, self.network_says, _LEAST_AGREEMENT, self.system)
+
+    def source(self, arm: str) -> DataSource:
+        return self.mixed if arm in self.long_ones else self.usual
 
     @cached_property
     def usual(self) -> DataSource:
@@ -104,6 +129,19 @@ def fitting(data: Path, checkpoint: Checkpoint, count: int) -> list[str]:
             "which is too few: name more with --sentences"
         )
     return texts
+
+
+def agreement(
+    arm: str, said: Sequence[str], right: Sequence[str], least: float, system: str
+) -> dict[str, float]:
+    """The share of answers that are `right`; raise WrongAnswers where it is less than `least`."""
+    same = sum(a == b for a, b in zip(said, right, strict=True)) / len(said)
+    if same < least:
+        raise WrongAnswers(
+            f"{arm} says what the network says to {same:.0%} of the examples only: deploy the weights that "
+            f"are compared with `gourmet deploy {system} --format all --weights`"
+        )
+    return {AGREES: same}
 
 
 def same_as_alone(arm: str, found: str, alone: str) -> None:

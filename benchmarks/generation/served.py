@@ -1,25 +1,27 @@
-"""Sentences through models of one Triton: looped by the client, by scripting, in process, and streamed."""
+"""Models of one Triton: looped by the client, by scripting, in process, streamed, and in company."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from generation.sentences import Sentences
+from generation.sentences import Examples, Sentences
 from gourmet import repository
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.scenario import load_config, own_server, restored
-from gourmet.measure.task import Addresses, Answers, Workload
+from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload
 from gourmet.measure.transports import RawReply, Request, Wire
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.connect import connect
-from gourmet.systems.translator.contract import SYSTEM, TRANSLATION
+from gourmet.systems import registry
 from harness.load import BenchLoad, BenchWindow, CpuUsed
 from harness.run import Contender, Measure
 
@@ -44,20 +46,22 @@ _ASKED: Final = {
     JOINING: LoadSpec(INSIDE),
     NOT_JOINING: LoadSpec(INSIDE),
 }
+# Those beside whom somebody is measured go on for so much longer than that.
+_LONGER_S: Final = 1.0
 # Every fourth sentence is a long one; whether those that come later join between two steps.
-_CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
+CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 
 def contender(sentences: Sentences) -> Contender:
-    loads = [BenchLoad(arm, "sentences", level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
-    loads += [BenchLoad(STREAMED, "sentences", 1)]
-    loads += [BenchLoad(arm, "sentences", MIXED_LEVEL) for arm in _CONTINUOUS]
+    loads = [BenchLoad(arm, sentences.system, level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
+    loads += [BenchLoad(STREAMED, sentences.system, 1)]
+    loads += [BenchLoad(arm, sentences.system, MIXED_LEVEL) for arm in CONTINUOUS]
 
     @contextmanager
     def start() -> Iterator[Measure]:
         models = {each.model for each in _ASKED.values()} | set(_PARTS)
         with own_server((repository.DEFAULT,), sorted(models)) as addresses:
-            yield _Server(addresses, sentences).window
+            yield Server(addresses, sentences, _ASKED).window
 
     return Contender("Triton", loads, start)
 
@@ -74,41 +78,58 @@ class _Noting(Answers):
         self.answered.append(request.rows[0])
 
 
-class _Server:
-    """A server that runs, and what each of its models answers every sentence alone."""
+class Server:
+    """A server that runs, and what each of its models answers every example alone."""
 
-    def __init__(self, addresses: Addresses, sentences: Sentences) -> None:
-        self._addresses, self._sentences = addresses, sentences
+    def __init__(self, addresses: Addresses, examples: Examples, asked: Mapping[str, LoadSpec]) -> None:
+        """`asked` says what each arm is; the answers of those that are measured whole are compared."""
+        self._addresses, self._examples, self._asked = addresses, examples, asked
         self._workloads: dict[str, Workload] = {}
         self._agreement: dict[str, dict[str, float]] = {}
 
     def window(self, load: BenchLoad) -> BenchWindow:
         """Every answer checked, and every request counted; beside long ones, of the short ones alone."""
-        if load.arm not in _CONTINUOUS:
+        if load.arm not in CONTINUOUS:
             return self._measured(load)
         with restored(self._addresses, [INSIDE]) as running:
             config = running[INSIDE]
-            continuous = {CONTINUOUS_PARAMETER: {"string_value": _CONTINUOUS[load.arm]}}
+            continuous = {CONTINUOUS_PARAMETER: {"string_value": CONTINUOUS[load.arm]}}
             parameters = {**config["parameters"], **continuous}
             load_config(self._addresses, INSIDE, {**config, "parameters": parameters})
             return self._measured(load)
 
-    def _measured(self, load: BenchLoad) -> BenchWindow:
+    def beside(self, load: BenchLoad, others: BenchLoad) -> BenchWindow:
+        """While other clients are answered as `others` says, each answer of theirs checked as well."""
+        options = self._examples.options
+        longer = options.warm_up_s + options.measure_s + _LONGER_S
+        asked = replace(self._asked[others.arm], level=others.level)
+        workload = self._workload(others.arm)
+        with ThreadPoolExecutor(1) as pool:
+            theirs = MeasureOptions(window_s=longer, windows=1, warm_up_s=0.0)
+            ask = partial(checked_traffic, in_company=True)
+            company = pool.submit(ask, workload, asked, self._addresses, theirs)
+            found = self._measured(load, in_company=True)
+            company.result()
+        return found
+
+    def _measured(self, load: BenchLoad, *, in_company: bool = False) -> BenchWindow:
         workload, looks = self._workload(load.arm), list[CpuUsed]()
         noting = _Noting(workload)
         with connect(self._addresses.url) as triton:
-            before = {model: triton.total(model) for model in _PARTS}
+            parts = _PARTS if load.arm == BLS else ()
+            before = {model: triton.total(model) for model in parts}
             traffic, _ = checked_traffic(
                 replace(workload, answers=noting),
-                replace(_ASKED[load.arm], level=load.level),
+                replace(self._asked[load.arm], level=load.level),
                 self._addresses,
-                self._sentences.options,
+                self._examples.options,
                 lambda: looks.append(CpuUsed.now()),
+                in_company=in_company,
             )
-            inner = sum(triton.total(model).since(before[model]).requests for model in _PARTS)
+            inner = sum(triton.total(model).since(before[model]).requests for model in parts)
         due, _, done = traffic.arrays()
         held, answers, figures = traffic.holds(done), len(traffic.times), dict[str, float]()
-        if load.arm in _CONTINUOUS:
+        if load.arm in CONTINUOUS:
             sizes = np.array([len(example) for example in workload.rows.examples])
             held &= 2 * sizes[noting.answered] < sizes.max()
         else:
@@ -128,16 +149,18 @@ class _Server:
 
     def _workload(self, arm: str) -> Workload:
         if arm not in self._workloads:
-            asked, mixed = _ASKED[arm], arm in _CONTINUOUS
+            asked, examples = self._asked[arm], self._examples
             workload = sweep.prepare(
                 asked.model,
                 self._addresses,
-                self._sentences.mixed if mixed else self._sentences.usual,
+                examples.source(arm),
                 through=asked.through,
-                stepped=SYSTEM.name if asked.through == "loop" else "",
+                stepped=examples.system if asked.through == "loop" else "",
             )
-            if not mixed:
-                answers = [answer[TRANSLATION].ravel()[0].decode() for answer in workload.answers.expected]
-                self._agreement[arm] = self._sentences.agreement(arm, answers)
+            if arm not in CONTINUOUS:
+                info = workload.rows.info
+                system = registry.generation(info.system or examples.system)
+                answers = [system.generated(answer, info).text for answer in workload.answers.expected]
+                self._agreement[arm] = examples.agreement(arm, answers)
             self._workloads[arm] = workload
         return self._workloads[arm]

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from generation import ctranslate2_model
-from generation.sentences import Sentences, same_as_alone
-from gourmet.runtime.decoding.answers import wait_for
+from generation.sentences import Examples, Sentences, same_as_alone
+from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
+from gourmet.runtime.decoding.engine import Engine
+from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.instances import available_cpus
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.translator.client_loop import served_files
+from gourmet.systems.translator.contract import TEXT
 from gourmet.systems.translator.evaluate import translate
-from gourmet.systems.translator.serving import SERVING, MarianEngine
+from gourmet.systems.translator.serving import SERVING
 from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop, http_loop
 from harness.run import Contender, Measure
 from harness.server import started
@@ -33,20 +36,28 @@ EAGER: Final = "transformers' generate, no server"
 FASTAPI: Final = "CTranslate2 behind FastAPI"
 # Of its numbers: all bits, which say what the network says, and eight, which are faster.
 FORMS: Final = ("float32", "int8")
-ENCODER_MS, STEP_MS = "encoder ms", "step ms"
+# What it takes to make rows of a request, to encode one, and to go a step.
+READING_MS, ENCODER_MS, STEP_MS = "reading ms", "encoder ms", "step ms"
 
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 _LEVELS: Final = (1, 8)
 _ROWS: Final = 16
 _WITHIN_S: Final = 60.0
 _STEPS: Final = 50
+_SO_FAR: Final = 5  # words of the answer that is in the middle of a step
+
+# The answer to an example, and how many bytes went both ways for it.
+Exchange = Callable[[HttpClient, Any], tuple[str, int]]
 
 
 def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Contender]:
     """`programs` is the folder of those of CTranslate2's environment."""
     cpus = available_cpus()
     return [
-        *(in_python(sentences, threads) for threads in sorted({1, cpus})),
+        *(
+            in_python(sentences, threads, SERVING, served_files(), TEXT, _LEVELS)
+            for threads in sorted({1, cpus})
+        ),
         eager(sentences),
         *(
             # Workers and threads of each, by which CTranslate2 may use all processors.
@@ -57,29 +68,38 @@ def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Conte
     ]
 
 
-def in_python(sentences: Sentences, threads: int) -> Contender:
-    """The package that Triton serves, its loop in this process."""
+def in_python(
+    examples: Examples,
+    threads: int,
+    serving: GenerationServing,
+    files: Mapping[str, bytes],
+    given: str,
+    levels: Sequence[int],
+) -> Contender:
+    """The package that Triton serves, its loop in this process; `given` is the input that has an example."""
     arm = f"{PYTHON}, threads: {threads}"
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        network = SERVING.open(served_files(), threads)
+        network = serving.open(files, threads)
         words = network.vocabulary
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
-        def say(text: str) -> str:
-            return wait_for(network.parts(text), network, room, within_s=_WITHIN_S).text
+        def say(example: str | bytes) -> str:
+            (parts,) = network.requested({given: [example]})
+            return wait_for(parts, network, room, within_s=_WITHIN_S).text
 
         try:
-            alone = [*map(say, sentences.texts)]
-            middle = sorted(sentences.texts, key=len)[len(sentences.texts) // 2]
-            figures = {**_parts_ms(network.engine, words.encode(middle)), **sentences.agreement(arm, alone)}
-            ask = partial(_ask, arm, sentences.texts, alone, say)
-            yield lambda load: closed_loop(load, [ask] * load.level, sentences.options, figures=figures)
+            alone = [*map(say, examples.examples)]
+            middle = sorted(examples.examples, key=len)[len(examples.examples) // 2]
+            read = partial(network.requested, {given: [middle]})
+            figures = {**_parts_ms(network.engine, read), **examples.agreement(arm, alone)}
+            ask = partial(asked, arm, examples.examples, alone, say)
+            yield lambda load: closed_loop(load, [ask] * load.level, examples.options, figures=figures)
         finally:
             room.close()
 
-    return Contender(arm, [BenchLoad(arm, "sentences", level) for level in _LEVELS], start)
+    return Contender(arm, [BenchLoad(arm, examples.system, level) for level in levels], start)
 
 
 def eager(sentences: Sentences) -> Contender:
@@ -101,7 +121,7 @@ def eager(sentences: Sentences) -> Contender:
         agreement = sentences.agreement(EAGER, [text for group in right for text in group])
         return closed_loop(load, [ask], sentences.options, figures=agreement)
 
-    loads = [BenchLoad(EAGER, "sentences", level) for level in _LEVELS]
+    loads = [BenchLoad(EAGER, sentences.system, level) for level in _LEVELS]
     return Contender(EAGER, loads, lambda: nullcontext(measure))
 
 
@@ -112,36 +132,45 @@ def behind_fastapi(
 
     @contextmanager
     def start() -> Iterator[Measure]:
-        (port,) = free_ports(1)
         with TemporaryDirectory(prefix="gourmet-ctranslate2-") as name:
             ctranslate2_model.convert(sentences.checkpoint, Path(name), form)
-            command = [str(programs() / "uvicorn"), "ctranslate2_app:app", "--host", "127.0.0.1"]
-            command += ["--no-access-log", "--port", str(port)]
+            command = [str(programs() / "uvicorn"), "ctranslate2_app:app"]
             env = {
                 "MODEL": name,
                 "TOKENIZER": str(sentences.checkpoint.folder.resolve()),
                 "THREADS": str(threads),
                 "WORKERS": str(workers),
-                "PYTHONDONTWRITEBYTECODE": "1",
             }
-            with started(arm, command, env, _SERVERS, lambda: _exchanged(port, ["Чай."])):
-                bodies, alone = _exchanged(port, sentences.texts)
-                figures = {"requests": 1.0, "bytes": bodies, **sentences.agreement(arm, alone)}
+            with behind_uvicorn(arm, sentences, command, env, _translate) as measure:
+                yield measure
 
-                def ask(client: HttpClient, number: int) -> int:
-                    return _ask(arm, sentences.texts, alone, lambda text: _translate(client, text)[0], number)
-
-                yield lambda load: http_loop(
-                    load, partial(_client, port), ask, sentences.options, figures=figures
-                )
-
-    return Contender(arm, [BenchLoad(arm, "sentences", level) for level in _LEVELS], start)
+    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _LEVELS], start)
 
 
-def _ask(arm: str, texts: Sequence[str], alone: Sequence[str], say: Callable[[str], str], number: int) -> int:
+@contextmanager
+def behind_uvicorn(
+    arm: str, examples: Examples, command: Sequence[str], env: Mapping[str, str], exchange: Exchange
+) -> Iterator[Measure]:
+    """An application on a port of its own, every answer compared with the one that it gives alone."""
+    (port,) = free_ports(1)
+    whole = [*command, "--host", "127.0.0.1", "--no-access-log", "--port", str(port)]
+    clean = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
+    with started(arm, whole, clean, _SERVERS, lambda: _exchanged(port, examples.examples[:1], exchange)):
+        bodies, alone = _exchanged(port, examples.examples, exchange)
+        figures = {"requests": 1.0, "bytes": bodies, **examples.agreement(arm, alone)}
+
+        def ask(client: HttpClient, number: int) -> int:
+            return asked(arm, examples.examples, alone, lambda each: exchange(client, each)[0], number)
+
+        yield lambda load: http_loop(load, partial(_client, port), ask, examples.options, figures=figures)
+
+
+def asked(
+    arm: str, examples: Sequence[Any], alone: Sequence[str], say: Callable[[Any], str], number: int
+) -> int:
     """The answer has to be what the arm says when nothing else is asked."""
-    place = number % len(texts)
-    same_as_alone(arm, say(texts[place]), alone[place])
+    place = number % len(examples)
+    same_as_alone(arm, say(examples[place]), alone[place])
     return 1
 
 
@@ -150,26 +179,29 @@ def _client(port: int) -> HttpClient:
 
 
 def _translate(client: HttpClient, text: str) -> tuple[str, int]:
-    """The translation, and how many bytes went both ways."""
     body = json.dumps({"text": text}).encode()
     answer = client.request("POST", "/translate", body)
     return json.loads(answer)["translation"], len(body) + len(answer)
 
 
-def _exchanged(port: int, texts: Sequence[str]) -> tuple[float, list[str]]:
-    """The bytes of an exchange on average, and the translation of each text asked alone."""
+def _exchanged(port: int, examples: Sequence[Any], exchange: Exchange) -> tuple[float, list[str]]:
+    """The bytes of an exchange on average, and the answer to each example asked alone."""
     with closing(_client(port)) as client:
-        said, sizes = zip(*(_translate(client, text) for text in texts), strict=True)
+        said, sizes = zip(*(exchange(client, each) for each in examples), strict=True)
     return float(np.mean(sizes)), list(said)
 
 
-def _parts_ms(engine: MarianEngine, source: Sequence[int]) -> dict[str, float]:
-    """What the encoder and a step take for a sentence alone; two rows, as the loop has them at least."""
-    sources = [source] * 2
-    memory, mask = np.stack(engine.encode(sources)), np.ones((2, len(source)), np.int32)
+def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:
+    """What the encoder and a step take for an example alone; two rows, as the loop has them at least."""
+    (parts,) = read()
+    source = next(part.source for part in parts if isinstance(part, Row))
+    sources = [source] * min(2, engine.max_sources)
+    memory = np.stack([engine.encode(sources)[0]] * 2)
+    mask = np.ones((2, memory.shape[4]), np.int32)
     cache = np.zeros((*memory.shape[:4], 16, memory.shape[5]), np.float32)
-    token, length = np.zeros(2, np.int64), np.full(2, len(source) // 2, np.int64)
+    token, length = np.zeros(2, np.int64), np.full(2, _SO_FAR, np.int64)
     return {
+        READING_MS: _median_ms(read),
         ENCODER_MS: _median_ms(lambda: engine.encode(sources)),
         STEP_MS: _median_ms(lambda: engine.step(token, length, cache, memory, mask)),
     }

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation import engines, page
+from generation import captions, captions_page, engines, page
 from generation.engines import EngineResult, EngineRun
 from generation.page import SentenceComparison
 from generation.sentences import AGREES
 from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
-from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, STEP_MS
+from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, READING_MS, STEP_MS
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.systems.translator.train import Config, shape_of
@@ -92,6 +92,26 @@ def test_the_page_keeps_what_people_wrote_and_gets_a_picture(tmp_path: Path) -> 
     assert ("before" in text, "after" in text, "old" in text) == (True, True, False)
     assert "| loop in process | 8 | 97.5 (65.0–130.0) |" in text
     assert (tmp_path / page.PICTURE).read_text().startswith("<svg")
+
+
+def test_of_captions_the_first_word_and_who_is_beside_them_are_judged() -> None:
+    behind = f"{captions.FASTAPI}, threads: 1"
+    found = [
+        window(IN_PROCESS, 8, 0, 40),
+        window(behind, 8, 0, 10),
+        window(f"{PYTHON}, threads: 1", 8, 0, 50),
+        window(STREAMED, 1, 0, 20, **{FIRST_PIECE_MS: 40.0}),
+        window(f"{PYTHON}, threads: 1", 1, 0, 30, **{READING_MS: 1.0, ENCODER_MS: 25.0, STEP_MS: 0.5}),
+        window(captions.BESIDE_CAPTIONS, 1, 0, 50, 30.0),
+        window(captions.BESIDE_TRANSLATIONS, 1, 0, 50, 25.0),
+    ]
+    goals = captions_page.goals(replace(comparison(found), of="captions"))
+    assert [(goal.per_turn, goal.met) for goal in goals] == [
+        ((4.0,), True),
+        ((0.8,), False),
+        ((28.0,), False),
+        ((1.2,), True),
+    ]
 
 
 # As many as few words have.

@@ -213,7 +213,7 @@ _beside(
     "peers", "Compare with FastAPI, LitServe, BentoML and no server, on the same photos (benchmarks/peers)."
 )
 _beside(
-    "generation", "Measure a translator's loop: its engines, and the alternatives (benchmarks/generation)."
+    "generation", "Measure a loop of words: its engines, and the alternatives (benchmarks/generation)."
 )
 
 

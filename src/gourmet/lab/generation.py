@@ -25,25 +25,29 @@ _EXAMPLES: Final = 24
 _SEED: Final = 5
 
 
-def ask(url: str, model: str, text: str) -> GeneratedText:
-    return ask_together(url, model, [text])[0]
+# A text, or a picture as a file.
+LabExample = str | bytes
 
 
-def ask_together(url: str, model: str, texts: Sequence[str]) -> list[GeneratedText]:
-    """The answers to several texts in one request."""
+def ask(url: str, model: str, example: LabExample) -> GeneratedText:
+    return ask_together(url, model, [example])[0]
+
+
+def ask_together(url: str, model: str, examples: Sequence[LabExample]) -> list[GeneratedText]:
+    """The answers to several examples in one request."""
     with connect(url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
         system = registry.generation(info.system)
-        inputs = [system.request_inputs(text.encode(), info) for text in texts]
+        inputs = [system.request_inputs(_sent(each), info) for each in examples]
         together = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
         outputs = triton.infer(model, together).outputs
     return [
         system.generated({name: values[row : row + 1] for name, values in outputs.items()}, info)
-        for row in range(len(texts))
+        for row in range(len(examples))
     ]
 
 
-def pieces(url: str, model: str, text: str) -> list[tuple[float, str]]:
+def pieces(url: str, model: str, example: LabExample) -> list[tuple[float, str]]:
     """Each piece of a streamed answer, and how many milliseconds after the request it came."""
     with connect(url, _TIMEOUT_S) as triton:
         info = triton.describe(model)
@@ -51,7 +55,7 @@ def pieces(url: str, model: str, text: str) -> list[tuple[float, str]]:
         began = time.perf_counter()
         return [
             (1000 * (time.perf_counter() - began), system.generated(outputs, info).text)
-            for outputs in triton.stream(info, system.request_inputs(text.encode(), info))
+            for outputs in triton.stream(info, system.request_inputs(_sent(example), info))
             if outputs
         ]
 
@@ -74,9 +78,13 @@ def measured(
 
 
 @contextmanager
-def keeping_busy(url: str, model: str, text: str, *, clients: int) -> Iterator[None]:
-    """So many clients that ask for `text` again and again until the block ends."""
-    with asking_again(lambda: ask(url, model, text), clients) as tally:
+def keeping_busy(url: str, model: str, example: LabExample, *, clients: int) -> Iterator[None]:
+    """So many clients that ask about `example` again and again until the block ends."""
+    with asking_again(lambda: ask(url, model, example), clients) as tally:
         yield
     if tally.failed:
         raise GourmetError(f"{len(tally.failed)} requests beside the block failed: {tally.failed[0]}")
+
+
+def _sent(example: LabExample) -> bytes:
+    return example.encode() if isinstance(example, str) else example
