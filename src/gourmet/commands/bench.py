@@ -212,9 +212,7 @@ def _beside(name: str, words: str) -> None:
 _beside(
     "peers", "Compare with FastAPI, LitServe, BentoML and no server, on the same photos (benchmarks/peers)."
 )
-_beside(
-    "generation", "Measure a loop of words: its engines, and the alternatives (benchmarks/generation)."
-)
+_beside("generation", "Measure a loop of words: its engines, and the alternatives (benchmarks/generation).")
 
 
 @bench.command()
