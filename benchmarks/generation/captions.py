@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from generation.sentences import agreement
-from generation.served import IN_PROCESS, STREAMED, Server
+from generation.served import IN_PROCESS, STREAMED, GenerationServer
 from generation.without_triton import behind_uvicorn, in_python
 from gourmet import repository
 from gourmet.measure.inputs import DataSource
@@ -51,8 +51,8 @@ _BESIDE: Final = {BESIDE_CAPTIONS: IN_PROCESS, BESIDE_TRANSLATIONS: TRANSLATION}
 
 
 @dataclass(frozen=True)
-class Captions:
-    """Photos, and what the network in 32 bits says to them. Fulfils `generation.sentences.Examples`."""
+class PhotosAsked:
+    """Photos, and what the network in 32 bits says to them. Fulfils `generation.sentences.BenchExamples`."""
 
     checkpoint: CaptionerCheckpoint
     examples: Sequence[bytes]
@@ -91,7 +91,7 @@ def of(data: Path, count: int) -> list[bytes]:
     return [*read(data, photos(data, "test", count))]
 
 
-def contenders(captions: Captions, programs: Callable[[], Path]) -> list[Contender]:
+def contenders(captions: PhotosAsked, programs: Callable[[], Path]) -> list[Contender]:
     """`programs` is the folder of those of FastAPI's environment."""
     cpus = sorted({1, available_cpus()})
     return [
@@ -101,14 +101,14 @@ def contenders(captions: Captions, programs: Callable[[], Path]) -> list[Contend
     ]
 
 
-def served(captions: Captions) -> Contender:
+def served(captions: PhotosAsked) -> Contender:
     arms = ((IN_PROCESS, 1), (IN_PROCESS, MANY), (STREAMED, 1), *((arm, 1) for arm in _BESIDE))
 
     @contextmanager
     def start() -> Iterator[Measure]:
         models = sorted({each.model for each in _ASKED.values()})
         with own_server((repository.DEFAULT,), models) as addresses:
-            server = Server(addresses, captions, _ASKED)
+            server = GenerationServer(addresses, captions, _ASKED)
 
             def measure(load: BenchLoad) -> BenchWindow:
                 if others := _BESIDE.get(load.arm):
@@ -120,7 +120,7 @@ def served(captions: Captions) -> Contender:
     return Contender("Triton", [BenchLoad(arm, captions.system, level) for arm, level in arms], start)
 
 
-def behind_fastapi(captions: Captions, programs: Callable[[], Path], threads: int) -> Contender:
+def behind_fastapi(captions: PhotosAsked, programs: Callable[[], Path], threads: int) -> Contender:
     """With the torch and transformers of this environment: theirs brings the server."""
     arm = f"{FASTAPI}, threads: {threads}"
 

@@ -163,7 +163,7 @@ def captions(
         tick(0.0, "the network's own answers")
         options = MeasureOptions(window_s=window_s, windows=1, warm_up_s=warm_up_s)
         found = photos.of(data or data_of(weights), count)
-        asked = photos.Captions(load(weights), found, options, Path(folder) / "photos")
+        asked = photos.PhotosAsked(load(weights), found, options, Path(folder) / "photos")
         others = photos.contenders(
             asked, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
         )

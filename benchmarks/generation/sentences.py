@@ -32,7 +32,7 @@ _LONG: Final = 110
 _SHORT: Final = 3
 
 
-class Examples(Protocol):
+class BenchExamples(Protocol):
     """What everybody is asked about."""
 
     @property
@@ -55,7 +55,7 @@ class Examples(Protocol):
 class Sentences:
     """Texts of a single sentence each, what the network says to them, and how long arms are measured.
 
-    Fulfils `Examples`.
+    Fulfils `BenchExamples`.
     """
 
     checkpoint: Checkpoint

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from generation.sentences import Examples, Sentences
+from generation.sentences import BenchExamples, Sentences
 from gourmet import repository
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
@@ -61,7 +61,7 @@ def contender(sentences: Sentences) -> Contender:
     def start() -> Iterator[Measure]:
         models = {each.model for each in _ASKED.values()} | set(_PARTS)
         with own_server((repository.DEFAULT,), sorted(models)) as addresses:
-            yield Server(addresses, sentences, _ASKED).window
+            yield GenerationServer(addresses, sentences, _ASKED).window
 
     return Contender("Triton", loads, start)
 
@@ -78,10 +78,10 @@ class _Noting(Answers):
         self.answered.append(request.rows[0])
 
 
-class Server:
+class GenerationServer:
     """A server that runs, and what each of its models answers every example alone."""
 
-    def __init__(self, addresses: Addresses, examples: Examples, asked: Mapping[str, LoadSpec]) -> None:
+    def __init__(self, addresses: Addresses, examples: BenchExamples, asked: Mapping[str, LoadSpec]) -> None:
         """`asked` says what each arm is; the answers of those that are measured whole are compared."""
         self._addresses, self._examples, self._asked = addresses, examples, asked
         self._workloads: dict[str, Workload] = {}

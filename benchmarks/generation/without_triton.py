@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from generation import ctranslate2_model
-from generation.sentences import Examples, Sentences, same_as_alone
+from generation.sentences import BenchExamples, Sentences, same_as_alone
 from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
@@ -69,7 +69,7 @@ def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Conte
 
 
 def in_python(
-    examples: Examples,
+    examples: BenchExamples,
     threads: int,
     serving: GenerationServing,
     files: Mapping[str, bytes],
@@ -149,7 +149,7 @@ def behind_fastapi(
 
 @contextmanager
 def behind_uvicorn(
-    arm: str, examples: Examples, command: Sequence[str], env: Mapping[str, str], exchange: Exchange
+    arm: str, examples: BenchExamples, command: Sequence[str], env: Mapping[str, str], exchange: Exchange
 ) -> Iterator[Measure]:
     """An application on a port of its own, every answer compared with the one that it gives alone."""
     (port,) = free_ports(1)
