@@ -108,8 +108,10 @@ class Lab:
         scripts = sysconfig.get_path("scripts")
         if scripts not in os.environ["PATH"].split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
-        # The commands of the notebook's cells ask the same one.
-        return cls(os.environ.setdefault("TRITON_SERVER_URL", found_url()))
+        if not os.environ.get("TRITON_SERVER_URL"):
+            # The commands of the notebook's cells ask the same one.
+            os.environ["TRITON_SERVER_URL"] = found_url()
+        return cls(os.environ["TRITON_SERVER_URL"])
 
     def version(self) -> str:
         with connect(self.url) as triton:

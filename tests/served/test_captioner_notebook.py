@@ -1,0 +1,52 @@
+"""notebooks/captioner.ipynb runs from top to bottom against a real Triton, and its checks can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.notebook import Executed, committed
+from support.notebook import executed as run_notebook
+
+pytestmark = pytest.mark.timeout(900)
+
+PATH = Path(__file__).parents[2] / "notebooks" / "captioner.ipynb"
+
+# Each check, a claim of it, and how to make it fail.
+CHECKS = {
+    "by-hand": ("There is one request to see the photo", "requests += 1"),
+    "answers": ("A photo among others gets the words", "together = together[::-1]"),
+    "stream": ("The pieces, joined, are the whole answer", "came = came[:-2]"),
+    "clients": ("The config is what it was", "before = {}"),
+}
+# Claims about speed, which a busy machine may refute: they must be judged, either way.
+SPEEDS = ("machine", "seeing", "clients")
+
+
+@pytest.fixture(scope="module")
+def executed(triton: Any) -> Iterator[Executed]:
+    env = {"TRITON_SERVER_URL": triton.http_url, "GOURMET_LAB_SECONDS": "0.8"}
+    with run_notebook(PATH, env, 300) as found:
+        for cell in found.client.nb.cells:  # what must hold would stop a sabotaged run
+            cell.source = cell.source.replace("grades.require(", "grades.judge(")
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_must_hold_holds_and_can_fail(executed: Executed, name: str) -> None:
+    claim, sabotage = CHECKS[name]
+    executed.must_hold(name, claim)
+    executed.must_fail(name, claim, sabotage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SPEEDS)
+def test_what_depends_on_the_machine_is_judged(executed: Executed, name: str) -> None:
+    executed.must_judge(name)
+
+
+def test_the_committed_outputs_are_of_one_whole_run_and_name_no_machine() -> None:
+    assert committed(PATH)
