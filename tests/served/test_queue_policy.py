@@ -14,10 +14,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from app.api.services import PHOTO_THREADS
 from app.asking import AppTriton
 from app.core.errors import ServingError, TritonBusy, TritonTooSlow
-from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
 from gourmet.client.statistics import ModelStatistics
 from gourmet.client.triton import Answer
@@ -38,15 +36,18 @@ class TritonPythonModel:
 """
 
 
+def config_of(model: str) -> Any:
+    return text_format.Parse((MODELS / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+
+
 def policy_of(model: str) -> Any:
-    config = text_format.Parse((MODELS / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    return config.dynamic_batching.default_queue_policy
+    return config_of(model).dynamic_batching.default_queue_policy
 
 
 @pytest.fixture(scope="module")
 def slow(lab_triton: Any) -> Iterator[str]:
-    """A model that takes its time, one request after the other, with the queue policy of food_classifier."""
-    policy = policy_of("food_classifier")
+    """A model that takes its time, one request after the other, with the queue policy of translator_bls."""
+    policy = policy_of("translator_bls")
     policy.max_queue_size = WAITING
     folder = lab_triton.repository / "slow"
     (folder / "1").mkdir(parents=True, exist_ok=True)
@@ -119,11 +120,8 @@ def test_more_than_may_wait_is_refused_at_once(slow: str) -> None:
     assert rows_since(slow, before, answered) == answered
 
 
-def test_more_food_may_wait_and_longer_than_the_app_asks_and_it_is_told_of_each_deadline() -> None:
-    policy, settings = policy_of("food_classifier"), Settings()
-    assert policy.max_queue_size > 8 * (settings.max_at_work + PHOTO_THREADS), "of eight workers"
-    assert (policy.timeout_action, policy.allow_timeout_override) == (policy.REJECT, True)
-    assert policy.default_timeout_microseconds / 1e6 > settings.request_deadline_s
+def test_food_has_none_since_its_instances_would_wait_while_requests_do() -> None:
+    assert not config_of("food_classifier").dynamic_batching.HasField("default_queue_policy")
 
 
 def test_business_logic_scripting_has_a_queue_of_bounded_length_and_time() -> None:

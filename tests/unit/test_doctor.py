@@ -183,6 +183,6 @@ def test_models_that_are_broken(subject: Examined, models_copy: Path, fault: str
 
 
 def test_a_queue_policy_with_one_instance(subject: Examined, models_copy: Path) -> None:
-    config_of(models_copy, "food_classifier", "count: 2", "count: 1")
+    config_of(models_copy, "translator_bls", "count: 2", "count: 1")
     line = said("models", replace(subject, repositories=(models_copy,)), "warn")
-    assert "food_classifier has a queue policy and one instance" in line
+    assert "translator_bls has a queue policy and one instance" in line
