@@ -89,6 +89,18 @@ def test_the_square_is_moved_by_keys_and_by_dragging_and_what_it_holds_is_sent(
     expect(bare.locator(".answer")).to_contain_text("only the square in the middle")
 
 
+def test_a_photo_that_the_browser_cannot_show_has_no_square_to_move(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page, out = visit(python_web.url), io.BytesIO()
+    Image.open(io.BytesIO(two_colours())).save(out, "TIFF")
+    for name, content, state in (("a.tiff", out.getvalue(), "answered"), ("b.jpg", b"none", "failed")):
+        page.set_input_files("#file", photo(content, name))
+        card = page.locator(f".card[data-state={state}]")
+        expect(card).to_have_count(1)
+        expect(card.locator(".looked")).to_be_hidden()
+
+
 def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     visit: Callable[..., Page], python_web: Any, tmp_path: Path
 ) -> None:
@@ -111,7 +123,7 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     picture = two_colours()
     page.set_input_files("#file", [photo(picture, name) for name in told])
     expect(page.locator(".card[data-state=answered]")).to_have_count(4)
-    expect(page.locator("#counts")).to_have_text("4 photos: Soup 2, not sure 1, not food 1")
+    expect(page.locator("#counts")).to_have_text("4 answered: Soup 2, not sure 1, not food 1")
     expect(page.locator(".add label")).to_be_in_viewport()
     tall = page.evaluate("document.documentElement.scrollHeight")
     page.get_by_label("Compact view").check()

@@ -16,7 +16,7 @@ const ORDERS = {
   doubt: (a, b) => a.sure - b.sure || a.probability - b.probability || newest(a, b),
 };
 
-/** "28 photos: Soup 12, Bread 9, not sure 5, not food 2". */
+/** "28 answered: Soup 12, Bread 9, not sure 5, not food 2". */
 function counts(rows) {
   const found = new Map();
   for (const { group } of rows) found.set(group, (found.get(group) ?? 0) + 1);
