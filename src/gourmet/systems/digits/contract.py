@@ -65,7 +65,7 @@ class DigitClassifier(PictureClassifier):
         if ink.max() < _FAINTEST_INK:
             raise PictureError("blank", "this picture is of one colour: draw a digit on it")
         if shows_several(ink):
-            raise PictureError("several_digits", "there are several digits on this picture: draw one, or choose a picture of one")
+            raise PictureError("several_digits", "there are several digits on this picture: draw one")
         return layout(ink)
 
     def normalise(self, image: Pixels) -> Floats:
