@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from app.admission.decoding import Decoding
+from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
 from app.core import tracing
 from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError, refused_picture

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from flask import current_app, g, request
+from flask import g, request
 
-from app.admission.queue import client_of
-from app.core.http import API, FlaskApp, marks
-from app.core.settings import Settings
+from app.admission.queue import AdmissionQueue
+from app.core.http import API, marks
 
 # After a page, for a client that keeps others from theirs: so many times as long as the page took.
 _REST: Final = 3
@@ -21,24 +20,15 @@ _REST: Final = 3
 _LONGEST_REST_S: Final = 0.1
 
 
-def init_app(app: FlaskApp, settings: Settings) -> None:
-    app.before_request(begin)
-    app.teardown_request(end)
-
-
-def begin() -> None:
+def begin(queue: AdmissionQueue, client: str) -> None:
     if _is_page():
-        client = client_of(request.remote_addr or "")
-        current_app.extensions["admission"].queues["pages"].acquire(client)
+        queue.acquire(client)
         g.page_of = client, time.monotonic()
 
 
-def end(_: BaseException | None = None) -> None:
+def end(queue: AdmissionQueue) -> None:
     """However the request ended. The rest delays the answer to the client that has the next page waiting."""
-    if "page_of" not in g:
-        return
     client, began = g.pop("page_of")
-    queue = current_app.extensions["admission"].queues["pages"]
     if queue.is_pressed_by(client):
         time.sleep(min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
     queue.release(client)

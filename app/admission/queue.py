@@ -7,12 +7,9 @@
 
 A client is an address, or of IPv6 the /64 that a subscriber is given; at a turn, a known key that it sent.
 Photos, texts, heat maps and pages have a queue each, so that none of them waits for another kind.
-
-Before a request takes an upload slot, nothing of its body was read: there a refusal is cheap, and that is
-where it happens while the queue is full. The queue has hysteresis: once it was full it is kept short until it
-is empty. A burst may wait, but under a lasting overload a long queue only adds latency. A slow upload holds
-a slot and no turn. gunicorn has more threads than all of these together (`Settings.threads`), so that one is
-always free to refuse and to answer health checks.
+A refusal is cheap before a request takes an upload slot, when nothing of its body was read. A burst may wait,
+but under a lasting overload a long queue only adds latency. A slow upload holds a slot and no turn. gunicorn
+has more threads than all of these together, so that one is always free to refuse and for health checks.
 """
 
 from __future__ import annotations
@@ -23,7 +20,8 @@ import ipaddress
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from flask import g, request
@@ -31,6 +29,8 @@ from flask import g, request
 from app.core.errors import Overloaded, Stopping
 from app.core.settings import Settings
 from gourmet.client.deadline import Deadline
+from gourmet.pictures import decoders
+from gourmet.pictures.decode import from_base64, identify, is_harmless
 from gourmet.runtime.turns import Lines, Shares, is_fair
 
 # For so long an admitted upload counts as queued; most are here sooner.
@@ -245,8 +245,7 @@ class AdmissionQueue:
 
     def is_pressed_by(self, client: str) -> bool:
         """Whether it has another waiting, and is not alone."""
-        with self._lock:
-            return self._waiting.of(client) > 0 and not self._turns.is_alone(client)
+        return self._waiting.of(client) > 0 and not self._turns.is_alone(client)
 
     def _uncrowd(self, client: str) -> None:
         if not self._waiting.of(client):
@@ -272,3 +271,30 @@ def queues(settings: Settings) -> Mapping[str, AdmissionQueue]:
         ),
         "pages": AdmissionQueue(at_work["pages"], waiting, wait_s, 1),
     }
+
+
+class Decoding:
+    """How many pictures at a time, of those that may take long, are decoded for one kind of model."""
+
+    def __init__(self, max_sandboxed: int) -> None:
+        self._sandboxed = decoders.turns(max_sandboxed)
+
+    def here(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Around what decodes in this process, or asks another to."""
+        return decoders.decoding_for(
+            deadline.left_s(), deadline.is_cancelled, deadline.client, self._sandboxed
+        )
+
+    def there(self, photo: bytes, deadline: Deadline) -> AbstractContextManager[None]:
+        """While a photo is answered that a model decodes itself: a place, where that may take long."""
+        quick = is_harmless(from_base64(photo))
+        return nullcontext() if quick else decoders.place(self._sandboxed, deadline.client)
+
+    @contextmanager
+    def guarded(self, photo: bytes, deadline: Deadline) -> Iterator[dict[str, float]]:
+        """The same, once its header was looked at, with how long that took; raise PictureError."""
+        started = time.perf_counter()
+        with self.here(deadline):
+            identify(photo)
+        with self.there(photo, deadline):
+            yield {"decode": (time.perf_counter() - started) * 1000}

@@ -17,6 +17,7 @@ from flask import current_app, g, request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from app.admission import page_turns
 from app.admission.queue import AdmissionQueue, Upload, UploadSlots, client_of, client_of_request, queues
 from app.core.errors import BrokenBody, Overloaded, RefusedRequest, ServingError, UploadTooSlow
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marks, marks_of
@@ -140,9 +141,10 @@ class Admission:
 
     def arrive(self) -> None:
         """Before anything of the body is read."""
-        if not marks().admitted:
-            return
         client = client_of(request.remote_addr or "")
+        if not marks().admitted:
+            page_turns.begin(self.queues["pages"], client)
+            return
         g.coming = self._queue().expect(client)
         said = min(request.content_length or 0, self._most_bytes)
         g.upload = Upload(self._slots, client, said, min(_FLOOR_BYTES, self._most_bytes))
@@ -167,6 +169,8 @@ class Admission:
         if "upload" in g:
             self._end_upload()
             g.pop("upload").forget()
+        if "page_of" in g:
+            page_turns.end(self.queues["pages"])
         self.keep_turn()()
 
     def keep_turn(self) -> Callable[[], None]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
 
-from app.admission.decoding import Decoding
+from app.admission.queue import Decoding
 from app.admission.uploads import admission
 from app.api import schemas
 from app.api.openapi import EVENTS

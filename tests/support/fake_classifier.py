@@ -12,7 +12,7 @@ import numpy as np
 from flask.testing import FlaskClient
 
 from app import create_app
-from app.admission.decoding import Decoding
+from app.admission.queue import Decoding
 from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
 from app.core.settings import Settings
