@@ -47,3 +47,9 @@ def test_a_placeholder_has_the_contrast_of_a_text(place: int) -> None:
     soft, card = (re.findall(rf"--{name}: (#\w{{6}});", style)[place] for name in ("soft", "card"))
     lighter, darker = sorted((luminance(soft), luminance(card)), reverse=True)
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+
+
+def test_the_folder_of_corrections_that_the_readme_names_is_none_that_git_would_add() -> None:
+    folder = re.search(r"KEEP_CORRECTIONS=(\S+) make up", (ROOT / "README.md").read_text())
+    assert folder is not None
+    assert f"/{folder[1]}/" in (ROOT / ".gitignore").read_text().splitlines()
