@@ -71,7 +71,11 @@ def test_a_system_goes_back_from_its_last_deployment_in_one_step(gourmet: Gourme
     assert versions(models / "others") == (1,)
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+    (own := tmp_path / "home" / "models").mkdir(parents=True)
+    with pytest.raises(RepositoryError, match="no models of a system 'bread': it has none at all"):
+        deployed_together(own, "bread")
     put(tmp_path / "broth", 1, "")
     with pytest.raises(RepositoryError, match="no model and no models of a system 'bread': it has broth"):
         deployed_together(tmp_path, "bread")

@@ -28,7 +28,8 @@ def deployed_together(repository: Path, name: str) -> list[Path]:
             when[model] = len(numbers) > 1, str(about.get("deployed", {}).get("at", ""))
     if not when and name not in names:
         raise RepositoryError(
-            f"{repository} has no model and no models of a system {name!r}: it has {', '.join(names)}"
+            f"{repository} has no model and no models of a system {name!r}: "
+            f"it has {', '.join(names) or 'none at all'}"
         )
     return [model for model, at in when.items() if at == max(when.values())] or [repository / name]
 
