@@ -9,11 +9,10 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from click.testing import CliRunner, Result
+from support.captioner_room import room_here
 from support.hostile_rows import stubs
 from support.planted import gif, plant
 from support.triton import MODELS, RunningTriton, run_triton, some_models
@@ -36,14 +36,12 @@ from gourmet.doctor.machine import find_gpus
 from gourmet.measure.client_loop import Asking
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import wait_for
-from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.waiting import wait_until
 from gourmet.systems.captioner.baselines import BASELINES
 from gourmet.systems.captioner.client_loop import CaptionerLoop
 from gourmet.systems.captioner.contract import BEAMS, MAX_TOKENS, PROMPT, SYSTEM
-from gourmet.systems.captioner.serving import SERVING, CaptionerNetwork
+from gourmet.systems.captioner.serving import SERVING
 
 PHOTOS = [*SYSTEM.examples(12, seed=3), SYSTEM.sample()]
 BARE = ModelInfo("captioner", (), ())
@@ -67,16 +65,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
 def client(server: RunningTriton) -> Iterator[triton_http.InferenceServerClient]:
     with triton_http.InferenceServerClient(server.http_url, concurrency=16, network_timeout=120) as client:
         yield client
-
-
-@contextmanager
-def room_here() -> Iterator[tuple[CaptionerNetwork, GenerationRoom]]:
-    """The loop of the model in this process, where nobody else is."""
-    network = SERVING.open(package.read(MODELS / "captioner" / "1" / package.FILE), 1)
-    start, end = network.vocabulary.start, network.vocabulary.end
-    room = GenerationRoom(network.engine, start=start, end=end, max_rows=16)
-    yield network, room
-    room.close()
 
 
 @pytest.fixture(scope="module")
@@ -153,43 +141,6 @@ def test_pieces_join_to_the_whole_caption_and_come_one_by_one_also_of_many_at_on
             assert "".join(piece["CAPTION"] for piece in pieces) == whole.text
             assert pieces[-1]["TOKENS"] == whole.tokens
             assert len(pieces) >= len(whole.text.split()) / 2
-
-
-def test_encoding_other_photos_stalls_no_caption_by_more_than_two_steps() -> None:
-    """The median of captions' longest waits for a word, beside that of captions alone, in the best of three
-    turns, since whatever else uses the machine stalls them too.
-    """
-    with room_here() as (network, room), ThreadPoolExecutor(3) as others:
-        sources = [row.source for (row,) in network.requested({"IMAGE": PHOTOS})]
-
-        def waits(number: int, max_tokens: int = 40) -> list[float]:
-            came, done = list[float](), threading.Event()
-
-            def on_tokens(row: Row) -> None:
-                came.append(time.perf_counter())
-                if row.finished:
-                    done.set()
-
-            room.submit([Row(sources[number % len(sources)], max_tokens, on_tokens=on_tokens)])
-            assert done.wait(60)
-            return np.diff(came).tolist()
-
-        def only_encoded(number: int) -> None:
-            while not stop.is_set():
-                waits(number, max_tokens=1)
-
-        stalled: list[float] = []
-        for _ in range(3):
-            alone, stop = [waits(number) for number in range(40)], threading.Event()
-            for number in range(3):
-                others.submit(only_encoded, number)
-            try:
-                beside = [waits(number) for number in range(40)]
-            finally:
-                stop.set()
-            longest = [np.median([max(each) for each in turn]) for turn in (alone, beside)]
-            stalled.append((longest[1] - longest[0]) / np.median(np.concatenate(alone)))
-    assert min(stalled) <= 2, f"by {stalled} steps"
 
 
 def test_a_prompt_begins_the_caption_and_limits_and_beams_are_heeded(

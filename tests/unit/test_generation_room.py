@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -254,6 +255,21 @@ def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
         finished([second])
     assert first.tokens == alone(fast).tokens
     assert second.tokens == alone(slow).tokens
+
+
+def test_the_thread_that_encodes_is_nicer_than_those_whose_tokens_are_waited_for(engine: Pictures) -> None:
+    """How much that saves, hard/test_encode_stalls.py measures."""
+    nice = dict[str, int]()
+
+    def note(what: str) -> None:
+        nice[what] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    engine.before_encoding, engine.before_step = lambda _: note("encoding"), lambda: note("a step")
+    row = Row(pictures(1)[0], 5)
+    with opened(engine) as room:
+        room.submit([row])
+        finished([row])
+    assert nice["encoding"] > nice["a step"] == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_an_encode_that_fails_fails_its_own_rows_and_those_beside_it_are_answered(engine: Pictures) -> None:
