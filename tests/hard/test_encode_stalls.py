@@ -56,7 +56,7 @@ def test_encoding_other_photos_stalls_no_caption_by_more_than_two_steps(table: K
             requests=120,
             answered=120,
             seen="its words, some steps later at the longest; the median of the best of three turns",
-            survived=min(stalled) <= 2,
-            figures={"steps later": round(min(stalled), 2)},
+            survived=bool(min(stalled) <= 2),
+            figures={"steps later": round(float(min(stalled)), 2)},
         )
     )
