@@ -16,7 +16,9 @@ from gourmet.measure import results
 from gourmet.measure.inputs import DataSource
 from gourmet.measure.scenarios import loops
 from gourmet.measure.task import MeasureOptions
-from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.client_loop import served_files
+from gourmet.systems.translator.contract import SYSTEM, TEXT
+from gourmet.systems.translator.serving import SERVING
 from harness.load import BenchWindow
 from harness.run import Contender
 
@@ -50,6 +52,14 @@ class ExampleSentences:
     texts: Sequence[str]
     options: MeasureOptions = OPTIONS
     said: dict[str, Sequence[str]] = field(default_factory=dict)
+    system: str = SYSTEM.name
+
+    @property
+    def examples(self) -> Sequence[str]:
+        return self.texts
+
+    def source(self, arm: str) -> DataSource:
+        return self.mixed if arm in served.CONTINUOUS else self.usual
 
     def __post_init__(self) -> None:
         long = ", ".join(text.rstrip(".?!").lower() for text in self.texts) + "."
@@ -94,7 +104,7 @@ def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: Exa
 
 def test_the_loop_in_python_says_the_same_alone_and_among_others(sentences: ExampleSentences) -> None:
     """A window whose answers are not those that were given alone is refused."""
-    contender = without_triton.in_python(sentences, 1)  # type: ignore[arg-type]
+    contender = without_triton.in_python(sentences, 1, SERVING, served_files(), TEXT, (1, 8))
     found = windows(contender)
     assert len(set(sentences.said[contender.words])) > 3
     for window in found.values():
