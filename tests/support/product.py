@@ -78,7 +78,6 @@ def running(models: Path, *, tmp: Path, within: tuple[str, ...] = ()) -> Iterato
     up = Up("--unlocked", "--model-repository", str(models), tmp=tmp, within=within)
     try:
         up.wait_for("the page http://127.0.0.1:", 180)
-        up.wait_for("all models are loaded", 60)
         yield Product(up, models)
     finally:
         if up.process.poll() is None:
