@@ -35,6 +35,6 @@ def end(queue: AdmissionQueue) -> None:
 
 
 def _is_page() -> bool:
-    """Whether it is made here, and is no probe."""
+    """Whether it is a page, and not a probe or a part of the API."""
     told = marks()
     return not (told.admitted or told.probe or told.charged or request.path.startswith(API))

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_here_is_refused_with_the_next_step(given: str, says
 
 def test_a_list_that_is_none_is_refused_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"a.jpg\n" + b"x" * 5_000)
-    with pytest.raises(UsageError, match=r"line 2 of .* is no name of a file"):
+    with pytest.raises(UsageError, match=r"line 2 of .* is not the name of a file"):
         list(Inputs((str(tmp_path / "list"),), {".jpg"}))
 
 

@@ -22,7 +22,7 @@ PIECES = [Reply("a"), None, Reply("b")]
 
 
 @dataclass
-class Server:
+class ScriptedServer:
     """A double of a way to a server, at a boundary of ours: it answers, slowly, not at all, or half."""
 
     address: str
@@ -59,7 +59,7 @@ def ask(balanced: BalancedTransport, operation: Operation = "infer", model: str 
 
 
 def test_as_many_go_to_each_where_all_are_alike_and_few_to_a_slow_one() -> None:
-    servers = [Server(name, 0.01) for name in ("a", "b", "c")]
+    servers = [ScriptedServer(name, 0.01) for name in ("a", "b", "c")]
     with closing(BalancedTransport(servers)) as balanced, ThreadPoolExecutor(12) as pool:
         alike = Counter(pool.map(lambda _: ask(balanced), range(300)))
         assert min(alike.values()) > 60
@@ -70,7 +70,7 @@ def test_as_many_go_to_each_where_all_are_alike_and_few_to_a_slow_one() -> None:
 
 
 def test_one_that_stands_still_gets_no_more_than_a_few_before_any_deadline_passes() -> None:
-    servers = [Server(name, 0.01) for name in ("a", "b", "c")]
+    servers = [ScriptedServer(name, 0.01) for name in ("a", "b", "c")]
     servers[0].seconds = 2.0
     with closing(BalancedTransport(servers)) as balanced, ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda _: ask(balanced), range(300)))
@@ -91,7 +91,7 @@ def test_one_that_stands_still_gets_no_more_than_a_few_before_any_deadline_passe
 def test_who_had_nothing_of_an_answer_is_asked_once_elsewhere_and_the_server_left_out(
     error: TritonError,
 ) -> None:
-    broken, well = Server("a", fails=lambda call: error), Server("b")
+    broken, well = ScriptedServer("a", fails=lambda call: error), ScriptedServer("b")
     with closing(BalancedTransport([broken, well])) as balanced:
         assert {ask(balanced) for _ in range(40)} == {"b"}
         assert broken.asked["infer"] <= 1
@@ -102,8 +102,8 @@ def test_who_had_nothing_of_an_answer_is_asked_once_elsewhere_and_the_server_lef
 
 def test_a_model_that_one_server_lacks_keeps_it_from_no_other_model() -> None:
     lacks = TritonRefused("Request for unknown model: 'food' is not found", 404)
-    without = Server("a", fails=lambda call: lacks if call.target.startswith("food") else None)
-    with closing(BalancedTransport([without, Server("b", 0.005)])) as balanced:
+    without = ScriptedServer("a", fails=lambda call: lacks if call.target.startswith("food") else None)
+    with closing(BalancedTransport([without, ScriptedServer("b", 0.005)])) as balanced:
         assert {ask(balanced, model="food/2") for _ in range(20)} == {"b"}
         assert "a" in {ask(balanced, model="digits") for _ in range(20)}
 
@@ -111,7 +111,7 @@ def test_a_model_that_one_server_lacks_keeps_it_from_no_other_model() -> None:
 @pytest.mark.parametrize("status", [400, 503])
 def test_what_is_wrong_with_the_request_or_waits_in_a_full_queue_is_said_by_the_first(status: int) -> None:
     refused = TritonRefused("bad", status)
-    servers = [Server(name, fails=lambda call: refused) for name in ("a", "b")]
+    servers = [ScriptedServer(name, fails=lambda call: refused) for name in ("a", "b")]
     with closing(BalancedTransport(servers)) as balanced:
         with pytest.raises(TritonRefused, match="bad"):
             ask(balanced)
@@ -120,12 +120,12 @@ def test_what_is_wrong_with_the_request_or_waits_in_a_full_queue_is_said_by_the_
 
 
 def test_a_request_is_asked_at_two_servers_at_most_and_not_after_its_deadline() -> None:
-    servers = [Server(name, fails=unreachable) for name in ("a", "b", "c")]
+    servers = [ScriptedServer(name, fails=unreachable) for name in ("a", "b", "c")]
     with closing(BalancedTransport(servers)) as balanced:
         with pytest.raises(TritonUnreachable):
             ask(balanced)
         assert sum(each.asked["infer"] for each in servers) == 2
-    late = [Server(name, fails=lambda call: NoAnswerInTime(0.1)) for name in ("a", "b")]
+    late = [ScriptedServer(name, fails=lambda call: NoAnswerInTime(0.1)) for name in ("a", "b")]
     with closing(BalancedTransport(late)) as balanced:
         with pytest.raises(NoAnswerInTime):
             list(balanced.send(Call("infer", "food"), Deadline(0.0)))
@@ -133,20 +133,20 @@ def test_a_request_is_asked_at_two_servers_at_most_and_not_after_its_deadline() 
 
 
 def test_a_stream_with_pieces_is_never_told_in_two_halves() -> None:
-    servers = [Server(name, breaks_off=True) for name in ("a", "b")]
+    servers = [ScriptedServer(name, breaks_off=True) for name in ("a", "b")]
     with closing(BalancedTransport(servers)) as balanced:
         replies = balanced.send(Call("stream", "food"), Deadline(5.0))
         assert next(replies) == PIECES[0]
         with pytest.raises(TritonUnreachable):
             next(replies)
         assert sum(each.asked["stream"] for each in servers) == 1
-    whole = [Server("a", fails=unreachable), Server("b")]
+    whole = [ScriptedServer("a", fails=unreachable), ScriptedServer("b")]
     with closing(BalancedTransport(whole)) as balanced:
         assert list(balanced.send(Call("stream", "food"), Deadline(5.0))) == PIECES
 
 
 def test_what_is_no_request_to_a_model_goes_to_the_first_that_answers() -> None:
-    servers = [Server(name) for name in ("a", "b", "c")]
+    servers = [ScriptedServer(name) for name in ("a", "b", "c")]
     with closing(BalancedTransport(servers)) as balanced:
         assert {ask(balanced, "config") for _ in range(10)} == {"a"}
         servers[0].fails = servers[1].fails = unreachable
@@ -155,7 +155,7 @@ def test_what_is_no_request_to_a_model_goes_to_the_first_that_answers() -> None:
 
 
 def test_where_all_are_left_out_all_are_asked() -> None:
-    servers = [Server(name, fails=unreachable) for name in ("a", "b")]
+    servers = [ScriptedServer(name, fails=unreachable) for name in ("a", "b")]
     with closing(BalancedTransport(servers)) as balanced:
         with pytest.raises(TritonUnreachable):
             ask(balanced)
@@ -165,7 +165,7 @@ def test_where_all_are_left_out_all_are_asked() -> None:
 
 
 def test_what_takes_long_of_one_model_makes_no_server_dear_for_another() -> None:
-    servers = [Server(name, 0.002) for name in ("a", "b")]
+    servers = [ScriptedServer(name, 0.002) for name in ("a", "b")]
     with closing(BalancedTransport(servers)) as balanced, ThreadPoolExecutor(9) as pool:
         servers[0].seconds = servers[1].seconds = 1.0
         slow = pool.submit(ask, balanced, model="captions")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeVar
 
 from gourmet.errors import UsageError
 from gourmet.runtime.bounded_reading import open_regular
 
 STDIN: Final = "-"
 _LONGEST_NAME: Final = 4_096
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ def _lines(given: str, file: BinaryIO) -> Iterator[str]:
         number += 1
         if len(line) > _LONGEST_NAME or b"\0" in line:
             what = "stdin" if given == STDIN else given
-            raise UsageError(f"line {number} of {what} is no name of a file: a list has one in each line")
+            raise UsageError(
+                f"line {number} of {what} is not the name of a file: a list has one in each line"
+            )
         if name := os.fsdecode(line.strip()):
             yield name
 
@@ -75,3 +79,9 @@ def _lines(given: str, file: BinaryIO) -> Iterator[str]:
 def as_text(name: str) -> str:
     """A file's name for a table, which is UTF-8; what is not becomes a mark."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    remaining = iter(items)
+    while some := list(islice(remaining, size)):
+        yield some

@@ -23,7 +23,7 @@ from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.runtime.bounded_reading import read_bytes
 
-_MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 60.0
 
 
@@ -76,7 +76,7 @@ class Photos:
 
     def _read(self, path: str) -> _Read:
         try:
-            data = read_bytes(Path(path), _MOST_BYTES)
+            data = read_bytes(Path(path), MOST_BYTES)
         except OSError as exc:
             return _Read(path, error=f"it cannot be read: {exc.strerror or exc}")
         digest = hashlib.sha256(data).hexdigest()

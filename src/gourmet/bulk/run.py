@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from gourmet.bulk.inputs import Inputs, as_text
+from gourmet.bulk.inputs import Inputs, as_text, in_parts
 from gourmet.bulk.journal import Journal, Row
 from gourmet.errors import UsageError, printable
 from gourmet.tasks.checking import in_threads
@@ -25,7 +25,7 @@ class HowMany:
 
 def answered(ask: AskRows, names: Iterable[str], how: HowMany) -> Iterator[list[Row]]:
     """The rows in the order of the inputs, some at a time."""
-    yield from in_threads(ask, _in_parts(names, how.together), how.threads)
+    yield from in_threads(ask, in_parts(names, how.together), how.threads)
 
 
 def run(inputs: Inputs, journal: Journal, ask: AskRows, how: HowMany, tick: Tick) -> None:
@@ -40,7 +40,7 @@ def run(inputs: Inputs, journal: Journal, ask: AskRows, how: HowMany, tick: Tick
     if total is not None and journal.rows != total:
         raise UsageError(
             f"there were {total:,} inputs at the start and {journal.rows:,} now: they changed meanwhile; "
-            f"remove {journal.path} and begin anew"
+            f"remove {journal.path} and start again"
         )
 
 
@@ -55,9 +55,3 @@ def _without_row(inputs: Inputs, journal: Journal) -> Iterator[str]:
                 f"{printable(name or 'nothing')} is asked about: give the inputs of that run, or remove it"
             )
     yield from names
-
-
-def _in_parts(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(names)
-    while some := list(islice(remaining, size)):
-        yield some

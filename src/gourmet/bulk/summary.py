@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from gourmet.bulk.journal import Row
+from gourmet.bulk.photos import MOST_BYTES
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.reports.chart import Bar, bars
@@ -26,7 +27,6 @@ from gourmet.runtime.bounded_reading import read_bytes
 # So many of the least sure, of failures and of photos that are there more than once are shown.
 _SHOWN: Final = 24
 _THUMBNAIL: Final = 112
-_MOST_BYTES: Final = 64 << 20
 
 
 @dataclass
@@ -121,7 +121,7 @@ def _reason(error: str) -> str:
 def _thumbnail(contract: PictureClassifier, path: str) -> str:
     """As base64 of a JPEG; empty where the photo is not there any more."""
     try:
-        pixels = contract.pixels(read_bytes(Path(path), _MOST_BYTES))
+        pixels = contract.pixels(read_bytes(Path(path), MOST_BYTES))
     except (OSError, PictureError):
         return ""
     out = io.BytesIO()

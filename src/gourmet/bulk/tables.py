@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.bulk.inputs import in_parts
 from gourmet.bulk.journal import Row
 from gourmet.errors import UsageError
 from gourmet.reports.table import spreadsheet_cell
@@ -52,14 +52,8 @@ def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
 
     schema = arrow.schema([(name, kind(column)) for name, column in columns.items()])
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for some in _in_parts(rows):
+        for some in in_parts(rows, _ROWS):
             writer.write_batch(arrow.RecordBatch.from_pylist(some, schema=schema))
-
-
-def _in_parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    remaining = iter(rows)
-    while some := list(islice(remaining, _ROWS)):
-        yield some
 
 
 def _pyarrow() -> Any:

@@ -22,7 +22,7 @@ _MAX_WEIGHTS: Final = 16 << 30
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """To be read by its opener, no further than it bounds; OSError for what is no regular file."""
+    """To be read by its opener, no further than it bounds; OSError for anything but a regular file."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -42,7 +42,7 @@ _SEARCHES: Final = 4
 _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
 _PREPARED: Final = 32
-# How nice the thread that encodes is: where it is no nicer than the loop, it keeps the processor for a slice
+# The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
 # of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
 _NICE: Final = 5
 _CLOSED: Final = GourmetError("the model is being unloaded")
