@@ -359,11 +359,11 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
-def test_a_client_that_is_not_alone_has_half_of_the_loop(engine: Pictures) -> None:
+def test_a_client_that_is_not_alone_has_a_third_of_the_loop(engine: Pictures) -> None:
     many, own = pictures(2)
     theirs = [Row(many, 12, client="me") for _ in range(200)]
     honest = Row(own, 12, client="you")
-    with opened(engine, max_rows=8) as room:
+    with opened(engine, max_rows=9) as room:
         loop, at = room._loop, list[tuple[int, int]]()
 
         def count() -> None:
@@ -378,10 +378,30 @@ def test_a_client_that_is_not_alone_has_half_of_the_loop(engine: Pictures) -> No
         finished([honest])
         began = len(at) + len(theirs[0].tokens)  # those that had joined before are finished then
         eventually(lambda: len(at) > began + 50)
-        assert max(held for held, _ in at[began:]) == 4
+        assert max(held for held, _ in at[began:]) == 3
         for row in theirs:
             row.is_cancelled = lambda: True
         finished(theirs)
+
+
+def test_brief_sources_are_encoded_a_few_at_a_time_while_others_wait_for_the_step(engine: Pictures) -> None:
+    many, own = pictures(2)
+    theirs = [Row(many, 1, client="me") for _ in range(300)]
+    honest = Row(own, 30, client="you")
+    beside = list[int]()
+
+    def count(sources: Sequence[Pixels]) -> None:
+        if honest.tokens and not honest.finished:
+            beside.append(len(sources))
+
+    engine.is_brief = lambda source: True  # type: ignore[method-assign]
+    engine.before_encoding, engine.before_step = count, lambda: time.sleep(0.001)
+    with opened(engine, max_rows=16) as room:
+        room.submit(theirs)
+        room.submit([honest])
+        finished([honest, *theirs])
+    assert max(engine.encoded) > 2
+    assert max(beside) <= 2
 
 
 def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) -> None:

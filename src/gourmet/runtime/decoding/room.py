@@ -9,7 +9,7 @@ meanwhile, and goes first where both want one processor. A brief one is done by 
 handing it over would cost a step. An encode that fails fails only its own rows. Rows are notified by the
 thread that did the work.
 
-Each client has a line and its share of the loop (gourmet.runtime.turns), half of it while it is not alone,
+Each client has a line and its share of the loop (gourmet.runtime.turns), a third of it while it is not alone,
 since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches each
 client has one at a time, and those take their steps in turn. Rows without a client are those of the server's
 neighbours, who may have all that is free.
@@ -42,6 +42,9 @@ _SEARCHES: Final = 4
 _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
 _PREPARED: Final = 32
+# Brief ones that are encoded between two steps while rows of several clients wait for the next: each is brief,
+# a dozen are not.
+_BRIEF_BESIDE: Final = 2
 # The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
 # of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
 _NICE: Final = 5
@@ -180,7 +183,7 @@ class GenerationRoom:
             self._recent.add(client)
 
         def allowed(client: str) -> bool:
-            is_many = held[client] >= max(1, self._max_rows // 2) and not self._recent.is_alone(client)
+            is_many = held[client] >= max(1, self._max_rows // 3) and not self._recent.is_alone(client)
             return not client or (not is_many and is_fair(held[client], free))
 
         return allowed
@@ -213,7 +216,10 @@ class GenerationRoom:
                     return
                 may_join = self._loop.capacity if self._continuous or self._loop.is_idle else 0
                 joining = [self._ready.popleft() for _ in range(min(may_join, len(self._ready)))]
-                brief = self._next(self._brief, may_join - len(joining)) if self._brief else []
+                may_join -= len(joining)
+                if len({row.client for row in self._loop.rows}.union(self._brief.clients)) > 1:
+                    may_join = min(may_join, _BRIEF_BESIDE)
+                brief = self._next(self._brief, may_join) if self._brief else []
             joining += self._memories(brief)
             capacity = self._loop.capacity
             try:
