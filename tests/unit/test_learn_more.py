@@ -115,6 +115,22 @@ def test_the_set_holds_hundreds_of_each_class_and_of_no_food_in_a_few_megabytes(
     assert (again.argmax(dim=1) == known.before.argmax(dim=1)).float().mean() > 0.999
 
 
+def test_pictures_of_other_things_are_learned_to_be_no_food(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "Egg", tmp_path / "photos" / "Egg")
+    (tmp_path / "photos" / "other").mkdir()
+    seen = (DRAWINGS / "bread.jpg").read_bytes()
+    for number, view in enumerate(views(seen, EACH, size=(400, 300), seed=1)):
+        (tmp_path / "photos" / "other" / f"{number}.jpg").write_bytes(view)
+    done = learn(tmp_path / "photos", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    evaluation = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    eggs, others = evaluation["accuracy"]["learned more"]
+    assert (eggs["label"], others["label"]) == ("Egg", "no food")
+    assert others["before"] < others["now"], "bread is declined"
+    assert others["pictures"] >= others["now"]
+    assert "no food" in done.output
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -7,6 +7,7 @@ pictures is kept apart to show what changed.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 from dataclasses import replace
@@ -20,14 +21,15 @@ from torch import nn
 
 from gourmet.deploying.target import Check
 from gourmet.errors import UsageError
-from gourmet.pictures.classifier import PictureClassifier
+from gourmet.pictures.classifier import PictureClassifier, relevance
+from gourmet.pictures.label_folders import OTHER
 from gourmet.runtime import manifest
 from gourmet.tasks.classification import augment, rehearsal
 from gourmet.tasks.classification.calibration import Calibration, calibration_of
-from gourmet.tasks.classification.labelled_pictures import Pixels, decode
+from gourmet.tasks.classification.labelled_pictures import ALL, OTHER_TRAIN, Pixels, decode
 from gourmet.tasks.classification.picture_training import PictureTask, PictureTraining, phase
 from gourmet.tasks.classification.rehearsal import LastLayer, Rehearsal
-from gourmet.tasks.system_parts import BadData, Load
+from gourmet.tasks.system_parts import BadData, EmptyPart, Load
 from gourmet.training.files import deployed_tensors, load_tensors, save_tensors
 from gourmet.training.task import Phase, Recipe, Tick
 
@@ -71,9 +73,7 @@ class MoreTask(PictureTask):
 
     def loss(self, examples: torch.Tensor, phase: Phase, generator: torch.Generator) -> torch.Tensor:
         """The new classes are taught, and what is rehearsed is answered as it was."""
-        logits = self.network(self.images[examples])
-        if self.system.subject:  # whose level is that of the picture showing it, against zero
-            logits = torch.cat([logits, logits.new_zeros(len(logits), 1)], dim=1)
+        logits = self._with_none(self.network(self.images[examples]))
         new = F.cross_entropy(logits, self.classes[examples], label_smoothing=self.smoothing)
         old = self.known.to_learn
         rehearsed = old[torch.randint(len(old), (_REHEARSED,), generator=generator)]
@@ -82,13 +82,16 @@ class MoreTask(PictureTask):
         now = F.log_softmax(self.last.last(rehearsed), dim=1)
         return _NEW * new + (1 - _NEW) * F.kl_div(now, was, reduction="batchmean", log_target=True)
 
+    def _with_none(self, logits: torch.Tensor) -> torch.Tensor:
+        """A last column for none of the classes: their level is against zero that they are shown at all."""
+        return F.pad(logits, (0, 1)) if self.system.subject else logits
+
     def adapt(self, network: nn.Module) -> None:
         """The layers before have no statistics to take again."""
 
     def served(self, network: nn.Module) -> torch.Tensor:
         with torch.no_grad():
-            logits: torch.Tensor = network(self.held_images)
-        return logits
+            return self._with_none(network(self.held_images))
 
     def finish(
         self, layer: Path, weights: Path, calibration: Calibration
@@ -107,22 +110,28 @@ class MoreTask(PictureTask):
                 break
         save_tensors(weights, self.whole.state_dict(), {**about, "way": way})
         rehearsal.write(self.known, weights)
-        return checks, self._by_class()
+        return checks, self._by_class(calibration)
 
-    def _by_class(self) -> list[dict[str, Any]]:
+    def _by_class(self, calibration: Calibration) -> list[dict[str, Any]]:
         """How many of the pictures kept apart were right before, and are now."""
-        before, now = (
-            self.served(each).argmax(dim=1) == self.held_classes for each in (self.begun, self.last)
-        )
+        before, now = (self._right(self.served(each), calibration) for each in (self.begun, self.last))
+        labels = (*self.system.labels, f"no {self.system.subject}")
         return [
             {
-                "label": self.system.labels[class_id],
+                "label": labels[class_id],
                 "pictures": int((self.held_classes == class_id).sum()),
                 "before": int(before[self.held_classes == class_id].sum()),
                 "now": int(now[self.held_classes == class_id].sum()),
             }
             for class_id in sorted(set(self.held_classes.tolist()))
         ]
+
+    def _right(self, logits: torch.Tensor, calibration: Calibration) -> torch.Tensor:
+        """Of the pictures kept apart; one of no class is right where it is declined."""
+        none = len(self.system.labels)
+        logits = logits[:, :none]
+        declined = torch.from_numpy(relevance(logits.numpy()) < calibration.subject_threshold)
+        return torch.where(self.held_classes == none, declined, logits.argmax(dim=1) == self.held_classes)
 
 
 def _activations(last: LastLayer, images: torch.Tensor) -> torch.Tensor:
@@ -134,7 +143,11 @@ def prepare(training: PictureTraining, load: Load, folder: Path, weights: Path, 
     listing = training.data.listing
     kept = listing(folder, "test")
     apart = set(kept)
-    learned = [each for each in listing(folder, "all") if each not in apart]
+    learned = [each for each in listing(folder, ALL) if each not in apart]
+    if training.system.subject and OTHER in training.data.parts(folder):
+        learned += listing(folder, OTHER_TRAIN)
+        with contextlib.suppress(EmptyPart):  # of a few pictures, none may be held out
+            kept += listing(folder, OTHER)
     if len(learned) < LEAST:
         raise BadData(f"{folder} has {len(learned)} pictures to learn from: at least {LEAST} are needed")
     network, about = load(weights, "")
