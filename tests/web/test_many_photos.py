@@ -139,6 +139,8 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     expect(page.locator(".card:visible")).to_have_count(1)
     page.get_by_role("button", name="Details: b.jpg").click()
     expect(page.locator(".card:visible .top")).to_be_visible()
+    page.get_by_role("button", name="Close: b.jpg").click()
+    expect(page.locator(".card:visible .top")).to_be_hidden()
     with page.expect_download() as saving:
         page.get_by_role("button", name="Save all as CSV").click()
     saving.value.save_as(tmp_path / "answers.csv")
@@ -155,10 +157,38 @@ def test_many_cards_are_compact_sorted_filtered_counted_saved_and_opened_again(
     page.get_by_role("button", name="Open: b.jpg").click()
     expect(page.locator(".card h3")).to_contain_text("Egg?")
     expect(page.locator(".card img")).to_have_js_property("naturalWidth", 800)
+    page.get_by_role("button", name="Open: b.jpg").click()
+    page.get_by_role("button", name="Open: a.jpg").click()
+    expect(page.locator(".card")).to_have_count(2)
     with page.expect_download() as saving:
         page.click("#history-json")
     saving.value.save_as(tmp_path / "history.json")
     assert "photo" not in json.loads((tmp_path / "history.json").read_text())[0]
+
+
+def test_an_open_card_is_what_the_history_shows_also_after_a_refresh(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(python_web.url)
+    page.set_input_files("#file", photo(two_colours(), "a.jpg"))
+    expect(page.locator(".card[data-state=answered]")).to_have_count(1)
+    for _ in range(2):
+        page.click("#history summary")
+        page.get_by_role("button", name="Open: a.jpg").click()
+        expect(page.locator(".card")).to_be_focused()
+        page.reload()
+        expect(page.locator(".card")).to_have_count(1)
+
+
+def test_a_phone_shows_this_page_in_its_menu_and_speaks_of_no_keys(
+    visit: Callable[..., Page], python_web: Any
+) -> None:
+    page = visit(f"{python_web.url}/api/docs", has_touch=True, **PHONE)
+    expect(page.locator("header nav [aria-current]")).to_be_in_viewport(ratio=1)
+    page.goto(python_web.url)
+    page.set_input_files("#file", photo(two_colours(), "a.jpg"))
+    expect(page.locator(".looked")).to_be_visible()
+    expect(page.locator(".looked")).not_to_contain_text("arrow", use_inner_text=True)
 
 
 def test_a_correction_stays_below_whatever_is_opened_and_knows_what_is_no_food(

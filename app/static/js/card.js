@@ -38,7 +38,8 @@ export class Card {
 
   #addSquare(look) {
     this.square = new Square(this.#picture, this.name, look);
-    this.#picture.after(this.square.element, h("p", { class: "looked note" }, t("square_note")));
+    this.#picture.after(this.square.element, h("p", { class: "looked note" }, t("square_note"),
+      h("span", { class: "for-mouse" }, " ", t("square_keys"))));
   }
 
   showPhoto(blob) {

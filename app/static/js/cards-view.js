@@ -41,12 +41,16 @@ document.addEventListener("gourmet:answered", ({ detail: { name, answer, card, a
   answers.set(card, { group, sure: answer.sure, probability: answer.probability, row: { ...answer, file: name,
     model: answer.model.name, version: answer.model.version } });
   card.dataset.doubt = unsure ? "unsure" : "";
-  const open = h("button", { class: "button small quiet", type: "button", "data-do": "open", "aria-expanded": "false",
-    "aria-label": `${t("many_open")}: ${name}` }, t("many_open"));
-  open.addEventListener("click", () => {
-    open.setAttribute("aria-expanded", String(card.classList.toggle("open")));
-  });
-  card.classList.remove("open");
+  const open = h("button", { class: "button small quiet", type: "button", "data-do": "open" });
+  const toggle = (isOpen) => {
+    card.classList.toggle("open", isOpen);
+    const label = t(isOpen ? "many_close" : "many_open");
+    open.textContent = label;
+    open.setAttribute("aria-label", `${label}: ${name}`);
+    open.setAttribute("aria-expanded", String(isOpen));
+  };
+  open.addEventListener("click", () => toggle(!card.classList.contains("open")));
+  toggle(false);
   actions.append(open);
 });
 

@@ -51,7 +51,7 @@ export const clear = () => transaction("readwrite", (store) => store.clear()).ca
 
 const COLUMNS = ["at", "file", "label", "probability", "sure", "relevant", "model", "version"];
 
-export const asJson = (entries) => JSON.stringify(entries.map(({ id, thumb, photo, original, answer, system, ...entry }) => entry), null, 2);
+export const asJson = (entries) => JSON.stringify(entries.map(({ id, shown, thumb, photo, original, answer, system, ...entry }) => entry), null, 2);
 
 export function asCsv(entries, columns = COLUMNS) {
   const cell = (value) => {

@@ -7,9 +7,10 @@ const section = byId("history");
 let addresses = [];
 let reopen = null;
 
-/** `blob` is what the model saw. */
-export async function remember(file, blob, answer, { original }) {
+/** `blob` is what the model saw; `shown` tells this answer's card from others. */
+export async function remember(file, blob, answer, { original }, shown) {
   await add({
+    shown,
     system: settings.system,
     answer,
     photo: blob,
@@ -34,7 +35,7 @@ function opener(entry) {
   const button = h("button", { class: "button small quiet", type: "button",
     "aria-label": `${t("history_open")}: ${entry.file}` }, t("history_open"));
   button.addEventListener("click", () =>
-    reopen({ name: entry.file, blob: entry.photo, answer: entry.answer, ms: 0, original: entry.original }));
+    reopen({ name: entry.file, blob: entry.photo, answer: entry.answer, ms: 0, original: entry.original, shown: entry.shown }));
   return button;
 }
 

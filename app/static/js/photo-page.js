@@ -21,6 +21,7 @@ const comparing = settings.mode === "compare";
 const captioning = settings.mode === "caption";
 const sending = new Semaphore(AT_A_TIME);
 const jobs = new Set();
+const unique = () => `${Date.now()}-${Math.random()}`;
 const pause = (forMs) => new Promise((done) => { setTimeout(done, forMs); });
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -30,9 +31,10 @@ class Job {
   #sent = null;
   #square = MIDDLE;
   #onAnswered;
+  shown = ""; // by which the history finds the card of an answer
 
   /** `onAnswered` is called once, after the first answer. */
-  constructor(file, { id = `${Date.now()}-${Math.random()}`, sent = null, onAnswered = null, added = null } = {}) {
+  constructor(file, { id = unique(), sent = null, onAnswered = null, added = null } = {}) {
     this.id = id;
     this.file = file;
     this.#sent = sent;
@@ -47,8 +49,9 @@ class Job {
   }
 
   /** A job of before the refresh, with the answer that it had. */
-  static restored({ id, name, blob, answer, comparison, caption, ms, original, square = MIDDLE }, added = null) {
+  static restored({ id, name, blob, answer, comparison, caption, ms, original, shown = "", square = MIDDLE }, added = null) {
     const job = new Job(new File([blob], name, { type: blob.type }), { id, sent: { blob, ms, original }, added });
+    job.shown = shown;
     if (caption) job.#captioned(caption);
     else if (comparison) job.card.compared(comparison);
     else {
@@ -69,6 +72,7 @@ class Job {
   }
 
   start() {
+    this.shown = "";
     return this.#alone((signal) => this.#ask(signal, 1));
   }
 
@@ -148,10 +152,11 @@ class Job {
     this.card.busy(t("asking"));
     const answer = await api.classify(photo, this.file.name, modelToAsk(), signal, true);
     this.card.answered(photo, answer, this.#sent);
+    this.shown = unique();
     say(t(answer.relevant === false ? "spoken_irrelevant" : answer.sure ? "spoken" : "spoken_unsure",
       { file: this.file.name, label: named(answer), share: percent(answer.probability), subject: settings.subject }));
-    this.#keep({ answer });
-    remember(this.file, photo, answer, this.#sent);
+    this.#keep({ answer, shown: this.shown });
+    remember(this.file, photo, answer, this.#sent, this.shown);
   }
 
   /** On the page of captions: the sentence grows on the card, and is edited there. */
@@ -249,12 +254,15 @@ function restore() {
   tidy();
 }
 
-/** An answer of the history is a card again, as the newest. */
+/** An answer of the history is a card again, as the newest, unless its card is still there. */
 function reopen(entry) {
-  const job = Job.restored(entry);
-  jobs.add(job);
-  byId("cards").prepend(job.card.element);
-  tidy();
+  let job = [...jobs].find(({ shown }) => shown && shown === entry.shown);
+  if (!job) {
+    job = Job.restored(entry);
+    jobs.add(job);
+    byId("cards").prepend(job.card.element);
+    tidy();
+  }
   bringIntoView(job.card.element);
   job.card.element.focus({ preventScroll: true });
 }

@@ -7,10 +7,12 @@ export const settings = JSON.parse(byId("settings").textContent);
 export const t = (id, values = {}) =>
   settings.texts[id].replace(/\{(\w+)\}/g, (_, name) => String(values[name]));
 
-/** Show what needs a script, and what is for touch screens or for a mouse and keys. */
+/** Show what needs a script, what is for touch screens or for a mouse and keys, and in a narrow menu this page. */
 export function withScript() {
   document.documentElement.classList.add("with-script");
   document.documentElement.classList.toggle("with-touch", navigator.maxTouchPoints > 0);
+  const here = document.querySelector("header.site nav [aria-current]");
+  if (here) here.parentElement.scrollLeft += here.getBoundingClientRect().left - here.parentElement.getBoundingClientRect().left;
 }
 
 /** An element with properties or attributes and children; null children are left out. */
