@@ -359,11 +359,11 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
-def test_a_client_that_is_not_alone_has_a_third_of_the_loop(engine: Pictures) -> None:
+def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures) -> None:
     many, own = pictures(2)
     theirs = [Row(many, 12, client="me") for _ in range(200)]
     honest = Row(own, 12, client="you")
-    with opened(engine, max_rows=9) as room:
+    with opened(engine, max_rows=8) as room:
         loop, at = room._loop, list[tuple[int, int]]()
 
         def count() -> None:
@@ -378,7 +378,7 @@ def test_a_client_that_is_not_alone_has_a_third_of_the_loop(engine: Pictures) ->
         finished([honest])
         began = len(at) + len(theirs[0].tokens)  # those that had joined before are finished then
         eventually(lambda: len(at) > began + 50)
-        assert max(held for held, _ in at[began:]) == 3
+        assert max(held for held, _ in at[began:]) == 2
         for row in theirs:
             row.is_cancelled = lambda: True
         finished(theirs)

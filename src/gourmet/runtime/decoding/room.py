@@ -9,7 +9,7 @@ meanwhile, and goes first where both want one processor. A brief one is done by 
 handing it over would cost a step. An encode that fails fails only its own rows. Rows are notified by the
 thread that did the work.
 
-Each client has a line and its share of the loop (gourmet.runtime.turns), a third of it while it is not alone,
+Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not alone,
 since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches each
 client has one at a time, and those take their steps in turn. Rows without a client are those of the server's
 neighbours, who may have all that is free.
@@ -183,7 +183,7 @@ class GenerationRoom:
             self._recent.add(client)
 
         def allowed(client: str) -> bool:
-            is_many = held[client] >= max(1, self._max_rows // 3) and not self._recent.is_alone(client)
+            is_many = held[client] >= max(1, self._max_rows // 4) and not self._recent.is_alone(client)
             return not client or (not is_many and is_fair(held[client], free))
 
         return allowed
