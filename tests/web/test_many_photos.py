@@ -183,7 +183,7 @@ def test_an_open_card_is_what_the_history_shows_also_after_a_refresh(
 def test_a_phone_shows_this_page_in_its_menu_and_speaks_of_no_keys(
     visit: Callable[..., Page], python_web: Any
 ) -> None:
-    page = visit(f"{python_web.url}/api/docs", has_touch=True, **PHONE)
+    page = visit(f"{python_web.url}/api/docs", **PHONE)
     expect(page.locator("header nav [aria-current]")).to_be_in_viewport(ratio=1)
     page.goto(python_web.url)
     page.set_input_files("#file", photo(two_colours(), "a.jpg"))

@@ -9,10 +9,10 @@ meanwhile, and goes first where both want one processor. A brief one is done by 
 handing it over would cost a step. An encode that fails fails only its own rows. Rows are notified by the
 thread that did the work.
 
-Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not alone,
-since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches each
-client has one at a time, and those take their steps in turn. Rows without a client are those of the server's
-neighbours, who may have all that is free.
+Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not
+alone, since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches
+each client has one at a time, and those take their steps in turn. Rows without a client are those of the
+server's neighbours, who may have all that is free.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ _SEARCHES: Final = 4
 _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
 _PREPARED: Final = 32
-# Brief ones that are encoded between two steps while rows of several clients wait for the next: each is brief,
-# a dozen are not.
+# Brief ones that are encoded between two steps while rows of several clients wait: a dozen are not brief.
 _BRIEF_BESIDE: Final = 2
 # The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
 # of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
