@@ -24,6 +24,7 @@ class Inputs:
 
     given: Sequence[str]
     suffixes: Collection[str]
+    column: str = "path"
 
     def __post_init__(self) -> None:
         for each in self.given:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
-from gourmet.bulk.inputs import Inputs, as_text, in_parts
+from gourmet.bulk.inputs import as_text, in_parts
 from gourmet.bulk.journal import Journal, Row
 from gourmet.errors import UsageError, printable
 from gourmet.tasks.checking import in_threads
@@ -15,6 +16,19 @@ from gourmet.training.task import Tick
 
 # Makes the rows of some inputs, in one of several threads.
 AskRows = Callable[[Sequence[str]], list[Row]]
+
+
+class NamedInputs(Protocol):
+    """Inputs by their names or texts, in the same order each time."""
+
+    @property
+    def column(self) -> str:
+        """Of a row, where the name of its input stands."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def count(self) -> int | None:
+        """How many there are; None where only reading all would tell."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ def answered(ask: AskRows, names: Iterable[str], how: HowMany) -> Iterator[list[
     yield from in_threads(ask, in_parts(names, how.together), how.threads)
 
 
-def run(inputs: Inputs, journal: Journal, ask: AskRows, how: HowMany, tick: Tick) -> None:
+def run(inputs: NamedInputs, journal: Journal, ask: AskRows, how: HowMany, tick: Tick) -> None:
     """Add a row for each input that has none; what is raised leaves those that are there."""
     total, began, before = inputs.count(), time.monotonic(), journal.rows
     for rows in answered(ask, _without_row(inputs, journal), how):
@@ -44,14 +58,14 @@ def run(inputs: Inputs, journal: Journal, ask: AskRows, how: HowMany, tick: Tick
         )
 
 
-def _without_row(inputs: Inputs, journal: Journal) -> Iterator[str]:
+def _without_row(inputs: NamedInputs, journal: Journal) -> Iterator[str]:
     """Those behind the ones of the kept rows, which have to be the same as then."""
     names = iter(inputs)
     for number, row in enumerate(islice(journal, journal.rows), 1):
         name = next(names, None)
-        if name is None or as_text(name) != row.get("path"):
+        if name is None or as_text(name) != row.get(inputs.column):
             raise UsageError(
-                f"row {number:,} of {journal.path} is of {printable(str(row.get('path')))}, where now "
+                f"row {number:,} of {journal.path} is of {printable(str(row.get(inputs.column)))}, where now "
                 f"{printable(name or 'nothing')} is asked about: give the inputs of that run, or remove it"
             )
     yield from names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from gourmet.pictures.header import SUFFIXES
 from gourmet.runtime.bounded_reading import read_bytes
 
 if TYPE_CHECKING:
+    from gourmet.bulk.inputs import Inputs
+    from gourmet.commands.generating import Ask
     from gourmet.contracts import GeneratedText, Generation, ModelInfo, Options
 
 # Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
@@ -28,33 +30,42 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 
 
 @click.command()
-@click.argument("photos", nargs=-1, required=True, type=PATH, metavar="PHOTO...")
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
 @click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
 @click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
+@click.option(
+    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
+)
 @click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @url_option()
 def caption(
-    photos: tuple[Path, ...],
+    photos: tuple[str, ...],
     stream: bool,
     as_csv: bool,
+    out: Path | None,
     prompt: str | None,
     beams: int,
     model: str | None,
     url: str,
 ) -> None:
-    """Say what each PHOTO shows, or each photo of a folder. Captions are a model's, and may be wrong.
+    """Say what each PHOTO shows, or each photo below a FOLDER, or of a LIST or stdin (-), a line each.
+
+    Captions are a model's, and may be wrong. With --out there is a row for each photo, and what was stopped
+    goes on where it was when it is called again.
 
     \b
     gourmet caption dog.jpg --stream
     gourmet caption holiday/ --csv > captions.csv
+    gourmet caption holiday/ --out captions.parquet
     """
-    from gourmet.commands.generating import system_for
+    from gourmet.bulk.inputs import Inputs
+    from gourmet.commands.generating import asks, system_for
     from gourmet.serving.connect import connect
 
-    if stream and (as_csv or beams > 1):
-        raise UsageError("--stream shows a caption while it is made: leave out --csv and --beams")
+    if stream and (as_csv or out or beams > 1):
+        raise UsageError("--stream shows a caption while it is made: leave out --csv, --out and --beams")
     system = system_for("picture")
     with connect(url) as triton:
         info = triton.describe(
@@ -65,16 +76,34 @@ def caption(
     options: Options = {"prompt": prompt} if prompt is not None else {}
     if beams > 1:
         options = {**options, "beams": beams}
-    paths = list(_files(photos))
+    inputs = Inputs(photos, SUFFIXES)
+    ask = asks(system, info, url, options)
+    if out:
+        _to_table(inputs, info, ask, out, options)
+        return
+    if not (paths := list(inputs)):
+        raise UsageError(f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}")
     if stream:
         _in_pieces(system, info, url, paths, options)
     else:
-        _whole(system, info, url, paths, options, as_csv=as_csv)
+        _whole(info, ask, paths, as_csv=as_csv)
 
 
-def _whole(
-    system: Generation, model: ModelInfo, url: str, paths: Sequence[Path], options: Options, *, as_csv: bool
-) -> None:
+def _to_table(inputs: Inputs, model: ModelInfo, ask: Ask, out: Path, options: Options) -> None:
+    from gourmet.bulk.generated import GeneratedRows
+    from gourmet.bulk.run import HowMany
+    from gourmet.bulk.tables import check_table
+    from gourmet.commands.bulk_table import generated_table
+    from gourmet.commands.generating import REQUESTS, together
+
+    check_table(out)
+    rows = GeneratedRows(model, ask, _read, inputs.column, "caption")
+    plan = {"model": model.name, "options": options, "inputs": inputs.given}
+    how = HowMany(together(model, _PHOTOS), REQUESTS)
+    generated_table(inputs, rows, out, how, plan=plan, doing="describing")
+
+
+def _whole(model: ModelInfo, ask: Ask, paths: Sequence[str], *, as_csv: bool) -> None:
     from gourmet.commands.generating import answers
     from gourmet.contracts import GeneratedText
     from gourmet.reports.table import spreadsheet_cell
@@ -84,7 +113,7 @@ def _whole(
         table.writerow(_COLUMNS)
     examples, failed = [partial(_read, path) for path in paths], 0
     with bar("describing") as tick:
-        found = answers(system, model, url, examples, options, together=_PHOTOS)
+        found = answers(ask, model, examples, wanted=_PHOTOS)
         for number, (path, answer) in enumerate(zip(paths, found, strict=True), 1):
             tick(number / len(paths), f"{number}/{len(paths)}")
             if not isinstance(answer, GeneratedText):
@@ -94,7 +123,7 @@ def _whole(
                 sure = {True: "yes", False: "no", None: ""}[_sure(answer, model)]
                 table.writerow(
                     (
-                        spreadsheet_cell(printable(str(path))),
+                        spreadsheet_cell(printable(path)),
                         spreadsheet_cell(answer.text),
                         sure,
                         f"{answer.score or 0:.3f}",
@@ -107,7 +136,7 @@ def _whole(
 
 
 def _in_pieces(
-    system: Generation, model: ModelInfo, url: str, paths: Sequence[Path], options: Options
+    system: Generation, model: ModelInfo, url: str, paths: Sequence[str], options: Options
 ) -> None:
     from gourmet.client.deadline import Deadline
     from gourmet.serving.connect import connect
@@ -127,23 +156,11 @@ def _in_pieces(
             click.echo(_doubt(piece, model) if piece else "")
 
 
-def _files(photos: Sequence[Path]) -> Iterator[Path]:
-    """Those of a folder in the order of their names, whatever lies between them."""
-    for photo in photos:
-        if not photo.is_dir():
-            yield photo
-            continue
-        found = sorted(path for path in photo.rglob("*") if path.suffix.lower() in SUFFIXES)
-        if not found:
-            raise UsageError(f"{photo} has no photos in it: they end in {', '.join(sorted(SUFFIXES))}")
-        yield from found
-
-
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     from gourmet.pictures.header import look
 
     try:
-        data = read_bytes(path, _MOST_BYTES)
+        data = read_bytes(Path(path), _MOST_BYTES)
     except OSError as exc:
         raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
     look(data)  # raises a ValueError for what is certainly not a picture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from gourmet.commands.options import url_option
-from gourmet.commands.progress import bar
-from gourmet.commands.report_output import Stopped
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from gourmet.bulk.photos import Photos
     from gourmet.bulk.run import HowMany
 
-_GOES_ON = "the same command goes on from there"
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
 
@@ -121,35 +117,20 @@ def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
 
 
 def _to_table(inputs: Inputs, photos: Photos, how: HowMany, out: Path) -> None:
-    from gourmet.bulk.journal import SUFFIX, Journal
-    from gourmet.bulk.run import run
     from gourmet.bulk.summary import Summary
-    from gourmet.bulk.tables import write_table
+    from gourmet.commands.bulk_table import table_of
     from gourmet.runtime.files import write_whole
 
     plan = {"model": photos.model.name, "inputs": inputs.given}
-    with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
-        if journal.rows:
-            click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
-        try:
-            with bar("classifying") as tick:
-                run(inputs, journal, photos.rows, how, tick)
-        except KeyboardInterrupt:
-            raise Stopped(f"stopped after {journal.rows:,} photos; {_GOES_ON}") from None
-        except UsageError:
-            raise
-        except GourmetError as exc:
-            raise GourmetError(f"{exc}\n       {journal.rows:,} rows are kept; {_GOES_ON}") from exc
-        if not journal.rows:
-            journal.remove()
-            raise UsageError(_NONE_THERE)
-        write_table(journal, out, photos.columns)
-        summary, page = Summary.of(journal), out.with_suffix(".html")
+    asking = table_of(
+        inputs, photos.rows, out, photos.columns, how, plan=plan, doing="classifying", none_there=_NONE_THERE
+    )
+    with asking as rows:
+        summary, page = Summary.of(rows), out.with_suffix(".html")
         when, command = (
             datetime.now(UTC).isoformat(timespec="seconds"),
             shlex.join(["gourmet", *sys.argv[1:]]),
         )
         write_whole(page, summary.page(photos.contract, command, when))
-        journal.remove()
     click.echo(printable(summary.text()))
     click.echo(f"table in {out}, page in {page}", err=True)

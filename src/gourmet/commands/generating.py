@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gourmet.client.errors import InvalidRequest
+from gourmet.client.triton import Answer
 from gourmet.contracts import (
     ExampleKind,
     GeneratedText,
@@ -21,10 +22,12 @@ from gourmet.serving.connect import connect
 from gourmet.systems import registry
 from gourmet.tasks.checking import in_threads
 
-# Requests at a time: enough for the served loop to be full.
-_REQUESTS = 2
+# At a time: enough for the served loop to be full.
+REQUESTS = 2
 _ANSWERS_WITHIN_S = 600.0
-Answer = GeneratedText | InvalidRequest | ValueError
+Said = GeneratedText | InvalidRequest | ValueError
+# What a model says to some examples, or why it says nothing, each with the version that said it.
+Ask = Callable[[Sequence[Callable[[], bytes]]], list[tuple[Said, str]]]
 
 
 def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") -> Generation:
@@ -46,39 +49,41 @@ def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") 
     return found[name]
 
 
-def answers(
-    system: Generation,
-    model: ModelInfo,
-    url: str,
-    examples: Sequence[Callable[[], bytes]],
-    options: Options,
-    *,
-    together: int,
-) -> Iterator[Answer]:
-    """What the model says to each, in their order, or why it says nothing; so many are asked `together`."""
-
-    def ask(asked: Sequence[Callable[[], bytes]]) -> list[Answer]:
+def asks(system: Generation, model: ModelInfo, url: str, options: Options) -> Ask:
+    def ask(asked: Sequence[Callable[[], bytes]]) -> list[tuple[Said, str]]:
         try:
             sent = [example() for example in asked]
             rows = [system.request_inputs(example, model, options) for example in sent]
-            outputs = _infer(url, model, rows)
+            answer = _infer(url, model, rows)
         except (InvalidRequest, ValueError) as exc:
             if len(asked) > 1:  # which of them is it?
-                return [answer for example in asked for answer in ask([example])]
-            return [exc]
+                return [found for example in asked for found in ask([example])]
+            return [(exc, "")]
+        outputs, version = answer.outputs, answer.model_version
         split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(asked))]
         answers = [system.generated(each, model) for each in split]
         if isinstance(system, WarnsOfAnswers):
-            return [system.with_warning(*each) for each in zip(sent, answers, strict=True)]
-        return list(answers)
+            answers = [system.with_warning(*each) for each in zip(sent, answers, strict=True)]
+        return [(each, version) for each in answers]
 
-    size = together if model.max_batch_size else 1
+    return ask
+
+
+def together(model: ModelInfo, wanted: int) -> int:
+    return wanted if model.max_batch_size else 1
+
+
+def answers(
+    ask: Ask, model: ModelInfo, examples: Sequence[Callable[[], bytes]], *, wanted: int
+) -> Iterator[Said]:
+    """What the model says to each, in their order; so many are `wanted` in a request."""
+    size = together(model, wanted)
     batches = [examples[first : first + size] for first in range(0, len(examples), size)]
-    for found in in_threads(ask, batches, _REQUESTS):
-        yield from found
+    for found in in_threads(ask, batches, REQUESTS):
+        yield from (answer for answer, _ in found)
 
 
-def _infer(url: str, model: ModelInfo, rows: Sequence[Tensors]) -> Tensors:
+def _infer(url: str, model: ModelInfo, rows: Sequence[Tensors]) -> Answer:
     inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     with connect(url, _ANSWERS_WITHIN_S) as triton:
-        return triton.infer(model.target, inputs).outputs
+        return triton.infer(model.target, inputs)

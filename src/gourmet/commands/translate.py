@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
+from gourmet.commands.values import PATH
 from gourmet.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from gourmet.commands.generating import Ask
+    from gourmet.contracts import ModelInfo
 
 # Texts of a request.
 _TEXTS = 16
@@ -24,37 +32,46 @@ _MOST_LINES = 1_000_000
 @click.option("--system", "asked", help="Translate by this system.  [default: the model's, or Russian]")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
+@click.option(
+    "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
+)
 @url_option()
-def translate(texts: tuple[str, ...], asked: str | None, model: str | None, beams: int, url: str) -> None:
+def translate(
+    texts: tuple[str, ...], asked: str | None, model: str | None, beams: int, out: Path | None, url: str
+) -> None:
     """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
 
     With --system or --model, texts of another pair of languages.
 
     What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end.
+    With --out there is a row for each line that is not empty, of any number of them, and what was stopped
+    goes on where it was when it is called again.
 
     \b
     gourmet translate "предоставляются полотенца ."
     gourmet translate < russian.txt > english.txt
+    gourmet translate --out english.parquet < russian.txt
     """
-    from gourmet.commands.generating import answers, system_for
+    from gourmet.commands.generating import answers, asks, system_for
     from gourmet.contracts import GeneratedText
     from gourmet.serving.connect import connect
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
-    lines = list(texts) or list(_read(sys.stdin.buffer))
-    there = [place for place, line in enumerate(lines) if line]
     with connect(url) as triton:
         info = triton.describe(model or system_for("text", asked).default_model)
     system = system_for("text", asked, info.system)
-    options = {"beams": beams} if beams > 1 else {}
-    examples = [partial(lines[place].encode, errors="surrogateescape") for place in there]
+    ask = asks(system, info, url, {"beams": beams} if beams > 1 else {})
+    if out:
+        _to_table(_Lines(texts), info, ask, out, beams)
+        return
+    lines = list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES))
+    there = [place for place, line in enumerate(lines) if line]
+    examples = [partial(_bytes, lines[place]) for place in there]
     found: dict[int, str] = {}
     warnings: list[str] = []
     with bar("translating") as tick:
-        for place, answer in zip(
-            there, answers(system, info, url, examples, options, together=_TEXTS), strict=True
-        ):
+        for place, answer in zip(there, answers(ask, info, examples, wanted=_TEXTS), strict=True):
             where = f"{'text' if texts else 'line'} {place + 1}"
             if not isinstance(answer, GeneratedText):
                 raise UsageError(f"{where}: {answer}") from answer
@@ -68,8 +85,40 @@ def translate(texts: tuple[str, ...], asked: str | None, model: str | None, beam
         click.echo(printable(f"Warning: {warning}"), err=True)
 
 
-def _read(file: BinaryIO) -> Iterator[str]:
-    for number in range(1, _MOST_LINES + 1):
+@dataclass(frozen=True)
+class _Lines:
+    """Texts as they are given, or the lines of stdin, which is read once; empty ones are left out."""
+
+    given: Sequence[str]
+    column: str = "text"
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for text in self.given or _read(sys.stdin.buffer) if text)
+
+    def count(self) -> int | None:
+        return sum(1 for _ in self) if self.given else None
+
+
+def _to_table(lines: _Lines, model: ModelInfo, ask: Ask, out: Path, beams: int) -> None:
+    from gourmet.bulk.generated import GeneratedRows
+    from gourmet.bulk.run import HowMany
+    from gourmet.bulk.tables import check_table
+    from gourmet.commands.bulk_table import generated_table
+    from gourmet.commands.generating import REQUESTS, together
+
+    check_table(out)
+    rows = GeneratedRows(model, ask, _bytes, lines.column, "translation")
+    plan = {"model": model.name, "beams": beams, "texts": lines.given}
+    how = HowMany(together(model, _TEXTS), REQUESTS)
+    generated_table(lines, rows, out, how, plan=plan, doing="translating")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
+    for number in count(1) if most is None else range(1, most + 1):
         if not (line := file.readline(_LONGEST + 1)):
             return
         if len(line) > _LONGEST:
@@ -77,7 +126,7 @@ def _read(file: BinaryIO) -> Iterator[str]:
                 f"line {number} has more than {_LONGEST:,} bytes: a text has 2,000 characters at most"
             )
         yield _decoded(number, line)
-    raise UsageError(f"there are more than {_MOST_LINES:,} lines: give fewer at a time")
+    raise UsageError(f"there are more than {most:,} lines: give fewer at a time, or --out a table")
 
 
 def _decoded(number: int, line: bytes) -> str:

@@ -1,0 +1,104 @@
+"""`--out` of `gourmet translate` and `caption` at a real Triton: a row for each, and stopped runs go on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.triton import RunningTriton
+
+from gourmet.bulk.journal import SUFFIX
+from gourmet.cli import main
+from gourmet.systems.captioner.contract import SYSTEM as CAPTIONER
+from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
+
+TEXTS = [text.decode() for text in TRANSLATOR.examples(40, seed=5)]
+
+
+def run(triton: RunningTriton, *words: object, given: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, [*map(str, words), "--url", triton.http_url], input=given)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_line_that_is_not_empty_has_the_translation_that_it_has_alone(
+    triton: RunningTriton, tmp_path: Path
+) -> None:
+    lines = [*TEXTS[:20], "", "я" * 2001, *TEXTS[20:]]
+    out = tmp_path / "out.jsonl"
+    done = run(triton, "translate", "--out", out, given="\n".join(lines))
+    assert done.exit_code == 0, done.output
+    assert "40 of 41 have an answer" in done.output
+    rows = rows_of(out)
+    assert [row["text"] for row in rows] == [line for line in lines if line]
+    assert [row["translation"] for row in rows if not row["error"]] == run(
+        triton, "translate", *TEXTS
+    ).stdout.splitlines()
+    (failed,) = (row for row in rows if row["error"])
+    assert "2,000" in failed["error"]
+    assert {row["version"] for row in rows if not row["error"]} == {"1"}
+    assert all(row["score"] < 0 for row in rows if not row["error"])
+    assert "sure" not in rows[0], "the translator does not tell"
+
+
+def test_a_stopped_run_goes_on_behind_its_rows_and_asks_for_the_same_texts(
+    triton: RunningTriton, tmp_path: Path
+) -> None:
+    whole, again = tmp_path / "whole.csv", tmp_path / "again.csv"
+    text = "\n".join(TEXTS)
+    assert run(triton, "translate", "--out", whole, given=text).exit_code == 0
+    wrong = run(triton, "translate", "--out", again, given=f"{TEXTS[0]}\n".encode() + b"\xff")
+    assert wrong.exit_code == 2
+    assert "is not UTF-8" in wrong.output
+    kept = again.with_name(again.name + SUFFIX)
+    assert len(kept.read_text().splitlines()) <= 2, "a plan and at most what came before"
+    other = run(triton, "translate", "--out", again, "--beams", "2", given=text)
+    assert "they are of another beams" in other.output
+    done = run(triton, "translate", "--out", again, given=text)
+    assert done.exit_code == 0, done.output
+    assert again.read_text() == whole.read_text()
+    assert not kept.exists()
+
+
+def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, photo in enumerate(CAPTIONER.examples(9, seed=2)):
+        (photos / f"{number}.jpg").write_bytes(photo)
+    (photos / "none.png").write_bytes(b"no picture")
+    out = tmp_path / "out.csv"
+    done = run(triton, "caption", photos, "--out", out)
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader(io.StringIO(out.read_text(), newline="")))
+    assert [Path(row["path"]).name for row in rows] == [*(f"{number}.jpg" for number in range(9)), "none.png"]
+    printed = run(triton, "caption", photos).stdout.splitlines()
+    assert [f"{row['path']}: {row['caption']}" for row in rows if row["caption"]] == [
+        line.removesuffix("  (not sure)") for line in printed
+    ]
+    assert {row["sure"] for row in rows if row["caption"]} <= {"yes", "no"}
+    assert rows[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("translate", "Да.", "--out", "out.txt"), "ends in none of"),
+        (("caption", ".", "--out", "out.csv"), "there is nothing to ask captioner about"),
+        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out and --beams"),
+    ],
+)
+def test_what_makes_no_table_is_said(
+    triton: RunningTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(triton, *words)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not list(tmp_path.iterdir())
