@@ -53,6 +53,10 @@ def test_a_parameter_that_is_no_number_is_refused_by_name(text: str) -> None:
         instances.cpu_threads(config(intra_op_thread_count=text))
 
 
+_FIRST = "sys/fs/cgroup/cpu"
+_TWO_CPUS = {"cpu.cfs_quota_us": "200000\n", "cpu.cfs_period_us": "100000\n"}
+
+
 def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
     for name, text in {"proc/self/cgroup": line, **files}.items():
         path = root / name
@@ -73,6 +77,14 @@ def cgroup(root: Path, line: str, files: dict[str, str]) -> Path:
         ),
         ("0::/host/only\n", {"sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
         ("", {}, 8),
+        # Version 1, as Docker and Kubernetes have it on older machines.
+        ("4:cpu,cpuacct:/a\n0::/\n", {f"{_FIRST}/a/{name}": text for name, text in _TWO_CPUS.items()}, 2),
+        ("4:cpuacct,cpu:/of/the/host\n", {f"{_FIRST}/{name}": text for name, text in _TWO_CPUS.items()}, 2),
+        (
+            "4:cpu:/\n",
+            {f"{_FIRST}/cpu.cfs_quota_us": "-1\n", f"{_FIRST}/cpu.cfs_period_us": "100000\n"},
+            8,
+        ),
     ],
 )
 def test_a_cgroup_quota_limits_the_cpus(

@@ -19,6 +19,11 @@ from gourmet.errors import GourmetError
 T = TypeVar("T")
 # The name NVIDIA's onnxruntime backend uses; 0 or nothing leaves the choice to us.
 THREADS_PARAMETER: Final = "intra_op_thread_count"
+# Of version 2 and 1: what a process's group is in its list, where groups are mounted, and quota and period.
+_CGROUPS: Final = (
+    (r"^0::/(.*)$", "sys/fs/cgroup", ("cpu.max",)),
+    (r"^\d+:(?:.*,)?cpu(?:,.*)?:/(.*)$", "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+)
 _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -99,15 +104,19 @@ def available_cpus(root: Path = Path("/")) -> int:
 
 
 def _cgroup_quotas(root: Path) -> Iterator[float]:
-    """The CPU limits of this process's control group (version 2) and of every group around it."""
+    """The CPU limits of this process's control group, of either version, and of every group around it."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
-        # Inside a container the path may be the host's; the mount itself is then the own group.
-        own = Path(found[1] if found else "")
-        for group in (own, *own.parents):
-            with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
-                quota, period = (root / "sys/fs/cgroup" / group / "cpu.max").read_text().split()
-                yield int(quota) / int(period)
+        groups = (root / "proc/self/cgroup").read_text()
+        for line, mount, files in _CGROUPS:
+            found = re.search(line, groups, re.MULTILINE)
+            # Inside a container the path may be the host's; the mount itself is then the own group.
+            own = Path(found[1] if found else "")
+            for group in (own, *own.parents):
+                with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
+                    texts = [(root / mount / group / name).read_text() for name in files]
+                    quota, period = map(int, " ".join(texts).split())
+                    if quota > 0:
+                        yield quota / period
 
 
 def wanted_device(args: Mapping[str, str]) -> Device:
