@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +81,34 @@ def test_the_shipped_models_ask_for_their_manifest_and_are_the_deployed_files(na
         file = folder / json.loads((folder / manifest.MANIFEST).read_text())["file"]
         assert manifest.check(file, {})
     assert read_config(model).parameters[manifest.PARAMETER].string_value == manifest.REQUIRED
+
+
+def verified(repository: Path) -> subprocess.CompletedProcess[str]:
+    """As a pod's init container asks it: by a Python that has gourmet, and no library of any model."""
+    command = [sys.executable, "-P", "-m", "gourmet.runtime.manifest", str(repository)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_whole_repository_is_verified_and_what_is_not_as_deployed_is_named(tmp_path: Path) -> None:
+    for name in ("digits", "onnx-mnist-cpu"):
+        shutil.copytree(DEFAULT / name, tmp_path / name)
+    whole = verified(tmp_path)
+    assert (whole.returncode, whole.stdout) == (
+        0,
+        f"{tmp_path}: 2 models, 2 versions are those of their manifests\n",
+    )
+    file = tmp_path / "digits" / "1" / "model.onnx"
+    file.write_bytes(file.read_bytes()[:-1])
+    cut = verified(tmp_path)
+    assert cut.returncode == 1
+    assert f"{file} has sha256" in cut.stderr
+    (file.parent / manifest.MANIFEST).unlink()
+    assert "manifest.json is missing, and the config of the model asks for it" in verified(tmp_path).stderr
+    (tmp_path / "digits" / "config.pbtxt").write_text('name: "digits"  # key: "manifest"\n')
+    assert verified(tmp_path).stdout == f"{tmp_path}: 2 models, 1 versions are those of their manifests\n"
+
+
+def test_an_empty_repository_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    empty = verified(tmp_path)
+    assert empty.returncode == 1
+    assert f"no model found in {tmp_path}" in empty.stderr

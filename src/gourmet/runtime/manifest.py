@@ -9,11 +9,15 @@ the manifest beside them too, which is why the repository is mounted read-only w
 A version without a manifest is served as it is, since a repository may hold models of anybody's, unless
 the model's config asks for one: parameters { key: "manifest" value: { string_value: "required" } }. All
 models that `gourmet deploy` writes ask for it, so that removing the manifest does not remove the check.
+
+    python3 -m gourmet.runtime.manifest /models       # a whole repository, before a server starts
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -118,3 +122,28 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
                 "was deployed; restore it, or deploy the model again with `gourmet deploy`"
             )
     return True
+
+
+def check_repository(repository: Path) -> str:
+    """Say how many files are those of their manifests; ManifestError where one is not, or no model found.
+
+    NVIDIA's own backends load a model without a look at its manifest.
+    """
+    checked = 0
+    configs = sorted(repository.glob("*/config.pbtxt"))
+    if not configs:
+        raise ManifestError(f"no model found in {repository}: copy triton/models into it")
+    for config in configs:
+        # The parser of configs is no part of the standard library.
+        asks = re.search(rf'^[^#\n]*\bkey:\s*"{PARAMETER}"', config.read_text(), re.MULTILINE)
+        parameters = {PARAMETER: {"string_value": REQUIRED}} if asks else {}
+        for version in sorted(each for each in config.parent.iterdir() if each.name.isdigit()):
+            checked += check(None, {"parameters": parameters}, version)
+    return f"{repository}: {len(configs)} models, {checked} versions are those of their manifests"
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(check_repository(Path(sys.argv[1])) + "\n")
+    except GourmetError as reason:
+        sys.exit(str(reason))
