@@ -19,6 +19,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.dockerfile import instructions
 
 from app.admission.uploads import WRAPPING_BYTES
 from app.core.settings import Settings
@@ -65,13 +66,6 @@ def dockerfile(service: dict[str, Any]) -> Path:
     return ROOT / service["build"]["dockerfile"]
 
 
-def instructions(path: Path, name: str) -> list[str]:
-    """The arguments of every instruction `name`, continued lines joined and comments left out."""
-    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
-
-
 def from_context(path: Path) -> list[str]:
     """What a Dockerfile copies out of the repository."""
     copies = [copy.split() for copy in instructions(path, "COPY") if not copy.startswith("--from")]
@@ -114,7 +108,15 @@ def test_dockerignore_lets_nothing_through_that_no_dockerfile_copies() -> None:
 @pytest.mark.parametrize(
     ("dockerfile", "modules"),
     [
-        ("Dockerfile.triton", ["ask_models", "gourmet.serving.api_keys", "gourmet.runtime.openvino_network"]),
+        (
+            "Dockerfile.triton",
+            [
+                "ask_models",
+                "gourmet.serving.api_keys",
+                "gourmet.runtime.openvino_network",
+                "gourmet.runtime.manifest",
+            ],
+        ),
         ("Dockerfile.flask", ["app", "app.admission.gunicorn_conf", "gourmet.systems.registry"]),
     ],
 )

@@ -31,15 +31,34 @@ def web(start: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def proxy(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with nginx(web, tmp_path_factory.mktemp("nginx")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def in_a_cluster(web: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The same behind an ingress controller, which in a cluster has a private address."""
+    folder = tmp_path_factory.mktemp("cluster")
+    config = (ROOT / "deploy/kubernetes/components/ingress/ingress.conf").read_text()
+    assert "set_real_ip_from 10.0.0.0/8" in config
+    (folder / "server.d").mkdir()
+    (folder / "server.d" / "ingress.conf").write_text(config.replace("10.0.0.0/8", "127.0.0.7"))
+    with nginx(web, folder) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def nginx(web: Any, folder: Path) -> Iterator[Any]:
+    """Debian's nginx with the containers' configuration, and what lies in `server.d` of the folder."""
     if not NGINX:
         pytest.skip("no nginx here: `apt-get install nginx-light`")
-    folder = tmp_path_factory.mktemp("nginx")
     (port,) = free_ports(1)
     config = (ROOT / "proxy" / "nginx.conf").read_text()
     for theirs, ours in (
         ("flask:5000", f"127.0.0.1:{web.port}"),
         ("listen 8080", f"listen 127.0.0.1:{port}"),
         ("/tmp/", f"{folder}/"),
+        ("/etc/nginx/", f"{folder}/"),
     ):
         assert theirs in config
         config = config.replace(theirs, ours)
@@ -72,6 +91,25 @@ def test_the_app_knows_who_asks_whatever_they_say_of_themselves(proxy: Any) -> N
     (line,) = (line for line in proxy.log.read_text().splitlines() if line.endswith(" who"))
     assert "127.0.0.7" in line
     assert "6.6.6.6" not in line
+
+
+@pytest.mark.parametrize(
+    ("source", "visitor", "scheme"), [("127.0.0.7", "6.6.6.6", "https"), ("127.0.0.8", "127.0.0.8", "http")]
+)
+def test_behind_an_ingress_controller_that_one_is_believed_who_asks_and_nobody_else(
+    in_a_cluster: Any, source: str, visitor: str, scheme: str
+) -> None:
+    name = f"by-{source}"
+    with one_client.connect(in_a_cluster.port, source) as connection:
+        connection.sendall(
+            b"GET /api/docs HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 5.5.5.5, 6.6.6.6\r\n"
+            b"X-Forwarded-Proto: https\r\nX-Request-ID: " + name.encode() + b"\r\nConnection: close\r\n\r\n"
+        )
+        page = b"".join(iter(lambda: connection.recv(65_536), b""))
+    eventually(lambda: f" {name}\n" in in_a_cluster.log.read_text())
+    (line,) = (line for line in in_a_cluster.log.read_text().splitlines() if line.endswith(f" {name}"))
+    assert line.startswith(f"{visitor} ")
+    assert f"{scheme}://localhost/api/v1".encode() in page
 
 
 def test_an_upload_reaches_the_app_when_it_is_whole(web: Any, proxy: Any) -> None:

@@ -1,0 +1,226 @@
+"""The manifests of deploy/kubernetes: valid, restrained, and naming nothing that is not there.
+
+They were never applied to a cluster. Spoiled copies of them show that each check can fail.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+from support.kubernetes import (
+    KNOWN,
+    SERVICES,
+    faults,
+    one,
+    overlay,
+    pod,
+    pods,
+    rendered,
+    server,
+    settings,
+    size,
+)
+
+from app import create_app
+from app.admission.gunicorn_worker import _STOPPING_S
+from app.core.settings import Settings
+
+OVERLAYS = ("development", "cpu", "gpu", "kserve")
+FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "fill"]
+# Kubernetes has no schema of them.
+OTHERS = ("monitoring.coreos.com/", "keda.sh/", "serving.kserve.io/")
+NEWEST = kubernetes_validate.all_versions()[-3:]
+
+
+@pytest.mark.parametrize("version", NEWEST)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubernetes_own_schemas_take_them(folder: str, version: str) -> None:
+    kinds = set()
+    for each in rendered(folder):
+        assert each["metadata"].get("namespace", "gourmetgram") == "gourmetgram"
+        assert "namespace" in each["metadata"] or each["kind"] == "Namespace", each["kind"]
+        if not each["apiVersion"].startswith(OTHERS):
+            kubernetes_validate.validate(each, version, strict=True)
+            kinds.add(each["kind"])
+    assert kinds >= ({"Pod"} if folder == "fill" else {"Deployment", "Service", "NetworkPolicy"})
+
+
+def test_a_field_that_kubernetes_does_not_know_is_refused() -> None:
+    spoiled = one(overlay("cpu"), "Deployment", "triton")
+    spoiled["spec"]["template"]["spec"]["terminationGracePeriod"] = 90
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(spoiled, NEWEST[-1], strict=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_pods_can_do_little_and_name_only_what_is_there(folder: str) -> None:
+    manifests = rendered(folder)
+    assert faults(manifests) == []
+    wanted = {"fill"} if folder == "fill" else {"triton", "flask", "proxy"}
+    assert {labels.get("app.kubernetes.io/name", name) for name, labels, _ in pods(manifests)} == wanted
+
+
+GONE: Final = object()
+OF_PODS: list[tuple[str, str, str, Any]] = [
+    ("flask may run as root", "flask", "securityContext/runAsNonRoot", GONE),
+    ("flask may run as root", "flask", "securityContext/runAsUser", 0),
+    ("flask has all system calls", "flask", "securityContext/seccompProfile", GONE),
+    ("triton has a token of the cluster", "triton", "automountServiceAccountToken", GONE),
+    ("triton has variables of the services' names", "triton", "enableServiceLinks", GONE),
+    ("proxy is in the node's namespaces", "proxy", "hostNetwork", True),
+    ("triton has no end of shm", "triton", "volumes/2/emptyDir/sizeLimit", GONE),
+    (
+        "triton mounts {'name': 'models', 'hostPath'",
+        "triton",
+        "volumes/0",
+        {"name": "models", "hostPath": {}},
+    ),
+    ("triton/triton claims model,", "triton", "volumes/0/persistentVolumeClaim/claimName", "model"),
+    ("proxy/proxy mounts proxy, which", "proxy", "volumes/0/configMap/name", "proxy"),
+    ("triton/verify can write", "triton", "initContainers/0/securityContext/readOnlyRootFilesystem", GONE),
+    ("triton/verify has no limits", "triton", "initContainers/0/resources/limits/memory", GONE),
+    ("triton/triton may gain privileges", "triton", "containers/0/securityContext/privileged", True),
+    ("may gain privileges", "flask", "containers/0/securityContext/allowPrivilegeEscalation", GONE),
+    ("flask/flask has capabilities", "flask", "containers/0/securityContext/capabilities", GONE),
+    ("flask/flask has the image", "flask", "containers/0/image", "gourmetgram-web:0.1.0"),
+    ("flask/flask has no limits", "flask", "containers/0/resources/limits/cpu", GONE),
+    ("flask/flask has no requests", "flask", "containers/0/resources/requests/cpu", GONE),
+    ("flask/flask may use another memory", "flask", "containers/0/resources/limits/memory", "1Gi"),
+    ("flask/flask has no probes", "flask", "containers/0/livenessProbe", GONE),
+    ("flask/flask is asked at 80", "flask", "containers/0/readinessProbe/httpGet/port", 80),
+    ("flask/flask has other ports", "flask", "containers/0/ports/0/containerPort", 8080),
+    ("flask/flask has variables that nobody reads: ['URL']", "flask", "containers/0/env/0/name", "URL"),
+    ("variables of settings, which", "flask", "containers/0/envFrom/0/configMapRef/name", "settings"),
+    ("wants API_KEYS", "flask", "containers/0/env/6/valueFrom/secretKeyRef/optional", False),
+    ("triton/triton is started otherwise", "triton", "containers/0/args", ["gourmet", "up"]),
+    ("triton/triton mounts tmp, which", "triton", "volumes/1/name", "temporary"),
+]
+OF_OTHERS: list[tuple[str, str, str, str, Any]] = [
+    ("triton has no Service", "Service", "triton", "selector/tier", "models"),
+    ("triton has no PodDisruptionBudget", "PodDisruptionBudget", "triton", "selector", GONE),
+    ("triton has no NetworkPolicy", "NetworkPolicy", "triton", "podSelector", {}),
+    ("is open", "NetworkPolicy", "nothing-else", "policyTypes", ["Ingress"]),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from", [{"podSelector": {}}]),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from", GONE),
+    (
+        "its policy opens [8000, 8001]",
+        "NetworkPolicy",
+        "triton",
+        "ingress",
+        [{"ports": [{"port": 8000}, {"port": 8001}]}],
+    ),
+]
+
+
+def change(at: Any, path: str, value: Any) -> None:
+    *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))
+    for step in way:
+        at = at[step]
+    if value is GONE:
+        del at[last]
+    else:
+        at[last] = value
+
+
+@pytest.mark.parametrize(("fault", "name", "path", "value"), OF_PODS)
+def test_a_pod_that_may_do_more_or_names_what_is_not_there_is_said(
+    fault: str, name: str, path: str, value: Any
+) -> None:
+    manifests = overlay("cpu")
+    change(pod(manifests, name), path, value)
+    found = faults(manifests)
+    assert any(fault in each for each in found), found
+
+
+@pytest.mark.parametrize(("fault", "kind", "name", "path", "value"), OF_OTHERS)
+def test_a_pod_that_is_not_selected_or_reached_by_others_is_said(
+    fault: str, kind: str, name: str, path: str, value: Any
+) -> None:
+    manifests = overlay("cpu")
+    change(one(manifests, kind, name)["spec"], path, value)
+    found = faults(manifests)
+    assert any(fault in each for each in found), found
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_app_understands_its_variables_and_finds_triton_behind_a_headless_service(name: str) -> None:
+    manifests = overlay(name)
+    given = {each["name"]: each["value"] for each in server(manifests, "flask")["env"] if "value" in each}
+    assert settings(manifests).keys() <= KNOWN["flask"]
+    understood = Settings.from_env(settings(manifests) | given)
+    assert understood.models == Settings().models
+    assert understood.trusted_proxies == 1
+    service = one(manifests, "Service", "triton")["spec"]
+    assert service["clusterIP"] == "None", "the app spreads requests over the pods itself"
+    ports = {each["name"]: each["port"] for each in service["ports"]}
+    assert understood.triton_url == f"triton:{ports['http']}"
+    assert understood.triton_grpc_url == f"triton:{ports['grpc']}"
+    assert understood.triton_metrics_url == f"http://triton:{ports['metrics']}/metrics"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_probes_ask_what_composes_health_checks_ask(name: str) -> None:
+    manifests = overlay(name)
+    triton = server(manifests, "gourmetgram-triton" if name == "kserve" else "triton")
+    compose = SERVICES["triton"]["healthcheck"]
+    for kind in ("startupProbe", "readinessProbe"):
+        assert triton[kind]["exec"]["command"] == compose["test"][1:]
+        assert f"{triton[kind]['timeoutSeconds']}s" == compose["timeout"]
+    start = triton["startupProbe"]
+    assert f"{start['periodSeconds'] * start['failureThreshold']}s" == compose["start_period"]
+    flask = server(manifests, "flask")
+    asked = [flask[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert asked == ["/readyz", "/healthz", "/healthz"]
+    assert set(asked) <= {str(rule) for rule in create_app(Settings()).url_map.iter_rules()}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_what_ends_has_time_for_what_it_was_asked(name: str) -> None:
+    manifests = overlay(name)
+    name = "gourmetgram-triton" if name == "kserve" else "triton"
+    longest = Settings().generate_deadline_s
+    triton, flask = pod(manifests, name), pod(manifests, "flask")
+    (drain,) = re.findall(r"--graceful-timeout (\d+)", yaml.safe_dump(flask))
+    assert int(drain) >= longest + _STOPPING_S
+    for spec, last in ((triton, 5), (flask, int(drain)), (pod(manifests, "proxy"), longest)):
+        pause = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert pause + last <= spec["terminationGracePeriodSeconds"]
+    # Triton itself waits three seconds: until the app asks elsewhere, and what it asked before is answered.
+    assert triton["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"] >= longest + 10
+
+
+def test_memory_that_is_files_leaves_room_for_the_programs() -> None:
+    for name, _, spec in pods(overlay("gpu")):
+        files = sum(
+            size(each["emptyDir"]["sizeLimit"])
+            for each in spec["volumes"]
+            if each.get("emptyDir", {}).get("medium") == "Memory"
+        )
+        limit = size(spec["containers"][0]["resources"]["limits"]["memory"])
+        assert 0 < files <= limit * 3 / 4, name
+    shared = next(each for each in pod(overlay("cpu"), "triton")["volumes"] if each["name"] == "shm")
+    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert SERVICES["triton"]["shm_size"] == "1gb"
+
+
+def test_models_are_verified_before_triton_and_read_only() -> None:
+    for name in ("cpu", "gpu"):
+        spec = pod(overlay(name), "triton")
+        (verify,) = spec["initContainers"]
+        assert verify["image"] == spec["containers"][0]["image"]
+        assert verify["command"] == ["python3", "-m", "gourmet.runtime.manifest", "/models"]
+        for container in (verify, spec["containers"][0]):
+            (mount,) = (each for each in container["volumeMounts"] if each["name"] == "models")
+            assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
+
+
+def test_threads_of_nvidias_onnx_backend_are_as_many_as_the_pod_has_processors() -> None:
+    triton = server(overlay("gpu"), "triton")
+    assert "--backend-config=onnxruntime,enable-global-threadpool=1" in triton["args"]
+    threads = triton["resources"]["limits"]["cpu"]
+    assert f"--backend-config=onnxruntime,intra_op_thread_count={threads}" in triton["args"]
+    assert triton["resources"]["limits"]["nvidia.com/gpu"] == 1
