@@ -26,6 +26,7 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
+from gourmet.client.address import Address
 from gourmet.client.balancing import BalancedTransport
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
@@ -38,10 +39,11 @@ from gourmet.client.errors import (
     TritonUnreachable,
 )
 from gourmet.client.keys import memory_key
+from gourmet.client.lookup import FoundServers
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Call, Reply, Transport, WholeAnswersOver
-from gourmet.client.triton import Answer, Triton, transports
+from gourmet.client.triton import Answer, Triton, transport
 from gourmet.contracts import (
     DEATHS_ENV,
     DEATHS_PARAMETER,
@@ -102,7 +104,7 @@ class TracedTransport:
 
 
 class AppTriton(Triton):
-    """The servers at `addresses`, with which memory is shared where they prove to share it.
+    """All servers of `addresses`, with which memory is shared where they prove to share it.
 
     Whole answers come from `grpc_addresses` if they are given, the same servers' in the same order.
     """
@@ -116,21 +118,30 @@ class AppTriton(Triton):
     ) -> None:
         """`count` is told what became of each request to a model: answered, refused, or an error's code."""
         self._count = count
-        below: list[Transport] = [
-            SharedMemory(each, memory_key(os.environ, each.address))
-            for each in transports(addresses, connect_timeout_s)
-        ]
-        if grpc_addresses:
-            given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",")]
-            over_grpc = transports(",".join(given), connect_timeout_s)
-            below = [WholeAnswersOver(*both) for both in zip(over_grpc, below, strict=True)]
-        traced = [TracedTransport(each) for each in below]
-        self._balanced = BalancedTransport(traced) if len(traced) > 1 else None
-        super().__init__([self._balanced] if self._balanced else traced)
+        servers = Address.each(addresses)
+        given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",") if each]
+        twins: list[Address | None] = [Address.of(each) for each in given] or [None] * len(servers)
+        pairs = list(zip(servers, twins, strict=True))
+
+        def way(place: int, ip: str) -> Transport:
+            server, twin = pairs[place]
+            key = memory_key(os.environ, str(server))
+            below: Transport = SharedMemory(transport(server, connect_timeout_s, ip), key)
+            if twin:
+                same = ip if twin.host == server.host else ""
+                below = WholeAnswersOver(transport(twin, connect_timeout_s, same), below)
+            return TracedTransport(below)
+
+        found = FoundServers(servers, way)
+        self._balanced = BalancedTransport(found.known()) if len(servers) > 1 or found.may_change else None
+        if self._balanced and found.may_change:
+            self._balanced.follow(found.now)
+        super().__init__([self._balanced] if self._balanced else found.known())
 
     def servers(self) -> dict[str, bool]:
         """Several ones by their addresses, and whether each is asked now."""
-        return self._balanced.answering() if self._balanced else {}
+        found = self._balanced.answering() if self._balanced else {}
+        return found if len(found) > 1 else {}
 
     describe = as_serving_errors()(Triton.describe)
     statistics = as_serving_errors()(Triton.statistics)

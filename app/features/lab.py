@@ -15,7 +15,7 @@ import re
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -91,7 +91,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             "at": round(time.time(), 3),
             "models": models,
             "configs": configs.get(),
-            "machine": _machine(settings.triton_metrics_url),
+            "machine": [*_server(services.triton.servers()), *_machine(settings.triton_metrics_url)],
         }
 
     def look_at_configs() -> dict[str, str]:
@@ -157,6 +157,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def figure(value: float) -> str:
     """With three digits or all that are before the point, as the page's script writes it too."""
     return f"{value:.{0 if value >= 100 or value == 0 else 1 if value >= 10 else 2}f}"
+
+
+def _server(several: Mapping[str, bool]) -> list[str]:
+    """Which of several Tritons this is about: figures are those of the first that answers."""
+    first = next((each for each, is_asked in several.items() if is_asked), "")
+    return [t("lab.server", server=first, count=len(several))] if first else []
 
 
 def _machine(metrics_url: str) -> list[str]:

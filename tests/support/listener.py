@@ -32,6 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.asked.append(self.path)
+        self.server.hosts.append(str(self.headers["Host"]))
         self.server.bodies.append(body[:500].decode(errors="replace"))
         answer = next((a for end, a in self.server.script.items() if self.path.endswith(end)), b"")
         if not answer and self.path.endswith("/register"):
@@ -57,6 +58,8 @@ class Listener(ThreadingHTTPServer):
         self.ends_each = ends_each
         self.asked: list[str] = []
         self.bodies: list[str] = []
+        self.hosts: list[str] = []
+        self.connections = 0
         self._open: list[socket.socket] = []
         self.url = f"127.0.0.1:{self.server_port}"
         self._thread = threading.Thread(target=self.serve_forever, args=[0.01], daemon=True)
@@ -67,6 +70,7 @@ class Listener(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, object]:
         connection, address = super().get_request()
         self._open.append(connection)
+        self.connections += 1
         return connection, address
 
     def handle_error(self, *_: object) -> None:

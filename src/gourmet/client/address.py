@@ -51,6 +51,15 @@ class Address(NamedTuple):
     def place(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def at(self, ip: str) -> Address:
+        """That of one of its host's servers, or itself where none is named."""
+        return self._replace(host=f"[{ip}]" if ":" in ip else ip) if ip else self
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether its host is a name, which may stand for several servers."""
+        return self.host not in LOOPBACK and not re.fullmatch(r"\[.*]|[0-9.]+", self.host)
+
     @property
     def is_grpc(self) -> bool:
         return self.scheme.startswith("grpc")

@@ -14,12 +14,14 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, Literal
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import NoAnswerInTime, NotTriton, TritonError, TritonRefused, TritonUnreachable
+from gourmet.client.lookup import EVERY_S
 from gourmet.client.transport import Call, Reply, Transport
+from gourmet.errors import GourmetError
 
 _SPREAD: Final = ("infer", "stream")
 # How much a faster answer changes what is known of a server; a slower one is believed at once.
@@ -83,6 +85,7 @@ class BalancedTransport:
     def __init__(self, below: Sequence[Transport]) -> None:
         self.protocol: Literal["http", "grpc"] = below[0].protocol
         self.address = ",".join(each.address for each in below)
+        # Replaced whole, so that who is at work with it sees one list.
         self._replicas = [_Replica(each) for each in below]
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -98,12 +101,32 @@ class BalancedTransport:
         with self._lock:
             return {each.transport.address: not each.left_out for each in self._replicas}
 
+    def follow(self, now: Callable[[], Sequence[Transport]]) -> None:
+        """Be over those that `now` says, at once and every few seconds; one that stays is known as before.
+
+        What one that goes has under way is answered still, and with the last of it go its connections.
+        """
+
+        def go_on() -> None:
+            while not self._closed.is_set():
+                with contextlib.suppress(GourmetError):  # such as certificates that are being replaced
+                    found = now()
+                    known = {each.transport: each for each in self._replicas}
+                    self._replicas = [known.get(each) or _Replica(each) for each in found]
+                self._closed.wait(EVERY_S)
+
+        threading.Thread(target=go_on, name=f"look up {self.address}", daemon=True).start()
+
     def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        replicas = self._replicas
+        if len(replicas) == 1:
+            yield from replicas[0].transport.send(call, deadline)
+            return
         is_request = call.operation in _SPREAD
-        tries = min(2 if is_request else len(self._replicas), len(self._replicas))
+        tries = min(2 if is_request else len(replicas), len(replicas))
         tried: list[_Replica] = []
         while True:
-            replica = self._choose(call, tried)
+            replica = self._choose(call, replicas, tried)
             tried.append(replica)
             has_begun = False
             try:
@@ -120,10 +143,10 @@ class BalancedTransport:
                 if fault is None or has_begun or len(tried) == tries or deadline.passed:
                     raise
 
-    def _choose(self, call: Call, tried: Sequence[_Replica]) -> _Replica:
+    def _choose(self, call: Call, replicas: Sequence[_Replica], tried: Sequence[_Replica]) -> _Replica:
         model = _model_of(call)
         with self._lock:
-            untried = [each for each in self._replicas if each not in tried]
+            untried = [each for each in replicas if each not in tried]
             known = [each for each in untried if not each.is_left_out(model)]
             among = known or untried
             if call.operation not in _SPREAD or len(among) == 1:
@@ -170,7 +193,8 @@ class BalancedTransport:
             with self._lock:
                 times = replica.failed.get(model, 0)
                 replica.failed[model] = times + 1
-            if self._closed.wait(min(_FIRST_LOOK_S * 2 ** min(times, 8), _LAST_LOOK_S)):
+            wait_s = min(_FIRST_LOOK_S * 2 ** min(times, 8), _LAST_LOOK_S)
+            if self._closed.wait(wait_s) or replica not in self._replicas:
                 return
             with contextlib.suppress(TritonError):
                 call = Call("ready", model) if model else Call("live")

@@ -61,16 +61,16 @@ _OPTIONS: Final = (
 
 
 class GrpcTransport:
-    """A server at `address`; it tells silences of a whole answer, and none of a streamed one."""
+    """A server at `address`, as http.py's; it tells silences of a whole answer, none of a streamed one."""
 
     protocol: Literal["http", "grpc"] = "grpc"
 
-    def __init__(self, address: str, connect_timeout_s: float) -> None:
+    def __init__(self, address: str, connect_timeout_s: float, ip: str = "") -> None:
         at = Address.of(address)
-        self.address = str(at).removeprefix("grpc://")
+        self.address = str(at.at(ip)).removeprefix("grpc://")
         self._connect_timeout_s = connect_timeout_s
         self._headers = at.authorization()
-        self._channel = _channel(grpc, at)
+        self._channel = _channel(grpc, at, ip)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._is_connected = False
 
@@ -183,13 +183,16 @@ class AsyncGrpc:
         await self._channel.close()
 
 
-def _channel(kind: Any, at: Address) -> Any:
-    """Of `grpc` or of `grpc.aio`."""
+def _channel(kind: Any, at: Address, ip: str = "") -> Any:
+    """Of `grpc` or of `grpc.aio`; whoever is asked by an IP, it is the name that is meant and verified."""
+    place, options = at.at(ip).place, [*_OPTIONS]
+    if ip:
+        options += [("grpc.default_authority", at.place), ("grpc.ssl_target_name_override", at.host)]
     if not at.tls():  # which raises where its files cannot be used
-        return kind.insecure_channel(at.place, options=_OPTIONS)
+        return kind.insecure_channel(place, options=options)
     ca, certificate, key = (each.read_bytes() if each else None for each in tls_files())
     with_tls = grpc.ssl_channel_credentials(ca, certificate and (key or certificate), certificate)
-    return kind.secure_channel(at.place, with_tls, options=_OPTIONS)
+    return kind.secure_channel(place, with_tls, options=options)
 
 
 def infer_request(call: Call, deadline: Deadline | None = None) -> Any:

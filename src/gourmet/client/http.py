@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import socket
 import ssl
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +50,8 @@ _RECEIVED_BYTES: Final = 262_144
 _SHOWN: Final = 200
 # Of a whole answer, or of a piece; more comes from no Triton, and would fill the memory until the deadline.
 _MOST_BYTES: Final = 1 << 30
+# Behind an address that balances connections, servers that came since get their share after so long.
+_LIFE_S: Final = 60.0
 
 
 def path_of(call: Call) -> tuple[str, str]:
@@ -73,13 +77,14 @@ def body_of(call: Call, deadline: Deadline | None = None) -> tuple[list[bytes], 
 
 
 class HttpTransport:
-    """A server at `address` (host:port, or https://host:port)."""
+    """A server at `address` (host:port, or https://host:port), the one at `ip` of several by that name."""
 
     protocol: Literal["http", "grpc"] = "http"
 
-    def __init__(self, address: str, connect_timeout_s: float) -> None:
+    def __init__(self, address: str, connect_timeout_s: float, ip: str = "") -> None:
         self._at = Address.of(address)
-        self.address, self._host = str(self._at), self._at.place
+        self._to = self._at.at(ip)
+        self.address, self._host = str(self._to), self._at.place
         self._tls = self._at.tls()
         self._headers = self._at.authorization()
         self._connect_timeout_s = connect_timeout_s
@@ -125,7 +130,7 @@ class HttpTransport:
         except BaseException:
             connection.close()  # what is left of this exchange may still come
             raise
-        if head.is_last:
+        if head.is_last or time.monotonic() > connection.until:
             connection.close()
         else:
             self._idle.append(connection)
@@ -183,7 +188,7 @@ class HttpTransport:
     def _connect(self, deadline: Deadline) -> _Connection:
         host = self._at.host.strip("[]")
         within_s = min(self._connect_timeout_s, deadline.left_s())
-        connected = socket.create_connection((host, self._at.port), within_s)
+        connected = socket.create_connection((self._to.host.strip("[]"), self._to.port), within_s)
         return _Connection(self._tls.wrap_socket(connected, server_hostname=host) if self._tls else connected)
 
 
@@ -213,6 +218,7 @@ class _Connection:
         self._socket = connected
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
+        self.until = time.monotonic() + random.uniform(0.75, 1.25) * _LIFE_S  # noqa: S311
         self.close = weakref.finalize(self, connected.close)
 
     def send(self, message: bytes, deadline: Deadline) -> None:

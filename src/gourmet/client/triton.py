@@ -279,12 +279,13 @@ class Triton:
 
 def transports(addresses: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> list[Transport]:
     """To host:port, or several with commas between them; each over HTTP unless a scheme says otherwise."""
-    found: list[Transport] = []
-    for address in Address.each(addresses):
-        if address.is_grpc:
-            from gourmet.client.grpc import GrpcTransport
+    return [transport(each, connect_timeout_s) for each in Address.each(addresses)]
 
-            found.append(GrpcTransport(str(address), connect_timeout_s))
-        else:
-            found.append(HttpTransport(str(address), connect_timeout_s))
-    return found
+
+def transport(address: Address, connect_timeout_s: float = CONNECT_TIMEOUT_S, ip: str = "") -> Transport:
+    """To one; `ip` is which of the servers that its host's name stands for."""
+    if address.is_grpc:
+        from gourmet.client.grpc import GrpcTransport
+
+        return GrpcTransport(str(address), connect_timeout_s, ip)
+    return HttpTransport(str(address), connect_timeout_s, ip)

@@ -10,11 +10,11 @@ import click
 
 from gourmet import repository
 from gourmet.client.config_summary import summary
-from gourmet.client.errors import TritonRefused
 from gourmet.client.model_config import as_json, as_pbtxt
+from gourmet.commands.load_and_ask import load_config
 from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import FILE, POSITIVE, duration, numbers, versions
-from gourmet.errors import GourmetError, UsageError, printable
+from gourmet.errors import UsageError, printable
 from gourmet.repository.config_change import VARIANTS, Change, changed
 from gourmet.runtime.cpu_engine import ENGINES, PRECISIONS, TORCH
 from gourmet.runtime.files import write_whole
@@ -76,7 +76,8 @@ def config(
 
     Without options the config that serves now is printed. A change goes to the running server, which
     loads the model beside the old one and then switches; the files on disk stay as they are
-    (--write saves the result). If the new config cannot be loaded the old one goes on serving.
+    (--write saves the result). If the new config cannot be loaded the old one goes on serving. Several
+    servers change one after another, each is asked then, and if one fails all have the config of before.
 
     \b
     gourmet config food_classifier --instances 2 --delay 100us
@@ -97,7 +98,6 @@ def config(
         if model not in index:
             raise UsageError(f"Triton at {url} has no model {model!r}; it has {', '.join(sorted(index))}")
         running = triton.config(model)
-        started = time.monotonic()
         if reset:
             # Asked to load without a config, Triton keeps the changed one: the files did not change.
             holding = [folder for folder in repositories if (folder / model).is_dir()]
@@ -110,13 +110,9 @@ def config(
             chosen = changed(running, change)
         if not yes and (why := instance_budget.problem(url, running, chosen)):
             raise UsageError(f"{why}: ask for fewer, or give --yes")
-        try:
-            if reset or change:
-                triton.load(model, chosen)
-        except TritonRefused as exc:
-            raise GourmetError(
-                f"Triton refuses this config and goes on with the one before: {exc.reason}"
-            ) from exc
+        started = time.monotonic()
+        if reset or change:
+            load_config(url, model, chosen)
         now = triton.config(model)
         serve = [each for each in triton.ready_versions() if each.partition("/")[0] == model]
         if write:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ CHECKS: Final[dict[str, Callable[[Examined], Iterator[Finding]]]] = {
     "answers": stack.answers,
     "web": stack.web,
 }
+_OF_EACH_SERVER: Final = ("server", "served", "answers")
 _OF_THIS_MACHINE: Final = ("wheel", "packages", "memory", "ports", "gpu", "systems", "web")
 
 
@@ -60,21 +62,29 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
-    Ends with status 1 if anything fails. Nothing is changed and nothing is started.
+    Ends with status 1 if anything fails. Nothing is changed and nothing is started. Of several Tritons each
+    is asked.
     """
     elsewhere = url is not None and not stack_at(url)
+    asked = url or f"localhost:{ports['http_port']}"
+    running = None if url else stack_at(asked)
+    first, *others = (running.http_url if running and "," in running.http_url else asked).split(",")
     left_out = (_OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
         host=host,
         ports=as_options(ports),
-        url=url or f"localhost:{ports['http_port']}",
-        must_run=url is not None,
+        url=first,
+        must_run=bool(url or others),
         environment=os.environ,
     )
     width = max(len(name) for name in CHECKS)
     found = []
-    for name, finding in examine(subject, left_out):
+    looks = [(first, left_out), *((each, {*CHECKS} - {*_OF_EACH_SERVER}) for each in others)]
+    seen = ((at, look) for at, without in looks for look in examine(replace(subject, url=at), without))
+    for at, (name, finding) in seen:
+        if others and name in _OF_EACH_SERVER:
+            finding = replace(finding, cause=f"{at}: {finding.cause}")
         found.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])

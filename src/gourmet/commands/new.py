@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gourmet.commands.labels import labels_of
 from gourmet.commands.new_like import check_free, make_folder, new_like
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
-from gourmet.commands.running import tell_web
+from gourmet.commands.running import tell_web, unload
 from gourmet.commands.values import FOUND_FILE, PATH, fraction, fractions
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
@@ -204,7 +205,8 @@ def _load(system: PictureClassifier, models: Path, at: str | None, send: bool) -
     if not url:
         return None
     with bar(f"loading into {url}"):
-        answers = load_and_ask(url, models / system.default_model, send=send)
+        model = models / system.default_model
+        answers = load_and_ask(url, model, send=send, back=partial(unload, model.name))
     click.echo(answers)
     tell_web(system.name)
     return stack

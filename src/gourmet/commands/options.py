@@ -116,7 +116,8 @@ def as_options(ports: dict[str, int]) -> dict[str, int]:
 
 def _found_port(usual: int, address: str) -> int:
     stack = asked_stack()
-    port = str(getattr(stack, address, "")).removesuffix("/metrics").rpartition(":")[2]
+    first = str(getattr(stack, address, "")).partition(",")[0]
+    port = first.removesuffix("/metrics").rpartition(":")[2]
     return int(port) if port.isdigit() else usual
 
 
@@ -150,7 +151,7 @@ def alone_in(repository: Path) -> AbstractContextManager[None]:
 
 
 def serving_url(repository: Path) -> str | None:
-    """The address of the running stack, if what changes in `repository` can be loaded into it."""
+    """The address of the running stack, of all its Tritons, if what changes in `repository` can be loaded."""
     stack = running_stack()
     return stack.http_url if stack and stack.serves(repository) else None
 

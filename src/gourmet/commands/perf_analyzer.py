@@ -40,14 +40,15 @@ def perf_analyzer(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _address_for(arguments: Sequence[str]) -> list[str]:
-    """That of TRITON_SERVER_URL or the running stack, where the arguments name none."""
+    """That of TRITON_SERVER_URL or the running stack, where the arguments name none; of several the first."""
     if any(word == "-u" or word.startswith("--url") for word in arguments) or "--help" in arguments:
         return []
     grpc = _protocol(arguments) == "grpc"
-    named = os.environ.get(SERVER_ENV, "")
-    if stack := stack_at(named) if named else running_stack():
-        return ["-u", stack.grpc_url if grpc else stack.http_url]
-    return ["-u", Address.of(named).grpc.place if grpc else named] if named else []
+    first = os.environ.get(SERVER_ENV, "").partition(",")[0]
+    if stack := stack_at(first) if first else running_stack():
+        one = stack.one(first)
+        return ["-u", one.grpc_url if grpc else one.http_url]
+    return ["-u", Address.of(first).grpc.place if grpc else first] if first else []
 
 
 def _keys_for(arguments: Sequence[str]) -> list[str]:

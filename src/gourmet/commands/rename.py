@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,7 +11,6 @@ import click
 from gourmet.commands.load_and_ask import load_and_ask
 from gourmet.commands.options import repositories_option, serving_url, url_option
 from gourmet.commands.running import repositories_to_change, tell_web, unload
-from gourmet.deploying.deploy import load
 from gourmet.deploying.renaming import Renaming
 
 
@@ -34,9 +34,8 @@ def rename(name: str, new_name: str, repositories: tuple[Path, ...], url: str | 
         moves = renaming.apply(repositories, undo)
         for _, model in moves:
             if triton := url or serving_url(model.parent):
-                load(triton, model.name)
+                click.echo(load_and_ask(triton, model, back=partial(unload, model.name)))
                 undo.callback(unload, model.name, triton)
-                click.echo(load_and_ask(triton, model))
         undo.pop_all()
     tell_web(new_name)
     for before, model in moves:

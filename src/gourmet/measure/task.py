@@ -71,7 +71,7 @@ class Answers:
         self.expected, self.source = expected, source
         self._batched = batched
         self._right: dict[int, object] = {}
-        if len(expected) > 1 and all(_same(expected[0], other) for other in expected[1:]):
+        if len(expected) > 1 and all(same(expected[0], other) for other in expected[1:]):
             raise WrongAnswers(
                 f"all {len(expected)} inputs have the same answer, so that answers mixed up would not show: "
                 "bring inputs that differ with --data"
@@ -88,9 +88,9 @@ class Answers:
         self._right[id(request)] = reply.body
 
     def check_row(self, row: int, got: Answer, where: str) -> None:
-        if _same(got, self.expected[row]):
+        if same(got, self.expected[row]):
             return
-        others = (other for other, answer in enumerate(self.expected) if other != row and _same(got, answer))
+        others = (other for other, answer in enumerate(self.expected) if other != row and same(got, answer))
         theirs = next(others, None)
         what = (
             "is not the one expected" if theirs is None else f"is that of input {theirs}: rows are mixed up"
@@ -168,7 +168,8 @@ def _by_row(answer: Answer, rows: int, batched: bool) -> list[Answer]:
     return [{name: values[place] for name, values in answer.items()} for place in range(rows)]
 
 
-def _same(got: Answer, expected: Answer) -> bool:
+def same(got: Answer, expected: Answer) -> bool:
+    """But for how a batch's products round."""
     return got.keys() == expected.keys() and all(_close(got[name], expected[name]) for name in got)
 
 

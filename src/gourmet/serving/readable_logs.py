@@ -59,7 +59,7 @@ class LogPrinter:
 
     def sink(self, origin: str) -> Callable[[str], None]:
         """A function that prints the lines of one process, as they come."""
-        pattern = _TRITON_LINE if origin == "triton" else _GUNICORN_LINE
+        pattern = _TRITON_LINE if origin.startswith("triton") else _GUNICORN_LINE
 
         def take(line: str) -> None:
             if self._as_json and _is_json(line):

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -91,7 +92,7 @@ class SupervisedProcess:
 
 
 class Supervisor:
-    """Runs what it is given: a Triton, a web app, or both.
+    """Runs what it is given: one Triton or several, a web app, or both.
 
     `models` are those that answer, by system; `loaded` all those that Triton is to have.
     """
@@ -100,14 +101,14 @@ class Supervisor:
         self,
         log: LogPrinter,
         models: Mapping[str, str],
-        server: TritonServer | None,
+        servers: Sequence[TritonServer],
         web: WebOptions | None,
         loaded: Sequence[str] = (),
     ) -> None:
         self._log = log
         self._models = models
         self._loaded = loaded
-        self._server = server
+        self._servers = servers
         self._web_options = web
         self._web: Child | None = None
         self._stopping = threading.Event()
@@ -117,11 +118,9 @@ class Supervisor:
         kept = []
         with stops_set(self._stopping):
             try:
-                if server := self._server:
-                    kept.append(SupervisedProcess("Triton", lambda: self._start_triton(server)))
-                    self._wait_for_models(server)
-                    watchdog = StubWatchdog(server.options.http_url, self._say, server.deaths)
-                    watchdog.start(lambda: server.pid, self._stopping)
+                for server in self._servers:
+                    if not self._stopping.is_set():
+                        kept.append(self._started(server))
                 if (options := self._web_options) and not self._stopping.is_set():
                     web = SupervisedProcess("the web app", lambda: self._start_web(options))
                     self._until(lambda: web.child.answers("the web app", f"{options.url}/healthz"))
@@ -134,8 +133,21 @@ class Supervisor:
             finally:
                 if self._web:
                     self._web.stop(_WEB_DRAIN_TIMEOUT_S + 0.5)
-                if self._server:
-                    self._server.stop()
+                # All at once: each takes its seconds to drain.
+                with ThreadPoolExecutor(max(1, len(self._servers))) as pool:
+                    list(pool.map(TritonServer.stop, self._servers))
+
+    def _started(self, server: TritonServer) -> SupervisedProcess:
+        """The Triton, when its models answer: of several that start at once each waits for the others."""
+        process = SupervisedProcess(f"Triton{self._which(server)}", lambda: self._start_triton(server))
+        self._wait_for_models(server)
+        # The app is told of deaths by one file, whichever Triton's they are.
+        watchdog = StubWatchdog(server.options.http_url, self._say, self._servers[0].deaths)
+        watchdog.start(lambda: server.pid, self._stopping)
+        return process
+
+    def _which(self, server: TritonServer) -> str:
+        return f" at {server.options.http_url}" if len(self._servers) > 1 else ""
 
     def _until(self, ready: Callable[[], bool]) -> None:
         while not self._stopping.is_set() and not ready():
@@ -167,7 +179,7 @@ class Supervisor:
                             with contextlib.suppress(GourmetError):
                                 triton.load(name)
                 if server.pid == pid:
-                    self._say("all models are loaded")
+                    self._say(f"all models are loaded{self._which(server)}")
 
         threading.Thread(target=load, daemon=True).start()
 
@@ -202,7 +214,8 @@ class Supervisor:
             )
         for system, name in self._models.items():
             try:
-                self._say(f"{name} answers: {ask_sample(server.options.http_url, system, name)}")
+                answer = ask_sample(server.options.http_url, system, name)
+                self._say(f"{name}{self._which(server)} answers: {answer}")
             except GourmetError as exc:  # no reason to keep the others from answering
                 if not isinstance(exc, BadSample) and not registry.is_data(system):
                     raise
@@ -219,8 +232,8 @@ class Supervisor:
             "app:create_app()",
         ]
         env = {**os.environ, "TRITON_SERVER_URL": options.triton_url}
-        if self._server:
-            env[DEATHS_ENV] = str(self._server.deaths)
+        if self._servers:
+            env[DEATHS_ENV] = str(self._servers[0].deaths)
         if options.triton_grpc_url:
             env["TRITON_GRPC_URL"] = options.triton_grpc_url
             env.pop(TOKEN_ENV, None)  # which is for a Triton elsewhere
