@@ -136,7 +136,7 @@ def test_one_that_is_killed_under_load_costs_nobody_an_answer_and_comes_back(thr
     wait_until(lambda: http_ok(f"http://{three.urls[1]}/v2/models/digits/ready"), 60, "digits came not back")
 
 
-def test_verbs_change_all_of_them_and_take_it_back_where_one_cannot(three: Three) -> None:
+def test_a_config_changes_on_all_and_check_compares_their_answers(three: Three) -> None:
     with UnderLoad(three.site, 2) as load:
         three.gourmet("config", MODEL, "--instances", "1")
         assert three.instances() == [1, 1, 1]
@@ -152,7 +152,7 @@ def photos(three: Three) -> Path:
     """A folder of labelled ones, made up."""
     folder = three.up.tmp.parent / "photos" / SYSTEM.labels[0]
     folder.mkdir(parents=True, exist_ok=True)
-    for number, photo in enumerate(SYSTEM.examples(4, 5, (96, 80))):
+    for number, photo in enumerate(SYSTEM.examples(24, 5, (96, 80))):
         (folder / f"{number}.jpg").write_bytes(photo)
     return folder.parent
 
