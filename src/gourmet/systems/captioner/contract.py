@@ -116,7 +116,8 @@ class Captioner:
         shape = (1, 1) if model.max_batch_size else (1,)
         # What a decoupled model is asked goes over the wire as JSON, which has no bytes.
         image = base64.b64encode(example) if model.decoupled else example
-        inputs: dict[str, Array] = {IMAGE: np.full(shape, image, np.object_)}
+        # np.full would leave out the zeros that a picture may end with.
+        inputs: dict[str, Array] = {IMAGE: np.array([image], np.object_).reshape(shape)}
         for name, value in options.items():
             if name not in known:
                 there = " and ".join(known) or "none"
