@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, http, listen
+from support.no_stack import no_stack
 
 from gourmet import repository
 from gourmet.cli import main
@@ -24,16 +25,7 @@ from gourmet.measure.task import Addresses, wire_for
 from gourmet.serving import run_file
 from gourmet.serving.run_file import RunningStack
 
-__all__ = ["listen"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stack, no keys, no certificates and no token but the test's own."""
-    for name in [name for name in os.environ if name.startswith(("TRITON_", "GOURMET_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
+__all__ = ["listen", "no_stack"]
 
 
 def asked(*arguments: str) -> Result:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from support.listener import Listen, Listener, answered, http, listen
+from support.no_stack import no_stack
 
 from gourmet.cli import main
 from gourmet.commands.load_and_ask import in_turn
@@ -16,17 +16,8 @@ from gourmet.commands.running import unload
 from gourmet.errors import GourmetError
 from gourmet.repository import versions
 
-__all__ = ["listen"]
+__all__ = ["listen", "no_stack"]
 REFUSED = http({"error": "no such engine here"}, "400 Bad Request")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No stack, no keys and no address but the test's own."""
-    for name in [name for name in os.environ if name.startswith(("TRITON_", "GOURMET_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("GOURMET_HOME", str(tmp_path / "home"))
 
 
 def gourmet(*words: object) -> Result:

@@ -184,7 +184,7 @@ class AsyncGrpc:
 
 
 def _channel(kind: Any, at: Address, ip: str = "") -> Any:
-    """Of `grpc` or of `grpc.aio`; whoever is asked by an IP, it is the name that is meant and verified."""
+    """Of `grpc` or of `grpc.aio`; a server that is asked by an IP is verified by its name."""
     place, options = at.at(ip).place, [*_OPTIONS]
     if ip:
         options += [("grpc.default_authority", at.place), ("grpc.ssl_target_name_override", at.host)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ import click
 from gourmet.bulk.generated import GeneratedRows
 from gourmet.bulk.journal import SUFFIX, Journal
 from gourmet.bulk.run import AskRows, HowMany, NamedInputs, run
-from gourmet.bulk.tables import Columns, write_table
+from gourmet.bulk.tables import Columns, check_table, write_table
+from gourmet.commands.generating import REQUESTS, Ask, together
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped
+from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
 
 _GOES_ON = "the same command goes on from there"
@@ -54,14 +56,26 @@ def table_of(
 
 
 def generated_table(
-    inputs: NamedInputs, asked: GeneratedRows, out: Path, how: HowMany, *, plan: Mapping[str, Any], doing: str
+    inputs: NamedInputs,
+    model: ModelInfo,
+    ask: Ask,
+    read: Callable[[str], bytes],
+    out: Path,
+    *,
+    made: str,
+    wanted: int,
+    plan: Mapping[str, Any],
+    doing: str,
 ) -> None:
-    """A table of texts that a model made, and what is said of it at the end."""
-    failed = total = 0
-    none_there = f"there is nothing to ask {asked.model.name} about"
+    """A table of texts that a model made, in its column `made`, and what is said of it at the end."""
+    check_table(out)
+    asked = GeneratedRows(model, ask, read, inputs.column, made)
+    how, plan = HowMany(together(model, wanted), REQUESTS), {"model": model.name, **plan}
+    none_there = f"there is nothing to ask {model.name} about"
     asking = table_of(
         inputs, asked.rows, out, asked.columns, how, plan=plan, doing=doing, none_there=none_there
     )
+    failed = total = 0
     with asking as rows:
         for row in rows:
             total += 1

@@ -19,7 +19,6 @@ from gourmet.pictures.header import SUFFIXES
 from gourmet.runtime.bounded_reading import read_bytes
 
 if TYPE_CHECKING:
-    from gourmet.bulk.inputs import Inputs
     from gourmet.commands.generating import Ask
     from gourmet.contracts import GeneratedText, Generation, ModelInfo, Options
 
@@ -61,6 +60,7 @@ def caption(
     gourmet caption holiday/ --out captions.parquet
     """
     from gourmet.bulk.inputs import Inputs
+    from gourmet.commands.bulk_table import generated_table
     from gourmet.commands.generating import asks, system_for
     from gourmet.serving.connect import connect
 
@@ -79,7 +79,10 @@ def caption(
     inputs = Inputs(photos, SUFFIXES)
     ask = asks(system, info, url, options)
     if out:
-        _to_table(inputs, info, ask, out, options)
+        plan = {"options": options, "inputs": inputs.given}
+        generated_table(
+            inputs, info, ask, _read, out, made="caption", wanted=_PHOTOS, plan=plan, doing="describing"
+        )
         return
     if not (paths := list(inputs)):
         raise UsageError(f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}")
@@ -87,20 +90,6 @@ def caption(
         _in_pieces(system, info, url, paths, options)
     else:
         _whole(info, ask, paths, as_csv=as_csv)
-
-
-def _to_table(inputs: Inputs, model: ModelInfo, ask: Ask, out: Path, options: Options) -> None:
-    from gourmet.bulk.generated import GeneratedRows
-    from gourmet.bulk.run import HowMany
-    from gourmet.bulk.tables import check_table
-    from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import REQUESTS, together
-
-    check_table(out)
-    rows = GeneratedRows(model, ask, _read, inputs.column, "caption")
-    plan = {"model": model.name, "options": options, "inputs": inputs.given}
-    how = HowMany(together(model, _PHOTOS), REQUESTS)
-    generated_table(inputs, rows, out, how, plan=plan, doing="describing")
 
 
 def _whole(model: ModelInfo, ask: Ask, paths: Sequence[str], *, as_csv: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
@@ -16,10 +16,6 @@ from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
 from gourmet.errors import UsageError, printable
-
-if TYPE_CHECKING:
-    from gourmet.commands.generating import Ask
-    from gourmet.contracts import ModelInfo
 
 # Texts of a request.
 _TEXTS = 16
@@ -52,6 +48,7 @@ def translate(
     gourmet translate < russian.txt > english.txt
     gourmet translate --out english.parquet < russian.txt
     """
+    from gourmet.commands.bulk_table import generated_table
     from gourmet.commands.generating import answers, asks, system_for
     from gourmet.contracts import GeneratedText
     from gourmet.serving.connect import connect
@@ -63,7 +60,18 @@ def translate(
     system = system_for("text", asked, info.system)
     ask = asks(system, info, url, {"beams": beams} if beams > 1 else {})
     if out:
-        _to_table(_Lines(texts), info, ask, out, beams)
+        plan = {"beams": beams, "texts": texts}
+        generated_table(
+            _Texts(texts),
+            info,
+            ask,
+            _bytes,
+            out,
+            made="translation",
+            wanted=_TEXTS,
+            plan=plan,
+            doing="translating",
+        )
         return
     lines = list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES))
     there = [place for place, line in enumerate(lines) if line]
@@ -86,7 +94,7 @@ def translate(
 
 
 @dataclass(frozen=True)
-class _Lines:
+class _Texts:
     """Texts as they are given, or the lines of stdin, which is read once; empty ones are left out."""
 
     given: Sequence[str]
@@ -97,20 +105,6 @@ class _Lines:
 
     def count(self) -> int | None:
         return sum(1 for _ in self) if self.given else None
-
-
-def _to_table(lines: _Lines, model: ModelInfo, ask: Ask, out: Path, beams: int) -> None:
-    from gourmet.bulk.generated import GeneratedRows
-    from gourmet.bulk.run import HowMany
-    from gourmet.bulk.tables import check_table
-    from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import REQUESTS, together
-
-    check_table(out)
-    rows = GeneratedRows(model, ask, _bytes, lines.column, "translation")
-    plan = {"model": model.name, "beams": beams, "texts": lines.given}
-    how = HowMany(together(model, _TEXTS), REQUESTS)
-    generated_table(lines, rows, out, how, plan=plan, doing="translating")
 
 
 def _bytes(text: str) -> bytes:

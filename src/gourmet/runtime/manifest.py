@@ -134,7 +134,7 @@ def check_repository(repository: Path) -> str:
     if not configs:
         raise ManifestError(f"no model found in {repository}: copy triton/models into it")
     for config in configs:
-        # The parser of configs is no part of the standard library.
+        # The parser of configs is not in the standard library.
         asks = re.search(rf'^[^#\n]*\bkey:\s*"{PARAMETER}"', config.read_text(), re.MULTILINE)
         parameters = {PARAMETER: {"string_value": REQUIRED}} if asks else {}
         for version in sorted(each for each in config.parent.iterdir() if each.name.isdigit()):
