@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from flask import Response, current_app, g, request
@@ -38,6 +39,7 @@ from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
 from gourmet.client.deadline import Deadline
+from gourmet.runtime.turns import ThreadsInTurn
 
 MODEL_PARAMETER: Final = {
     "model": "One of the models that are ready; the default unless given",
@@ -100,11 +102,11 @@ def answer_each(
     ask: Callable[[bytes], tuple[Found, TimingsMs]],
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
     deadline: Deadline,
-    threads: ThreadPoolExecutor,
+    threads: ThreadsInTurn,
 ) -> Response:
     """What `ask` finds of each photo, and in which phases; it is put by `tell`.
 
-    Several are asked about by `threads`.
+    Several are asked about by `threads`, those of each client in turn.
     """
 
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
@@ -120,7 +122,7 @@ def answer_each(
     if len(photos) == 1:
         return _results(photos, [outcome(photos[0])], tell)
     within, now = carried(outcome), time.perf_counter()
-    futures = [threads.submit(within, photo, now) for photo in photos]
+    futures = [threads.submit(deadline.client, partial(within, photo, now)) for photo in photos]
     # A call ends by itself at the deadline; a little later is for those that wait for a thread.
     late = wait(futures, deadline.left_s() + 0.2).not_done
     for future in late:

@@ -1,4 +1,4 @@
-"""How places are shared among clients, and who is next: for the web's queues, decoders and generation rooms.
+"""How places are shared among clients, and who is next: for the web's queues, threads, decoders and rooms.
 
 Nobody has more than three times as many places as are left free: three quarters of them for one client alone
 and less the more there are, so that there is always some room for the next. Those who wait have a line each,
@@ -17,7 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, Generic, TypeVar
 
 _TIMES_THE_FREE: Final = 3
 # For so long after another client was served, one is not alone.
@@ -197,3 +198,37 @@ class Turns:
 
     def _allows(self, client: str) -> bool:
         return self._shares.allows(client) if client else self._shares.free > 0
+
+
+class ThreadsInTurn:
+    """So many threads for each client at most, and one more: what waits for them has a line for each."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads + 1, thread_name_prefix=name)
+        self._shares = Shares(threads + 1)
+        self._waiting = Lines[tuple[Future[Any], Callable[[], Any]]]()
+        self._lock = threading.Lock()
+
+    def submit(self, client: str, work: Callable[[], T]) -> Future[T]:
+        future = Future[T]()
+        with self._lock:
+            self._waiting.add(client, (future, work))
+            self._begin_next()
+        return future
+
+    def _begin_next(self) -> None:
+        while found := self._waiting.next(self._shares.allows):
+            client, (future, work) = found
+            self._shares.take(client)
+            self._pool.submit(self._do, client, future, work)
+
+    def _do(self, client: str, future: Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            if future.set_running_or_notify_cancel():
+                future.set_result(work())
+        except BaseException as exc:
+            future.set_exception(exc)
+        finally:
+            with self._lock:
+                self._shares.give_back(client)
+                self._begin_next()
