@@ -5,9 +5,12 @@ A picture is kept as the models see it, a small square, without its name or anyt
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -77,18 +80,33 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
 def keep(folder: Path, label_folder: str, pixels: Pixels) -> None:
     """Put a picture into the folder of its label, and nowhere else."""
     name = f"{hashlib.sha256(pixels.tobytes()).hexdigest()[:32]}.jpg"
-    before = list(folder.glob(f"*/{name}"))
-    if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MOST:
-        raise RefusedRequest(
-            "corrections_full", f"{MOST:,} corrections are kept already, which is all that this site takes"
-        )
     picture = io.BytesIO()
     Image.fromarray(pixels).save(picture, "JPEG", quality=92)
-    place = folder / label_folder
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with written_aside(place / name) as aside:
-        aside.touch(mode=0o600)
-        aside.write_bytes(picture.getvalue())
-    for path in before:
-        if path.parent != place:
-            path.unlink(missing_ok=True)
+    with _alone_in(folder):
+        before = list(folder.glob(f"*/{name}"))
+        if not before and sum(1 for _ in folder.glob("*/*.jpg")) >= MOST:
+            raise RefusedRequest(
+                "corrections_full",
+                f"{MOST:,} corrections are kept already, which is all that this site takes",
+            )
+        place = folder / label_folder
+        place.mkdir(exist_ok=True, mode=0o700)
+        with written_aside(place / name) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(picture.getvalue())
+        for path in before:
+            if path.parent != place:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other thread or worker keeps one meanwhile, where the file system has locks of folders."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,19 @@ def test_a_correction_of_any_label_is_read_as_that_label(tmp_path: Path, labels:
     for photo in found:
         with Image.open(tmp_path / photo.name) as picture:
             assert picture.getpixel((9, 9)) == (photo.class_id,) * 3
+
+
+def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_one_stays(
+    tmp_path: Path,
+) -> None:
+    for number in range(20):
+        pixels = np.full((224, 224, 3), number, np.uint8)
+        with ThreadPoolExecutor(16) as pool:
+            kept = [
+                pool.submit(corrections.keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)
+            ]
+        assert [each.exception() for each in kept] == [None] * 16
+    assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 20
 
 
 def test_corrections_that_were_kept_before_are_read_as_what_they_were_said_to_be(tmp_path: Path) -> None:
