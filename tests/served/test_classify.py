@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -76,6 +77,17 @@ def test_each_photo_has_its_own_answer_and_what_is_none_the_reason(
                 assert row["answer"] == max(row["probabilities"], key=row["probabilities"].get)
     assert "<img" in (tmp_path / "out.html").read_text()
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_name_that_is_no_text_is_on_the_page_too(
+    triton: RunningTriton, photos: Path, tmp_path: Path
+) -> None:
+    photo = os.fsdecode(os.fsencode(tmp_path) + b"/zw\xf6lf.jpg")
+    Path(photo).write_bytes((photos / "copy.jpg").read_bytes())
+    argv = [GOURMET, "classify", photo, "--out", tmp_path / "out.jsonl", "--url", triton.http_url]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+    assert "/zw\ufffdlf.jpg" in (tmp_path / "out.html").read_text()
 
 
 def test_without_a_table_it_prints_a_line_for_each_and_fails_where_one_has_none(

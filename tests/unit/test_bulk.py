@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
-from collections.abc import Sequence
-from contextlib import closing
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from gourmet.bulk.journal import Journal, Row
 from gourmet.bulk.run import HowMany, run
 from gourmet.bulk.summary import Summary
 from gourmet.bulk.tables import Columns, check_table, write_table
+from gourmet.commands.bulk_table import table_of
 from gourmet.errors import GourmetError, UsageError
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -111,7 +114,7 @@ def test_what_was_stopped_goes_on_and_each_input_has_one_row(tmp_path: Path) -> 
             raise GourmetError("the server went away")
         return ask(some)
 
-    with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
+    with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
         with pytest.raises(GourmetError, match="went away"):
             run(inputs, journal, fails_at_20, HowMany(3, 1), none)
         kept = journal.rows
@@ -119,7 +122,7 @@ def test_what_was_stopped_goes_on_and_each_input_has_one_row(tmp_path: Path) -> 
     with journal.path.open("ab") as file:  # what a crash cuts off is asked again
         file.write(b'{"path": "20.j')
     asked[:] = [[]] * 20
-    with closing(Journal(tmp_path / "out.part", PLAN)) as journal:
+    with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
         assert journal.rows == kept
         run(inputs, journal, fails_at_20, HowMany(3, 4), none)
         assert [each["path"] for each in journal] == ["zw\ufffdlf.jpg", *names[1:]]
@@ -130,15 +133,15 @@ def test_other_inputs_another_model_and_a_second_run_at_once_are_refused(tmp_pat
     (tmp_path / "list").write_text("a.jpg\nb.jpg")
     inputs = Inputs((str(tmp_path / "list"),), {".jpg"})
     path = tmp_path / "out.part"
-    with closing(Journal(path, PLAN)) as journal:
+    with closing(Journal(path, PLAN, COLUMNS)) as journal:
         journal.add(ask(["a.jpg"]))
         with pytest.raises(UsageError, match="written by another run"):
-            Journal(path, PLAN)
+            Journal(path, PLAN, COLUMNS)
     with pytest.raises(UsageError, match="of another model"):
-        Journal(path, {"model": "other"})
+        Journal(path, {"model": "other"}, COLUMNS)
     (tmp_path / "list").write_text("z.jpg\nb.jpg")
     with (
-        closing(Journal(path, PLAN)) as journal,
+        closing(Journal(path, PLAN, COLUMNS)) as journal,
         pytest.raises(UsageError, match=r"row 1 of .* is of a\.jpg, where now z\.jpg"),
     ):
         run(inputs, journal, ask, HowMany(1, 1), none)
@@ -159,8 +162,70 @@ def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: 
     path = tmp_path / "out.part"
     path.write_bytes(written + b"\n")
     with pytest.raises(UsageError, match="has no rows of this run"):
-        Journal(path, PLAN)
+        Journal(path, PLAN, COLUMNS)
     assert path.read_bytes() == written + b"\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"3",
+        b"[" * 200_000,
+        b'{"path": "a.jpg"}',
+        json.dumps(dict.fromkeys(COLUMNS) | {"sure": "yes"}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"probabilities": [1.0]}).encode(),
+    ],
+    ids=["number", "deep", "few", "kind", "list"],
+)
+def test_a_row_that_no_run_wrote_is_refused_with_its_number(written: bytes, tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
+        journal.add([row("a.jpg")])
+        with journal.path.open("ab") as file:
+            file.write(written + b"\n")
+        with pytest.raises(UsageError, match=r"row 2 of .*out.part is of no run"):
+            list(journal)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], object]]:
+    """Have no file of this process grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """A table of forty photos, one in a request."""
+    for number in range(40):
+        (folder / f"{number}.jpg").touch()
+    inputs, said = Inputs((str(folder),), {".jpg"}), {"doing": "", "none_there": ""}
+    with table_of(inputs, ask, folder / "out.csv", COLUMNS, HowMany(1, 1), plan=PLAN, **said):
+        yield
+
+
+@pytest.mark.parametrize("most", [10, 3_000], ids=["nothing", "some rows"])
+def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(
+    most: int, tmp_path: Path, full_disk: Callable[[int], object]
+) -> None:
+    full_disk(most)
+    with pytest.raises(GourmetError, match="make room there"), made(tmp_path):
+        pass
+    assert not (tmp_path / "out.csv").exists()
+    full_disk(1 << 30)
+    with made(tmp_path):
+        pass
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 41
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_run_whose_page_fails_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    with pytest.raises(GourmetError, match=r"out.html cannot be written .*\n.* 40 rows are"), made(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device", "out.html")
+    check_table(tmp_path / "out.csv")
+    with made(tmp_path):
+        pass
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_nothing_is_written_through_a_link_and_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
@@ -169,7 +234,7 @@ def test_nothing_is_written_through_a_link_and_a_fifo_is_not_waited_for(tmp_path
     os.mkfifo(tmp_path / "fifo.part")
     for name in ("link.part", "fifo.part"):
         with pytest.raises(UsageError):
-            Journal(tmp_path / name, PLAN)
+            Journal(tmp_path / name, PLAN, COLUMNS)
     assert (tmp_path / "precious").read_text() == "kept"
 
 

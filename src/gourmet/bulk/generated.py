@@ -8,8 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from gourmet.bulk.inputs import as_text
-from gourmet.bulk.journal import Row
-from gourmet.bulk.tables import Columns
+from gourmet.bulk.journal import Columns, Row
 from gourmet.contracts import GeneratedText, ModelInfo
 from gourmet.errors import printable
 

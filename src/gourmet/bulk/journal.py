@@ -6,52 +6,74 @@ results in memory.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from gourmet.errors import UsageError
+from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.bounded_reading import in_short, what_it_says
 
 Row = dict[str, Any]
+# What a column holds: a type, or for a number for each of several names, those.
+Columns = Mapping[str, "type | Sequence[str]"]
 SUFFIX: Final = ".part"
 # No row is as long as this.
 _LONGEST: Final = 1 << 20
 
 
 class Journal:
-    def __init__(self, path: Path, plan: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, plan: Mapping[str, Any], columns: Columns) -> None:
         """`plan` is what tells this run from others; raise UsageError where `path` has another's rows."""
         self.path = path
+        self._columns = columns
         self._plan = json.loads(json.dumps(plan))
         self._file = self._opened()
         try:
             self.rows = self._read()
-        except (OSError, ValueError) as exc:
-            self._file.close()
+        except OSError as exc:
+            self.close()
+            raise self._unwritten(exc) from exc
+        except ValueError as exc:
+            self.close()
             raise UsageError(f"{path} has no rows of this run ({in_short(exc)}): remove it") from exc
 
     def __iter__(self) -> Iterator[Row]:
         with self.path.open("rb") as file:
             file.readline()
-            for line in file:
-                yield json.loads(line)
+            for number, line in enumerate(file, 1):
+                try:
+                    with what_it_says():
+                        row = json.loads(line)
+                        _check(row, self._columns)
+                except ValueError as exc:
+                    raise UsageError(
+                        f"row {number:,} of {self.path} is of no run ({in_short(exc)}): remove it"
+                    ) from exc
+                yield row
 
     def add(self, rows: list[Row]) -> None:
         lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
-        self._file.flush()
+        try:
+            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.flush()
+        except OSError as exc:
+            raise self._unwritten(exc) from exc
         self.rows += len(rows)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a full disk, which was said
+            self._file.close()
 
     def remove(self) -> None:
         self.path.unlink()
         self.close()
+
+    def _unwritten(self, error: OSError) -> GourmetError:
+        return GourmetError(f"{self.path} cannot be written ({error.strerror}): make room there")
 
     def _opened(self) -> IO[bytes]:
         """Locked until it is closed. A link is not followed: what is written would be written elsewhere."""
@@ -93,3 +115,13 @@ class Journal:
             self._file.seek(place)
             return b""
         return line
+
+
+def _check(row: Row, columns: Columns) -> None:
+    """Raise ValueError, or what `what_it_says` says, unless it has these columns and kinds of values."""
+    if row.keys() != columns.keys():
+        raise ValueError("it has other columns")
+    for name, kind in columns.items():
+        kinds = (kind, int) if kind is float else kind if isinstance(kind, type) else dict
+        if row[name] is not None and not isinstance(row[name], kinds):
+            raise ValueError(f"its {name} is {row[name]!r}")

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.bulk.inputs import as_text
-from gourmet.bulk.journal import Row
-from gourmet.bulk.tables import Columns
+from gourmet.bulk.journal import Columns, Row
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest
 from gourmet.client.triton import Triton

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import heapq
 import io
 from array import array
@@ -110,7 +111,7 @@ class Summary:
 
 
 def _number(sha256: str) -> int:
-    return int(sha256[:16], 16)
+    return int.from_bytes(hashlib.blake2b(sha256.encode(), digest_size=8).digest(), "big")
 
 
 def _reason(error: str) -> str:

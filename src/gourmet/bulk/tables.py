@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.bulk.inputs import in_parts
-from gourmet.bulk.journal import Row
+from gourmet.bulk.journal import Columns, Row
 from gourmet.errors import UsageError
 from gourmet.reports.table import spreadsheet_cell
 from gourmet.runtime.files import written_aside
 
-# What a column holds: a type, or for a number for each of several names, those.
-Columns = Mapping[str, "type | Sequence[str]"]
 # Rows that lie in memory at a time.
 _ROWS: Final = 10_000
 

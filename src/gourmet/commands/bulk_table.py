@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from gourmet.bulk.generated import GeneratedRows
-from gourmet.bulk.journal import SUFFIX, Journal
+from gourmet.bulk.journal import SUFFIX, Columns, Journal
 from gourmet.bulk.run import AskRows, HowMany, NamedInputs, run
-from gourmet.bulk.tables import Columns, check_table, write_table
+from gourmet.bulk.tables import check_table, write_table
 from gourmet.commands.generating import REQUESTS, Ask, together
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped
@@ -35,7 +35,7 @@ def table_of(
     none_there: str,
 ) -> Iterator[Journal]:
     """Ask about all that have no row of this `plan` yet, and write the table; the block has its rows."""
-    with closing(Journal(out.with_name(out.name + SUFFIX), plan)) as journal:
+    with closing(Journal(out.with_name(out.name + SUFFIX), plan, columns)) as journal:
         if journal.rows:
             click.echo(f"going on after {journal.rows:,} rows of {journal.path}", err=True)
         try:
@@ -50,9 +50,24 @@ def table_of(
         if not journal.rows:
             journal.remove()
             raise UsageError(none_there)
-        write_table(journal, out, columns)
-        yield journal
+        try:
+            write_table(journal, out, columns)
+            with _or_not_there(out):
+                yield journal
+        except OSError as exc:
+            where = f"{exc.filename or out} cannot be written ({exc.strerror}): make room there"
+            raise GourmetError(f"{where}\n       {journal.rows:,} rows are kept; {_GOES_ON}") from exc
         journal.remove()
+
+
+@contextmanager
+def _or_not_there(table: Path) -> Iterator[None]:
+    """What follows on a table belongs to it: without that the same command would find the table there."""
+    try:
+        yield
+    except BaseException:
+        table.unlink()
+        raise
 
 
 def generated_table(
