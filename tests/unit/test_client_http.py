@@ -126,6 +126,49 @@ def test_a_reply_without_end_is_given_up_before_it_fills_the_memory(
         ask(transport)
 
 
+STREAM = Call("stream", "m")
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+PIECE = b'data: {"model_name": "m", "text": "x"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (CALL, b"HTTP/1.1 200 OK\r\nContent-Length: 6001\r\n\r\n[" + b"{}," * 1999 + b"0]]"),
+        (Call("infer", "m"), b"HTTP/1.1 200 OK\r\nContent-Length: 6000\r\n\r\n" + b" " * 5998 + b"{}"),
+        (STREAM, CHUNKS + b"400\r\n%b\r\n" % (b"x" * 1024) * 8),
+        (STREAM, CHUNKS + b"1770\r\n%b{}\n\n\r\n" % (b"data: {" + b" " * 5989)),
+    ],
+    ids=["whole", "of a model", "line without end", "long piece"],
+)
+def test_json_that_would_take_many_times_its_size_is_not_read(
+    call: Call, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_MOST_JSON", 4096)
+    with server([[answer]]) as (transport, _), pytest.raises(NotTriton, match="it is longer than"):
+        list(transport.send(call, Deadline(5)))
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (CALL, [b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n", *[b"x"] * 6000]),
+        (CALL, [b"HTTP/1.1 200 OK\r\nX: ", *[b"x"] * 6000]),
+        (STREAM, [CHUNKS, *[b"%x\r\n%b\r\n" % (len(PIECE) * 20, PIECE * 20)] * 6000]),
+    ],
+    ids=["body", "head", "pieces"],
+)
+def test_an_answer_that_never_pauses_is_given_up_when_its_time_is_over(
+    call: Call, answer: list[bytes]
+) -> None:
+    with server([answer], pause_s=0.0002) as (transport, _):
+        began = time.monotonic()
+        with pytest.raises(NoAnswerInTime):
+            for _ in transport.send(call, Deadline(0.3)):
+                pass
+        assert time.monotonic() - began < 0.6
+
+
 def test_a_refusal_without_a_reason_says_its_status() -> None:
     moved = b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere\r\n\r\n"
     says = "it answers with status 302 alone"

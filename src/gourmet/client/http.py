@@ -14,19 +14,17 @@ import socket
 import ssl
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 from urllib.parse import quote
 
 from gourmet.client.address import CA_ENV, Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
 from gourmet.client.tensors import events, generate_body, read_answer, request_body
-from gourmet.client.transport import SILENCE_S, Call, Operation, Reply
-
-T = TypeVar("T")
+from gourmet.client.transport import SILENCE_S, Call, Operation, Reply, with_silences
 
 _PATHS: Final[dict[Operation, tuple[str, str]]] = {
     "live": ("GET", "/v2/health/live"),
@@ -50,6 +48,8 @@ _RECEIVED_BYTES: Final = 262_144
 _SHOWN: Final = 200
 # Of a whole answer, or of a piece; more comes from no Triton, and would fill the memory until the deadline.
 _MOST_BYTES: Final = 1 << 30
+# Of that as JSON, which as Python's objects takes thirty times as much.
+_MOST_JSON: Final = 32 << 20
 # Behind an address that balances connections, servers that came since get their share after so long.
 _LIFE_S: Final = 60.0
 
@@ -136,10 +136,11 @@ class HttpTransport:
             self._idle.append(connection)
         self._check(head, body)
         try:
+            said = head.headers.get(JSON_LENGTH.lower()) if call.operation == "infer" else None
+            _refuse_more(int(said or len(body)), _MOST_JSON)
             if call.operation != "infer":
                 return Reply(json.loads(body) if body else None)
-            json_bytes = head.headers.get(JSON_LENGTH.lower())
-            return Reply(*read_answer(body, int(json_bytes) if json_bytes else None))
+            return Reply(*read_answer(body, int(said) if said else None))
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as exc:
             raise NotTriton.at(self.address, f"its answer cannot be read: {exc!r}") from exc
 
@@ -147,14 +148,13 @@ class HttpTransport:
         """A connection serves one answer: closing it is what has Triton cancel the request."""
         with contextlib.closing(self._connect(deadline)) as connection:
             connection.send(self._message(call, deadline), deadline)
-            head = yield from _with_silences(lambda: connection.head(deadline, SILENCE_S), deadline)
+            head = yield from with_silences(lambda: connection.head(deadline, SILENCE_S), deadline)
             if head.status != HTTPStatus.OK or not head.is_chunked:
                 self._check(head, connection.body(head, deadline))
                 raise NotTriton.at(self.address, "its answer is not a stream")
             rest = b""
-            while part := (
-                yield from _with_silences(lambda: connection.chunk(deadline, SILENCE_S), deadline)
-            ):
+            while part := (yield from with_silences(lambda: connection.chunk(deadline, SILENCE_S), deadline)):
+                _refuse_more(len(rest) + len(part), _MOST_JSON)
                 *lines, rest = (rest + part).split(b"\n")
                 try:
                     for found in events(lines, call.datatypes):
@@ -169,7 +169,7 @@ class HttpTransport:
         if head.status == HTTPStatus.OK:
             return
         try:
-            reason = str(json.loads(body)["error"])
+            reason = str(json.loads(body[:_MOST_JSON])["error"])
         except (ValueError, KeyError, RecursionError, TypeError):
             reason = body[:_SHOWN].decode(errors="replace")
         raise refusal(self.address, head.status, reason or f"it answers with status {head.status} alone")
@@ -242,7 +242,7 @@ class _Connection:
             whole = bytearray()
             while part := self.chunk(deadline):
                 whole += part
-                _refuse_more_than_most(len(whole))
+                _refuse_more(len(whole), _MOST_BYTES)
             return bytes(whole)
         length = _number(head.headers.get("content-length", "0"), 10)
         while len(self._received) < length:
@@ -266,6 +266,8 @@ class _Connection:
 
     def _receive(self, deadline: Deadline, within_s: float = math.inf, *, has_begun: bool = False) -> None:
         """Wait for what comes next; raise TimeoutError, or ConnectionResetError where that is nothing."""
+        if deadline.passed:  # whatever still comes, and however fast
+            raise TimeoutError
         self._socket.settimeout(min(within_s, deadline.left_s()))
         received = self._socket.recv(_RECEIVED_BYTES)
         if not received and (has_begun or self._received):
@@ -273,12 +275,12 @@ class _Connection:
         if not received:
             raise ConnectionResetError("it hung up")
         self._received += received
-        _refuse_more_than_most(len(self._received))
+        _refuse_more(len(self._received), _MOST_BYTES)
 
 
-def _refuse_more_than_most(received: int) -> None:
-    if received > _MOST_BYTES:
-        raise _NotHttp(f"it is longer than {_MOST_BYTES >> 20} MB")
+def _refuse_more(received: int, most: int) -> None:
+    if received > most:
+        raise _NotHttp(f"it is longer than {most >> 20} MB")
 
 
 def _number(text: str, base: int) -> int:
@@ -286,14 +288,3 @@ def _number(text: str, base: int) -> int:
         if (found := int(text, base)) >= 0:
             return found
     raise _NotHttp(f"{text[:20]!r} is not a length")
-
-
-def _with_silences(receive: Callable[[], T], deadline: Deadline) -> Generator[None, None, T]:
-    """What `receive` returns, and a None each time that it waited in vain."""
-    while True:
-        try:
-            return receive()
-        except TimeoutError:
-            if deadline.passed:
-                raise
-        yield None

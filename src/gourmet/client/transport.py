@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.tensors import Inputs
 from gourmet.contracts import Tensors
 
+T = TypeVar("T")
 Operation = Literal[
     "live",
     "server",
@@ -56,6 +57,17 @@ class Reply:
 
     fields: Any
     outputs: Tensors = field(default_factory=dict)
+
+
+def with_silences(receive: Callable[[], T], deadline: Deadline) -> Generator[None, None, T]:
+    """What `receive` returns, and a None each time that it waited in vain."""
+    while True:
+        try:
+            return receive()
+        except TimeoutError:
+            if deadline.passed:
+                raise
+        yield None
 
 
 class Transport(Protocol):
