@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import replace
 
@@ -110,6 +111,12 @@ def test_the_report_holds_everything_itself() -> None:
     assert "data:image;base64," in report
     assert "http" not in report.replace("http://www.w3.org/2000/svg", "")
     assert report.count("<svg") == 4
+
+
+def test_a_picture_whose_name_is_no_text_is_in_the_report_too() -> None:
+    part = replace(answered(1.0), names=[os.fsdecode(b"zw\xf6lf%d.jpg" % number) for number in range(400)])
+    found = evaluate({"validation": part, "sharp": part}, LABELS, {"validation": 0.75, "sharp": 0.75}, {})
+    assert "zw?lf" in evaluation_page("two", found)
 
 
 def test_a_class_without_pictures_has_no_row_among_the_confusions() -> None:

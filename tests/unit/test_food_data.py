@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -73,6 +74,12 @@ def test_a_plain_folder_of_class_folders_is_divided_once_and_for_all(tmp_path: P
     assert min(map(len, split.values())) > 0
     write_folder(tmp_path, [f"{c}/more{i}.jpg" for c in CLASSES for i in range(5)])
     assert split["test"] <= {p.name for p in DATA.listing(tmp_path, "test")}
+
+
+def test_a_name_that_is_no_text_has_its_part_as_any_other(tmp_path: Path) -> None:
+    write_folder(tmp_path, [os.fsdecode(b"Egg/%d\xf6.jpg" % number) for number in range(40)])
+    parts = [DATA.listing(tmp_path, part) for part in ("train", "validation", "test")]
+    assert sum(map(len, parts)) == 40
 
 
 def test_hidden_files_and_notes_are_no_photos(tmp_path: Path) -> None:

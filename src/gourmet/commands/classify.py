@@ -117,7 +117,6 @@ def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
 
 
 def _to_table(inputs: Inputs, photos: Photos, how: HowMany, out: Path) -> None:
-    from gourmet.bulk.inputs import as_text
     from gourmet.bulk.summary import Summary
     from gourmet.commands.bulk_table import table_of
     from gourmet.runtime.files import write_whole
@@ -130,7 +129,7 @@ def _to_table(inputs: Inputs, photos: Photos, how: HowMany, out: Path) -> None:
         summary, page = Summary.of(rows), out.with_suffix(".html")
         when, command = (
             datetime.now(UTC).isoformat(timespec="seconds"),
-            as_text(shlex.join(["gourmet", *sys.argv[1:]])),
+            shlex.join(["gourmet", *sys.argv[1:]]),
         )
         write_whole(page, summary.page(photos.contract, command, when))
     click.echo(printable(summary.text()))

@@ -67,7 +67,7 @@ class Answered:
 
     def halves(self) -> tuple[Answered, Answered]:
         """Two parts that their pictures' names alone decide, to choose on one and to measure on the other."""
-        second = np.array([zlib.crc32(name.encode()) % 2 for name in self.names])
+        second = np.array([zlib.crc32(name.encode(errors="surrogateescape")) % 2 for name in self.names])
         return self.some(np.flatnonzero(second == 0)), self.some(np.flatnonzero(second))
 
     def probabilities(self, calibration: Calibration) -> Scores:

@@ -221,7 +221,8 @@ def _opened(source: Path) -> zipfile.ZipFile:
 
 def _held_out(photo: LabelledPhoto, part: str) -> bool:
     # The file's own name, not its folder's: it stays in its part when the class folders are renamed.
-    return zlib.crc32(f"{part} {Path(photo.name).name}".encode()) % _HELD_OUT[part] == 0
+    name = f"{part} {Path(photo.name).name}"
+    return zlib.crc32(name.encode(errors="surrogateescape")) % _HELD_OUT[part] == 0
 
 
 def _part_of(photo: LabelledPhoto) -> str:
