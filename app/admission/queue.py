@@ -1,15 +1,12 @@
 """Slots for uploads, and the lines for a turn at the work; how both are shared is gourmet.runtime.turns'.
 
     connection ─ head ─ a thread of gunicorn ─ upload slot ─ upload ─ queue ─ turn ─ answer
-                                               │                      │
                                                │                      └ MAX_AT_WORK at work, MAX_WAITING wait
                                                └ MAX_UPLOADS are being received
 
 A client is an address, or of IPv6 the /64 that a subscriber is given; at a turn, a known key that it sent.
-Photos, texts, heat maps and pages have a queue each, so that none of them waits for another kind.
-A refusal is cheap before a request takes an upload slot, when nothing of its body was read. A burst may wait,
-but under a lasting overload a long queue only adds latency. A slow upload holds a slot and no turn. gunicorn
-has more threads than all of these together, so that one is always free to refuse and for health checks.
+Photos, texts, heat maps and pages have a queue each. gunicorn has more threads than all of these together, so
+that one is always free to refuse, which is cheap before anything of a body was read.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import ipaddress
+import re
 import select
 import threading
 import time
@@ -35,17 +33,19 @@ from gourmet.runtime.turns import Lines, Shares, is_fair
 
 # For so long an admitted upload counts as queued; most are here sooner.
 _COMING_S: Final = 0.25
-# A client that only says that it sends no more looks like one that left, and is given a moment.
+# A client that only says that it sends no more looks like one that left.
 _HALF_CLOSED_S: Final = 1.0
-# So much of the places for photos a client has beside others: together with those of another worker about as
-# many as Triton works on at a time, so that no photo of another waits behind those that wait there.
+# Of the places for photos, beside others: two workers' are about as many as Triton works on at a time.
 _OF_PHOTOS_BESIDE: Final = 4
+# Some proxies say the port too, which is another for each connection.
+_PORT: Final = re.compile(r"^\[(.+)\](?::\d+)?$|^([\d.]+):\d+$")
 # The weight of the newest turn in the recent pace.
 _SMOOTHING: Final = 0.1
 
 
 @functools.lru_cache(4096)
 def client_of(address: str) -> str:
+    address = _PORT.sub(r"\1\2", address)
     try:
         found = ipaddress.ip_address(address)
     except ValueError:  # of a Unix socket, or a proxy's "unknown"

@@ -238,6 +238,9 @@ def test_places_beside_others_are_enough_for_all_to_be_used() -> None:
         ("::ffff:192.0.2.7", "192.0.2.7"),
         ("", ""),
         ("unknown", "unknown"),
+        ("192.0.2.7:50123", "192.0.2.7"),
+        ("[2001:db8::1]:50123", "20010db800000000/64"),
+        ("[2001:db8::1]", "20010db800000000/64"),
     ],
 )
 def test_a_client_is_an_address(address: str, client: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.listener import Listen, http, listen
 
-from gourmet.client.deadline import Deadline
+from gourmet.client.deadline import SILENCE_S, Deadline
 from gourmet.client.errors import (
     InvalidRequest,
     ModelFailed,
@@ -20,7 +20,6 @@ from gourmet.client.errors import (
     TritonError,
     TritonUnreachable,
 )
-from gourmet.client.transport import SILENCE_S
 from gourmet.client.triton import Triton
 from gourmet.contracts import ModelInfo, Tensors, TensorSpec
 

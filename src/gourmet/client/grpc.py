@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE, service_pb2, service_pb2_grpc
 
 from gourmet.client.address import Address, tls_files
-from gourmet.client.deadline import Deadline
+from gourmet.client.deadline import SILENCE_S, Deadline
 from gourmet.client.errors import (
     ModelFailed,
     NoAnswerInTime,
@@ -21,7 +21,7 @@ from gourmet.client.errors import (
     refusal,
 )
 from gourmet.client.tensors import SharedTensor, datatype_of, from_raw, raw
-from gourmet.client.transport import SILENCE_S, Call, Operation, Reply
+from gourmet.client.transport import Call, Operation, Reply
 from gourmet.contracts import Array
 from gourmet.runtime.turns import CLIENT_PARAMETER
 

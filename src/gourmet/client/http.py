@@ -21,10 +21,10 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from gourmet.client.address import CA_ENV, Address
-from gourmet.client.deadline import Deadline
+from gourmet.client.deadline import SILENCE_S, Deadline, with_silences
 from gourmet.client.errors import ModelFailed, NoAnswerInTime, NotTriton, TritonUnreachable, refusal
 from gourmet.client.tensors import events, generate_body, read_answer, request_body
-from gourmet.client.transport import SILENCE_S, Call, Operation, Reply, with_silences
+from gourmet.client.transport import Call, Operation, Reply
 
 _PATHS: Final[dict[Operation, tuple[str, str]]] = {
     "live": ("GET", "/v2/health/live"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol
 
 from gourmet.client.deadline import Deadline
 from gourmet.client.tensors import Inputs
 from gourmet.contracts import Tensors
 
-T = TypeVar("T")
 Operation = Literal[
     "live",
     "server",
@@ -32,8 +31,6 @@ Operation = Literal[
 _LOCKED: Final[frozenset[Operation]] = frozenset(
     {"index", "load", "unload", "register", "unregister", "regions"}
 )
-# After so long without an answer, or a piece of one, its reader is asked whether it still wants one.
-SILENCE_S: Final = 0.4
 
 
 @dataclass(frozen=True)
@@ -57,17 +54,6 @@ class Reply:
 
     fields: Any
     outputs: Tensors = field(default_factory=dict)
-
-
-def with_silences(receive: Callable[[], T], deadline: Deadline) -> Generator[None, None, T]:
-    """What `receive` returns, and a None each time that it waited in vain."""
-    while True:
-        try:
-            return receive()
-        except TimeoutError:
-            if deadline.passed:
-                raise
-        yield None
 
 
 class Transport(Protocol):
