@@ -69,6 +69,14 @@ def test_as_many_go_to_each_where_all_are_alike_and_few_to_a_slow_one() -> None:
     assert found["a"] + found["c"] >= 588
 
 
+def test_what_requests_wait_for_is_not_asked_of_a_slow_one_and_statistics_of_the_first_always() -> None:
+    servers = [ScriptedServer("a", 0.2), ScriptedServer("b", 0.01), ScriptedServer("c", 0.01)]
+    with closing(BalancedTransport(servers)) as balanced, ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: ask(balanced), range(200)))
+        assert "a" not in {ask(balanced, operation) for operation in ("metadata", "config")}
+        assert ask(balanced, "statistics") == "a"
+
+
 def test_one_that_stands_still_gets_no_more_than_a_few_before_any_deadline_passes() -> None:
     servers = [ScriptedServer(name, 0.01) for name in ("a", "b", "c")]
     servers[0].seconds = 2.0

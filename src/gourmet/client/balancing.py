@@ -24,6 +24,8 @@ from gourmet.client.transport import Call, Reply, Transport
 from gourmet.errors import GourmetError
 
 _SPREAD: Final = ("infer", "stream")
+# What requests wait for, now and then.
+_DESCRIBE: Final = ("metadata", "config")
 # How much a faster answer changes what is known of a server; a slower one is believed at once.
 _NEWEST: Final = 0.2
 # After so long without an answer a third of it is left: one that was slow is tried again.
@@ -149,10 +151,11 @@ class BalancedTransport:
             untried = [each for each in replicas if each not in tried]
             known = [each for each in untried if not each.is_left_out(model)]
             among = known or untried
-            if call.operation not in _SPREAD or len(among) == 1:
+            if call.operation not in (*_SPREAD, *_DESCRIBE) or len(among) == 1:
                 return among[0]
             now = time.monotonic()
-            return min(random.sample(among, 2), key=lambda each: each.cost(model, now))
+            drawn = random.sample(among, 2) if call.operation in _SPREAD else among
+            return min(drawn, key=lambda each: each.cost(model, now))
 
     def _asked(
         self, replica: _Replica, call: Call, deadline: Deadline
