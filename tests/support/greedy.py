@@ -57,6 +57,13 @@ def _tiny() -> str:
     return base64.b64encode(out.getvalue()).decode()
 
 
+def _vast() -> bytes:
+    """Fifteen million pixels in 644 bytes, which are decoded apart."""
+    out = io.BytesIO()
+    Image.new("RGB", (5000, 3000)).save(out, "WEBP", lossless=True)
+    return out.getvalue()
+
+
 def requests(kind: str) -> tuple[Request, Request]:
     """What the greedy one sends all the time, and the honest one now and then."""
     photo = Request("POST", "/api/v1/classify", FOOD.sample(), "image/jpeg")
@@ -70,9 +77,16 @@ def requests(kind: str) -> tuple[Request, Request]:
     tiny = {"images": [_tiny()] * 16, "options": {"beams": 4}}
     captions = Request("POST", "/api/v1/caption", json.dumps(tiny).encode(), "application/json")
     caption = Request("POST", "/api/v1/caption", CAPTIONER.sample(), "image/jpeg")
+    vast = base64.b64encode(_vast()).decode()
+    vast_ones = Request(
+        "POST", "/api/v1/caption", json.dumps({"images": [vast] * 16}).encode(), "application/json"
+    )
+    vast_map = Request("POST", "/api/v1/explain", _vast(), "image/webp")
     return {
         "captions": (captions, caption),
         "captions beside photos": (captions, photo),
+        "captions beside vast pictures": (vast_ones, caption),
+        "photos beside heat maps of vast pictures": (vast_map, photo),
         "photos": (photo, photo),
         "pages": (page, page),
         "translations": (lines, whole),
@@ -95,6 +109,8 @@ KINDS: Final = (
     "pictures decoded apart",
     "captions",
     "captions beside photos",
+    "captions beside vast pictures",
+    "photos beside heat maps of vast pictures",
     "translations beside photos",
     "translations beside pages",
 )
