@@ -36,7 +36,7 @@ from gourmet.runtime.turns import Turns
 
 # What a client's rate is charged, or all of it where it is less.
 COST_PHOTOS: Final = 16
-# Covered pictures in a request to Triton: behind sixteen of them a photo of somebody else waits twice as long.
+# Covered pictures in a request to Triton: behind sixteen of them somebody else waits twice as long.
 _TOGETHER: Final = 4
 
 
