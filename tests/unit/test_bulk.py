@@ -87,7 +87,7 @@ def test_folders_are_walked_in_one_order_and_lists_and_stdin_name_files(
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [("s3://bucket/photos", "copy what is there to a folder"), ("nowhere", "nowhere does not exist")],
+    [("gs://bucket/photos", "copy what is there to a folder"), ("nowhere", "nowhere does not exist")],
 )
 def test_what_cannot_be_read_here_is_refused_with_the_next_step(given: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):

@@ -1,4 +1,4 @@
-"""Which files are meant: named ones, those in folders, and those that a list or stdin names."""
+"""Which files are meant: named ones, those in folders or buckets, and those that a list or stdin names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import open_regular
+from gourmet.runtime.bounded_reading import open_regular, read_bytes
+from gourmet.runtime.object_store import check_object_name, is_object, names_below, read_object
 
 STDIN: Final = "-"
 _LONGEST_NAME: Final = 4_096
@@ -28,9 +29,11 @@ class Inputs:
 
     def __post_init__(self) -> None:
         for each in self.given:
-            if "://" in each:
+            if is_object(each):
+                check_object_name(each)
+            elif "://" in each:
                 raise UsageError(f"{each} is not a file here: copy what is there to a folder, and name that")
-            if each != STDIN and not Path(each).exists():
+            elif each != STDIN and not Path(each).exists():
                 raise UsageError(f"{each} does not exist: name a photo, a folder, or a list of them")
 
     def __iter__(self) -> Iterator[str]:
@@ -44,9 +47,11 @@ class Inputs:
     def _of(self, given: str) -> Iterator[str]:
         if given == STDIN:
             yield from _lines(given, sys.stdin.buffer)
+        elif is_object(given) and not self._is_meant(given):
+            yield from filter(self._is_meant, names_below(given))
         elif Path(given).is_dir():
             yield from self._below(given)
-        elif Path(given).suffix.lower() in self.suffixes:
+        elif self._is_meant(given):
             yield given
         else:
             try:
@@ -58,9 +63,10 @@ class Inputs:
     def _below(self, folder: str) -> Iterator[str]:
         for where, folders, names in os.walk(folder):
             folders.sort()
-            for name in sorted(names):
-                if Path(name).suffix.lower() in self.suffixes:
-                    yield f"{where}/{name}"
+            yield from (f"{where}/{name}" for name in sorted(names) if self._is_meant(name))
+
+    def _is_meant(self, name: str) -> bool:
+        return Path(name).suffix.lower() in self.suffixes
 
 
 def _lines(given: str, file: BinaryIO) -> Iterator[str]:
@@ -75,6 +81,11 @@ def _lines(given: str, file: BinaryIO) -> Iterator[str]:
             )
         if name := os.fsdecode(line.strip()):
             yield name
+
+
+def read_input(name: str, most: int) -> bytes:
+    """OSError where it cannot be read or is larger."""
+    return read_object(name, most) if is_object(name) else read_bytes(Path(name), most)
 
 
 def as_text(name: str) -> str:

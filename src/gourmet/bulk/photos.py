@@ -1,29 +1,29 @@
-"""Photos through a served classifier: read, decoded where the model takes pixels, and asked about."""
+"""Photos through a classifier: read, decoded where the model takes pixels, and asked about."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gourmet.bulk.inputs import as_text
+from gourmet.bulk.inputs import as_text, read_input
 from gourmet.bulk.journal import Columns, Row
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest
 from gourmet.client.triton import Triton
-from gourmet.contracts import Array, ModelInfo
+from gourmet.contracts import Array, ModelInfo, Tensors
 from gourmet.errors import GourmetError, printable
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
-from gourmet.runtime.bounded_reading import read_bytes
 
 MOST_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 60.0
+# What a model says to some photos as it takes them, and its version; raises InvalidRequest.
+AskModel = Callable[[Array], tuple[Tensors, str]]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,22 @@ class _Read:
     error: str = ""
 
 
+def through(triton: Triton, model: ModelInfo) -> AskModel:
+    (spec,) = model.inputs
+
+    def ask(rows: Array) -> tuple[Tensors, str]:
+        answer = triton.infer(model.target, {spec.name: rows}, Deadline(_TIMEOUT_S))
+        return answer.outputs, answer.model_version
+
+    return ask
+
+
 @dataclass(frozen=True)
 class Photos:
-    triton: Triton
     model: ModelInfo
     contract: PictureClassifier
+    ask: AskModel
+    close: Callable[[], None]
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -75,7 +86,7 @@ class Photos:
 
     def _read(self, path: str) -> _Read:
         try:
-            data = read_bytes(Path(path), MOST_BYTES)
+            data = read_input(path, MOST_BYTES)
         except OSError as exc:
             return _Read(path, error=f"it cannot be read: {exc.strerror or exc}")
         digest = hashlib.sha256(data).hexdigest()
@@ -88,27 +99,23 @@ class Photos:
         """What the model says to each, or why it refuses it."""
         if not encoded:
             return []
-        (spec,) = self.model.inputs
         try:
-            answer = self.triton.infer(
-                self.model.target, {spec.name: np.concatenate(encoded)}, Deadline(_TIMEOUT_S)
-            )
+            outputs, version = self.ask(np.concatenate(encoded))
         except InvalidRequest as exc:
             if len(encoded) > 1:  # which of them is it?
                 return [found for each in encoded for found in self._answers([each])]
-            return [str(exc).removeprefix(f"{spec.name} row 0 of 1: ")]
-        rows = self.contract.probabilities(answer.outputs, self.model)
+            return [str(exc).removeprefix(f"{self.model.inputs[0].name} row 0 of 1: ")]
+        rows = self.contract.probabilities(outputs, self.model)
         if rows.shape != (len(encoded), len(self.labels)) or not self.contract.are_probabilities(rows):
             raise GourmetError(
                 f"{self.model.name} said to {len(encoded)} photos probabilities of shape {list(rows.shape)}"
             )
-        relevance = self.contract.relevance(answer.outputs, self.model)
+        relevance = self.contract.relevance(outputs, self.model)
         shown = (
             [None] * len(rows) if relevance is None else (relevance >= self.model.subject_threshold).tolist()
         )
         return [
-            self._found(row, is_shown, answer.model_version)
-            for row, is_shown in zip(rows.tolist(), shown, strict=True)
+            self._found(row, is_shown, version) for row, is_shown in zip(rows.tolist(), shown, strict=True)
         ]
 
     def _found(self, probabilities: Sequence[float], is_shown: bool | None, version: str) -> dict[str, Any]:

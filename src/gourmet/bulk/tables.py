@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from gourmet.bulk.journal import Columns, Row
 from gourmet.errors import UsageError
 from gourmet.reports.table import spreadsheet_cell
 from gourmet.runtime.files import written_aside
+from gourmet.runtime.optional import optional
 
 # Rows that lie in memory at a time.
 _ROWS: Final = 10_000
@@ -40,7 +40,7 @@ def _cell(value: Any) -> str:
 
 
 def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
-    arrow, parquet = _pyarrow(), importlib.import_module("pyarrow.parquet")
+    arrow, parquet = _pyarrow(), _pyarrow("pyarrow.parquet")
     types = {str: arrow.string(), float: arrow.float32(), bool: arrow.bool_()}
 
     def kind(column: type | Sequence[str]) -> Any:
@@ -54,14 +54,8 @@ def _parquet(rows: Iterable[Row], path: Path, columns: Columns) -> None:
             writer.write_batch(arrow.RecordBatch.from_pylist(some, schema=schema))
 
 
-def _pyarrow() -> Any:
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError:
-        raise UsageError(
-            "Parquet needs the package pyarrow, which is not installed here: run `pip install -c "
-            "requirements/constraints.txt -r requirements/parquet.txt`, or choose .jsonl or .csv"
-        ) from None
+def _pyarrow(module: str = "pyarrow") -> Any:
+    return optional(module, "Parquet", "parquet.txt", ", or choose .jsonl or .csv")
 
 
 _FORMATS: Final[Mapping[str, Callable[[Iterable[Row], Path, Columns], None]]] = {

@@ -16,7 +16,6 @@ from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
-from gourmet.runtime.bounded_reading import read_bytes
 
 if TYPE_CHECKING:
     from gourmet.commands.generating import Ask
@@ -29,7 +28,7 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 
 
 @click.command()
-@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|s3://…|-...")
 @click.option("--stream", is_flag=True, help="Show each caption word by word, as it is made.")
 @click.option("--csv", "as_csv", is_flag=True, help=f"Print a table: {', '.join(_COLUMNS)}.")
 @click.option(
@@ -146,10 +145,11 @@ def _in_pieces(
 
 
 def _read(path: str) -> bytes:
+    from gourmet.bulk.inputs import read_input
     from gourmet.pictures.header import look
 
     try:
-        data = read_bytes(Path(path), _MOST_BYTES)
+        data = read_input(path, _MOST_BYTES)
     except OSError as exc:
         raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
     look(data)  # raises a ValueError for what is certainly not a picture

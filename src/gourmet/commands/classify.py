@@ -1,16 +1,17 @@
-"""`gourmet classify`: what many photos show, through the running stack, as a table."""
+"""`gourmet classify`: what many photos show, as a table."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from gourmet.commands.options import url_option
+from gourmet.commands.options import repositories_option, url_option
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
@@ -18,13 +19,13 @@ from gourmet.pictures.header import SUFFIXES
 if TYPE_CHECKING:
     from gourmet.bulk.inputs import Inputs
     from gourmet.bulk.photos import Photos
-    from gourmet.bulk.run import HowMany
+    from gourmet.bulk.run import AskRows, HowMany
 
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
 
 @click.command()
-@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|-...")
+@click.argument("photos", nargs=-1, required=True, metavar="PHOTO|FOLDER|LIST|s3://…|-...")
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
@@ -45,12 +46,36 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
     show_default=True,
     help="Ask about so many photos in a request.",
 )
+@click.option(
+    "--via",
+    type=click.Choice(["triton", "file"]),
+    default="triton",
+    show_default=True,
+    help="Ask the model in Triton, or its file from here.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Work in this process, or on a Ray cluster.",
+)
+@repositories_option(found=True)
 @url_option()
 def classify(
-    photos: tuple[str, ...], out: Path | None, model: str, in_flight: int, together: int, url: str
+    photos: tuple[str, ...],
+    out: Path | None,
+    model: str,
+    in_flight: int,
+    together: int,
+    via: str,
+    engine: str,
+    repositories: tuple[Path, ...],
+    url: str,
 ) -> None:
     """Classify each PHOTO, all photos below a FOLDER, and those that a LIST or stdin (-) names, a line each.
 
+    Photos in S3 are named s3://BUCKET/KEY, and all below a prefix s3://BUCKET/PREFIX.
     With --out there is a row for each in a table, and a page beside it that shows how many there are of each
     class, the least sure ones, failures and copies. A photo that cannot be used has the reason in its row.
     What was stopped, or lost its server, goes on where it was when it is called again.
@@ -59,25 +84,27 @@ def classify(
     gourmet classify dish.jpg
     gourmet classify holiday/ --out holiday.csv
     find / -name '*.jpg' | gourmet classify - --out all.parquet
+    gourmet classify s3://bucket/photos --via file --engine ray --out all.parquet
     """
+    from gourmet.bulk import model_file
+    from gourmet.bulk.asked_model import AskedModel
     from gourmet.bulk.inputs import Inputs
-    from gourmet.bulk.photos import Photos
+    from gourmet.bulk.on_ray import on_ray
     from gourmet.bulk.run import HowMany
     from gourmet.bulk.tables import check_table
-    from gourmet.serving.connect import connect
-    from gourmet.systems import registry
 
     if out:
         check_table(out)
-    inputs, how = Inputs(photos, SUFFIXES), HowMany(together, in_flight)
-    with connect(url) as triton:
-        info = triton.describe(model or _usual_model())
-        if not info.system:
-            raise UsageError(
-                f"the config of {info.name!r} does not say which system it belongs to: name another"
-            )
-        asked = Photos(triton, info, registry.classification(info.system))
-        _to_table(inputs, asked, how, out) if out else _to_terminal(inputs, asked, how)
+    inputs, model = Inputs(photos, SUFFIXES), model or _usual_model()
+    folder = str(model_file.folder_of(model, repositories)) if via == "file" else ""
+    source = AskedModel(model, url, folder)
+    with ExitStack() as stack:
+        asked = stack.enter_context(closing(source.open()))
+        ask: AskRows = asked.rows
+        how = HowMany(together, in_flight)
+        if engine == "ray":
+            ask, how = stack.enter_context(on_ray(source, together))
+        _to_table(inputs, asked, ask, how, out) if out else _to_terminal(inputs, ask, how)
 
 
 def _usual_model() -> str:
@@ -97,11 +124,11 @@ def _usual_model() -> str:
     return found[0]
 
 
-def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
+def _to_terminal(inputs: Inputs, ask: AskRows, how: HowMany) -> None:
     from gourmet.bulk.run import answered
 
     failed = total = 0
-    for rows in answered(photos.rows, inputs, how):
+    for rows in answered(ask, inputs, how):
         for row in rows:
             total += 1
             if row["error"]:
@@ -116,14 +143,14 @@ def _to_terminal(inputs: Inputs, photos: Photos, how: HowMany) -> None:
         raise GourmetError(f"{failed:,} of {total:,} photos have no answer")
 
 
-def _to_table(inputs: Inputs, photos: Photos, how: HowMany, out: Path) -> None:
+def _to_table(inputs: Inputs, photos: Photos, ask: AskRows, how: HowMany, out: Path) -> None:
     from gourmet.bulk.summary import Summary
     from gourmet.commands.bulk_table import table_of
     from gourmet.runtime.files import write_whole
 
     plan = {"model": photos.model.name, "inputs": inputs.given}
     asking = table_of(
-        inputs, photos.rows, out, photos.columns, how, plan=plan, doing="classifying", none_there=_NONE_THERE
+        inputs, ask, out, photos.columns, how, plan=plan, doing="classifying", none_there=_NONE_THERE
     )
     with asking as rows:
         summary, page = Summary.of(rows), out.with_suffix(".html")

@@ -21,6 +21,8 @@ PRECISION_PARAMETER: Final = "cpu_precision"
 FP32: Final = "fp32"
 INT8: Final = "int8"
 PRECISIONS: Final = (FP32, INT8)
+# Of a version that has its network in several.
+FILES: Final = {FP32: "model.onnx", INT8: "model_int8.onnx"}
 
 
 def engine(config: Mapping[str, Any], among: Sequence[str] = ENGINES) -> str:

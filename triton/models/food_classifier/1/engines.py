@@ -17,7 +17,6 @@ from gourmet.runtime.batches import Run
 from gourmet.runtime.instances import CPU, Device, cpu_threads, opened_on
 
 TORCHSCRIPT_FILE: Final = "model.pt"
-ONNX_FILES: Final = {cpu_engine.FP32: "model.onnx", cpu_engine.INT8: "model_int8.onnx"}
 _ENGINES: Final = (*cpu_engine.ENGINES, cpu_engine.TORCH)
 
 
@@ -47,10 +46,10 @@ def _on_cpu(version: Path, config: Mapping[str, Any], warn: Callable[[str], None
     name, precision = cpu_engine.engine(config, _ENGINES), cpu_engine.precision(config)
     if name == cpu_engine.TORCH:
         return _torch(version, config, CPU)
-    path = version / ONNX_FILES[precision]
+    path = version / cpu_engine.FILES[precision]
     if not path.exists():
         # Weights that `gourmet train` did not make are deployed without a form in eight bits.
-        path = version / ONNX_FILES[cpu_engine.FP32]
+        path = version / cpu_engine.FILES[cpu_engine.FP32]
         warn(f"{config['name']} runs in {cpu_engine.FP32}: version {version.name} has no {precision}")
     manifest.check(path, config)
     from gourmet.runtime.onnx_session import open_engine as open_file

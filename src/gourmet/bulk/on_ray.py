@@ -1,0 +1,74 @@
+"""The rows of many inputs by the processes of a Ray cluster, each of which reads, decodes and asks by itself.
+
+Ray shares the work out, and does again what was under way on a process or a node that died. Rows come back to
+the command, which keeps them as it keeps its own, once for each input. Ray Data's checkpoints promise that at
+least (ray#61047), and want a folder that all nodes see and unique ids, where a list may name a photo twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
+
+from gourmet.bulk.asked_model import AskedModel
+from gourmet.bulk.journal import Row
+from gourmet.bulk.photos import Photos
+from gourmet.bulk.run import AskRows, HowMany, answered
+from gourmet.errors import GourmetError
+from gourmet.runtime.bounded_reading import in_short
+from gourmet.runtime.optional import optional
+
+# Requests of a task, which is then some tenths of a second, and how many of them are under way at a time.
+_REQUESTS: Final = 16
+_THREADS: Final = 4
+# What kills its process each time is not asked for ever.
+_DEATHS: Final = 5
+
+
+@contextlib.contextmanager
+def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany]]:
+    """How rows are asked for in the cluster at RAY_ADDRESS, or else the one that runs here, or a new one."""
+    ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
+    # It would tell its makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError) as exc:
+        raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
+    try:
+        task = ray.remote(num_cpus=1, max_retries=_DEATHS)(_rows)
+
+        def ask(names: Sequence[str]) -> list[Row]:
+            try:
+                found: list[Row] = ray.get(task.remote(source, names, together))
+            except ray.exceptions.RayTaskError as exc:
+                raise _raised(exc.cause) from exc
+            except ray.exceptions.RayError as exc:
+                raise GourmetError(f"Ray: {in_short(exc)}") from exc
+            return found
+
+        # Each process has its next task at hand.
+        yield ask, HowMany(_REQUESTS * together, 2 * max(1, int(ray.cluster_resources().get("CPU", 1))))
+    finally:
+        ray.shutdown()
+
+
+def _raised(cause: Any) -> Exception:
+    return cause if isinstance(cause, GourmetError) else GourmetError(f"a worker: {cause!r}")
+
+
+def _rows(source: AskedModel, names: Sequence[str], together: int) -> list[Row]:
+    try:
+        rows = answered(_opened(source).rows, names, HowMany(together, _THREADS))
+        return [row for some in rows for row in some]
+    except GourmetError as exc:  # some of which cannot be handed to another process
+        raise GourmetError(str(exc)) from None
+
+
+@cache
+def _opened(source: AskedModel) -> Photos:
+    """Once for each process."""
+    return source.open()

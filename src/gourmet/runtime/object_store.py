@@ -1,0 +1,116 @@
+"""Objects of S3 and of what speaks its protocol, by names like s3://BUCKET/KEY.
+
+AWS' own variables say where it is and who asks: AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on.
+
+    python3 -m gourmet.runtime.object_store s3://bucket/models /models     # all below it, once
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.bounded_reading import in_short
+from gourmet.runtime.optional import optional
+
+_SCHEME: Final = "s3://"
+# For the requests of one question, after which a store is away.
+_RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_TIMES: Final = {"connect_timeout": "5s", "timeout": "60s"}
+
+
+def is_object(name: str) -> bool:
+    return name.startswith(_SCHEME)
+
+
+def check_object_name(name: str) -> None:
+    """Raise UsageError unless it names a bucket at least, and the package is there."""
+    if not _parts(name)[0]:
+        raise UsageError(f"{name} names no bucket: write s3://BUCKET/PREFIX")
+    _obstore()
+
+
+def names_below(name: str) -> Iterator[str]:
+    """Those of all objects below a prefix, which ends as a folder's name does, in the store's order."""
+    bucket, prefix = _parts(name)
+    with _explained(name):
+        for some in _store(bucket).list(prefix or None):
+            yield from (f"{_SCHEME}{bucket}/{each['path']}" for each in some)
+
+
+def read_object(name: str, most: int) -> bytes:
+    """OSError where it is not there, may not be read or is larger; GourmetError where the store is away."""
+    bucket, key = _parts(name)
+    with _explained(name):
+        try:
+            found = _store(bucket).get(key)
+            if found.meta["size"] > most:
+                raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", name)
+            return bytes(found.bytes())
+        except FileNotFoundError:
+            raise OSError(errno.ENOENT, "no such object", name) from None
+        except _obstore().exceptions.PermissionDeniedError:
+            raise OSError(errno.EACCES, "the store denies access to it", name) from None
+
+
+def fetch(name: str, folder: Path) -> str:
+    """Put all objects below a name into a folder; say how many there were."""
+    check_object_name(name)
+    bucket, prefix = _parts(name)
+    objects, size = 0, 0
+    for each in names_below(name):
+        key = _parts(each)[1]
+        path = folder / Path(key).relative_to(prefix)  # a key has no ".." in it: they refuse to list it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _explained(each), path.open("wb") as file:
+            for piece in _store(bucket).get(key):
+                size += file.write(piece)
+        objects += 1
+    if not objects:
+        raise GourmetError(f"nothing found below {name}: put the contents of triton/models there")
+    return f"{objects} objects, {size >> 20} MB, fetched from {name}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    bucket, _, key = name.removeprefix(_SCHEME).partition("/")
+    return bucket, key.strip("/")
+
+
+def _obstore() -> Any:
+    return optional("obstore", "S3", "s3.txt", ", or copy what is there to a folder")
+
+
+@cache
+def _store(bucket: str) -> Any:
+    options = {**_TIMES, "allow_http": True}  # of an endpoint that says so
+    return optional("obstore.store", "S3", "s3.txt").S3Store(
+        bucket, client_options=options, retry_config=_RETRIES
+    )
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except _obstore().exceptions.BaseError as exc:
+        said = re.search("<Message>(.*?)</Message>", str(exc))
+        raise GourmetError(
+            f"{name} cannot be had: {said[1] if said else in_short(exc)}\n"
+            "       AWS_ENDPOINT_URL and AWS_REGION say where it is, "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY who asks"
+        ) from exc
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(fetch(sys.argv[1], Path(sys.argv[2])) + "\n")
+    except GourmetError as reason:
+        sys.exit(str(reason))

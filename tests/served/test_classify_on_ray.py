@@ -1,0 +1,79 @@
+"""`gourmet classify --engine ray` on a real cluster of two nodes, of which one dies on the way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.eventually import eventually
+from support.ray_cluster import classified, cluster, command, workers
+
+from gourmet.systems.food11.contract import SYSTEM
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A list of five hundred, in which each of them is named several times, and two that are no photos."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number, data in enumerate(SYSTEM.examples(48, 7, (96, 80))):
+        (folder / f"{number:02}.jpg").write_bytes(data)
+    (folder / "none.png").write_bytes(b"no picture")
+    names = [*map(str, sorted(folder.iterdir())), str(folder / "gone.jpg")]
+    listed = folder / "list.txt"
+    listed.write_text("\n".join(names * 10))
+    return listed
+
+
+@pytest.fixture(scope="module")
+def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the command makes of them by itself."""
+    rows = classified(command(photos, tmp_path_factory.mktemp("here") / "out.jsonl", "--together", "2"))
+    assert len(rows) == 500
+    assert sum(bool(row["error"]) for row in rows) == 20
+    return rows
+
+
+def test_a_worker_and_then_a_node_that_are_killed_change_nothing_in_the_table(
+    photos: Path, here: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    part = Path(f"{out}.part")
+    died = []
+
+    def kept() -> int:
+        return part.read_bytes().count(b"\n") - 1 if part.exists() else 0
+
+    with cluster(1, 1) as ray:
+        _, second = ray.list_all_nodes()
+
+        def meanwhile(_: subprocess.Popen[str]) -> None:
+            eventually(lambda: kept() > 0 and bool(workers(second)), 120)
+            for each in workers(second):
+                each.send_signal(signal.SIGKILL)
+                died.append(each.pid)
+            before = kept()
+            eventually(lambda: kept() > before, 60)
+            ray.remove_node(second, allow_graceful=False)
+            assert not out.exists(), "it was over before the node died"
+
+        assert classified(command(photos, out, "--together", "2"), ray, meanwhile) == here
+    assert died
+
+
+def test_what_was_stopped_goes_on_upon_a_cluster_and_the_other_way(
+    photos: Path, here: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    part = Path(f"{out}.part")
+    argv = command(photos, out, "--together", "2")
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20, 60)
+        process.send_signal(signal.SIGKILL)
+    assert not out.exists()
+    with cluster(2) as ray:
+        assert classified(argv, ray) == here
