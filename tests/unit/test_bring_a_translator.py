@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ from gourmet.systems.translator.network import find, load
 from gourmet.tasks.generation import served
 
 OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
+
+
+class Letters:
+    """A vocabulary of one for each number."""
+
+    start, end = 0, 26
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(chr(ord("a") + token % 26) for token in tokens)
+
+    def settled(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
 
 
 @pytest.fixture
@@ -71,16 +84,26 @@ def test_one_sentence_of_a_few_may_differ_and_one_of_a_hundred_of_many(
 ) -> None:
     right = [[1, 2]] * texts
     found = [[1, 2]] * same + [[1, 3]] * (texts - same)
-    check = served.agreement(found, right, fp32=False, what="sentences", compared=2)
+    check, _ = served.agreement(Letters(), found, right, fp32=True, what="sentences", compared=2)
     assert check.passed == passed
     assert check.measured == f"{same} of {texts} sentences"
+
+
+@pytest.mark.parametrize(("same", "passed"), [(20, True), (19, True), (10, False)])
+def test_eight_bits_may_choose_other_words_now_and_then(same: int, passed: bool) -> None:
+    right = [[number, 1, 2, 3] for number in range(20)]
+    found = [*right[:same], *([[25, 24, 23, 22]] * (20 - same))]
+    check, _ = served.agreement(Letters(), found, right, fp32=False, what="sentences", compared=4)
+    assert check.passed == passed
     assert ("--fp32" in check.allowed) != passed
 
 
 def test_answers_of_the_longest_length_are_equal_up_to_the_end_that_is_forced() -> None:
     longest = list(range(MAX_TOKENS))
     forced, wrong = (
-        served.agreement([found], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1)
+        served.agreement(
+            Letters(), [found], [longest[:-1]], fp32=True, what="sentences", compared=MAX_TOKENS - 1
+        )[0]
         for found in (longest, [*longest[:-2], 7])
     )
     assert forced.passed
@@ -94,7 +117,7 @@ def test_a_network_that_answers_nothing_is_refused_although_all_agree(
     tensors = load_file(file)
     tensors["final_logits_bias"][0, 0] = 1e4
     save_file(tensors, file)
-    target = opened(checkpoint).targets["python"]
+    target = opened(checkpoint, TranslatorExport(fp32=True)).targets["python"]
     target.build(tmp_path / "model.zip")
     words, answers = target.verify(tmp_path / "model.zip")
     assert words.passed
@@ -107,7 +130,8 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
         network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
         return {each.data_type for each in network.graph.initializer if len(each.dims) == 2}
 
-    assert onnx.TensorProto.INT8 in types(EXPORT)
+    assert types(EXPORT) == {onnx.TensorProto.FLOAT}
+    assert b"MatMulNBits" in package.read(tmp_path / "model.zip")["decoder.onnx"]
     assert types(EXPORT.in_fp32()) == {onnx.TensorProto.FLOAT}  # type: ignore[attr-defined]
     done = CliRunner().invoke(main, ["deploy", "digits", "--fp32", "--to", str(tmp_path)])
     assert done.exit_code == 2

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.beams import search
-from gourmet.runtime.decoding.engine import Engine, Likeliest
+from gourmet.runtime.decoding.engine import Engine, Likeliest, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
 from gourmet.runtime.decoding.slots import Slots
@@ -30,6 +30,7 @@ from gourmet.systems.translator.network import build
 from gourmet.systems.translator.serving import open_engine
 from gourmet.systems.translator.train import Config, shape_of
 from gourmet.tasks.generation.int8 import quantized, rounded
+from gourmet.tasks.generation.onnx_graph import Graph
 from gourmet.tasks.generation.texts import padded
 
 WORDS, PAD, END = 300, 1, 0
@@ -133,7 +134,7 @@ def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
 def test_the_words_are_those_of_transformers(
     network: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[Engine, Answers]
 ) -> None:
-    _, alone = in_both_forms
+    engine, alone = in_both_forms
     rows = padded(sources, PAD)
     with torch.inference_mode():
         wanted = network.generate(  # type: ignore[operator]
@@ -144,9 +145,10 @@ def test_the_words_are_those_of_transformers(
             max_new_tokens=MAX_TOKENS,
             bad_words_ids=[[PAD]],
         )
-    for (tokens, _), right in zip(alone, wanted.tolist(), strict=True):
-        until_end = right[1:].index(END) + 1 if END in right[1:] else len(right)
-        assert list(tokens) == right[1:until_end]
+    ends = (right[1:].index(END) + 1 if END in right[1:] else len(right) for right in wanted.tolist())
+    right = [each[1:end] for each, end in zip(wanted.tolist(), ends, strict=True)]
+    same = sum(list(tokens) == each for (tokens, _), each in zip(alone, right, strict=True))
+    assert same >= len(right) * (1.0 if engine.fewest_rows > 1 else 0.7), "eight bits round"
     assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
     assert len({len(tokens) for tokens, _ in alone}) > 5
 
@@ -193,6 +195,7 @@ def test_who_comes_later_joins_between_two_steps_unless_turned_off(
 class Broken:
     def __init__(self, engine: Engine) -> None:
         self.places, self.encode, self.is_brief = engine.places, engine.encode, engine.is_brief
+        self.fewest_rows = engine.fewest_rows
 
     def step(self, *_: object) -> None:
         raise RuntimeError("no such kernel")
@@ -258,7 +261,8 @@ def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: 
     widths: list[int] = []
 
     class Watched:
-        places, encode = engine.places, staticmethod(engine.encode)
+        places, fewest_rows = engine.places, engine.fewest_rows
+        encode = staticmethod(engine.encode)
 
         @staticmethod
         def step(*given: Any) -> Likeliest:
@@ -308,6 +312,25 @@ def test_eight_bits_are_near_the_network_and_smaller(network: torch.nn.Module, t
         for right, near in zip(*outputs, strict=True):
             if right.dtype == np.float32:
                 assert np.abs(right - near).max() < 0.2 * np.abs(right).max()
+
+
+@pytest.mark.parametrize(("taken", "made"), [(64, 40), (24, 40), (300, 7)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_the_same_bits_in_any_company(
+    taken: int, made: int, has_bias: bool
+) -> None:
+    torch.manual_seed(3)
+    part = quantized(torch.nn.Sequential(torch.nn.Linear(taken, made, bias=has_bias)))
+    rows = torch.randn(17, 1, taken)
+    rows[3], rows[4] = 0.0, 1e-20
+    graph = Graph(part, {"rows": rows}, ("found",), {"rows": {0: "rows"}, "found": {0: "rows"}}).file()
+    assert fewest_rows(graph) == 1
+    run = onnx_graph(graph, 1)
+    (together,) = run(["found"], {"rows": rows.numpy()})
+    with torch.inference_mode():
+        np.testing.assert_allclose(together, part(rows).numpy(), rtol=1e-5, atol=1e-5)
+    alone = [run(["found"], {"rows": rows[place : place + 1].numpy()})[0] for place in range(len(rows))]
+    assert (np.concatenate(alone) == together).all()
 
 
 def test_a_package_that_another_model_has_is_found_by_what_is_in_it(packed: Path, tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ class Numbers:
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
 
-    def begins_word(self, token: int) -> bool:
-        return True
+    def settled(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
 
 
 class Network:

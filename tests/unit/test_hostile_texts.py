@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 import time
 from collections.abc import Iterator
 
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from support.hostile_texts import hostile_text
 
 from gourmet.runtime.decoding.answers import AnswerJob
 from gourmet.systems.translator.contract import MOST_CHARACTERS, SYSTEM, problem, text_of
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS, MarianEngine, TranslatorNetwork
 from gourmet.systems.translator.texts import split, warning
-from gourmet.systems.translator.tokenizer import Tokenizer, learn
+from gourmet.systems.translator.tokenizer import (
+    END,
+    PAD,
+    SOURCE,
+    TARGET,
+    UNKNOWN,
+    VOCABULARY,
+    Tokenizer,
+    learn,
+)
 
 MANY = 10_000
 
@@ -92,3 +104,46 @@ def test_a_text_of_which_nothing_is_a_sentence_is_answered_at_once(tokenizer: To
 
 def never(*_: object) -> list[object]:
     raise AssertionError("a text without a sentence reaches no graph")
+
+
+@pytest.fixture(scope="module")
+def of_bytes() -> Tokenizer:
+    """As some public checkpoints cut what they do not know: a letter is several pieces."""
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["a cat and a dog"]),
+        model_writer=model,
+        vocab_size=270,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        eos_id=0,
+        pad_id=1,
+        unk_id=2,
+        bos_id=-1,
+        eos_piece=END,
+        pad_piece=PAD,
+        unk_piece=UNKNOWN,
+        minloglevel=2,
+    )
+    processor = SentencePieceProcessor(model_proto=model.getvalue())
+    ids = {processor.id_to_piece(number): number for number in range(processor.get_piece_size())}
+    return Tokenizer(
+        {SOURCE: model.getvalue(), TARGET: model.getvalue(), VOCABULARY: json.dumps(ids).encode()}
+    )
+
+
+@pytest.mark.parametrize("of", ["tokenizer", "of_bytes"])
+def test_what_is_settled_of_an_answer_stays_as_it_is(of: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(of)
+    draw, early = random.Random(4), 0
+    texts = ["a cat и кот 猫 🐈 a dog", "猫猫🐈", ""]
+    answers = [tokenizer.encode(text)[:-1] for text in texts]
+    pieces = [number for number in range(tokenizer.size) if number not in (tokenizer.end, tokenizer.pad)]
+    answers += [draw.choices(pieces, k=12) for _ in range(300)]
+    for numbers in answers:
+        whole = tokenizer.decode(numbers)
+        for count in range(len(numbers) + 1):
+            settled = tokenizer.settled(numbers[:count])
+            assert whole.startswith(tokenizer.decode(numbers[:settled]))
+            early += settled == count
+    assert early > 300

@@ -33,8 +33,8 @@ class Vocabulary(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
-    def begins_word(self, token: int) -> bool:
-        """Whether the words before this token are whole."""
+    def settled(self, tokens: Sequence[int]) -> int:
+        """How many of these, which are an answer so far, have a text that no later token changes."""
 
 
 class ServedNetwork(Protocol):
@@ -132,14 +132,14 @@ class AnswerJob:
                 self._on_piece(self, GeneratedText(piece, self.tokens, self.score))
 
     def _ready(self) -> str:
-        """What is ready since the last time: whole words, in the order of the parts."""
+        """What is ready since the last time, in the order of the parts."""
         found = ""
         while self._at < len(self._parts):
             part = self._parts[self._at]
             if isinstance(part, str):
                 found += part
             else:
-                text = self._text(part) if part.finished else self._whole_words(part)
+                text = self._text(part) if part.finished else self._settled(part)
                 found += text[self._sent :]
                 self._sent = max(self._sent, len(text))
                 if not part.finished:
@@ -148,12 +148,9 @@ class AnswerJob:
             self._at += 1
         return found
 
-    def _whole_words(self, row: Row) -> str:
-        """A word is whole when the next begins."""
-        answer = row.answer
-        places = range(len(answer) - 1, -1, -1)
-        known = next((place for place in places if self._network.vocabulary.begins_word(answer[place])), 0)
-        return self._network.vocabulary.decode(answer[:known])
+    def _settled(self, row: Row) -> str:
+        vocabulary = self._network.vocabulary
+        return vocabulary.decode(row.answer[: vocabulary.settled(row.answer)])
 
     def _text(self, row: Row) -> str:
         return self._network.vocabulary.decode(row.answer)

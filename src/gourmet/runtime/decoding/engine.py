@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ import onnxruntime
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
+# The products of eight bits, of which a row has the same bits alone as among others.
+_ROWS_APART: Final = b"MatMulNBits"
 # Runs a graph: the names of the outputs that are needed, and its inputs by name.
 Run = Callable[[Sequence[str], Mapping[str, Any]], Sequence[Any]]
 
@@ -35,6 +37,8 @@ class Engine(ABC):
     places: int | None = None
     # Sources that are encoded together, at most: where it gains nothing, the first waits for all others.
     max_sources: int = 64
+    # Of a step: in 32 bits the products of a row alone round otherwise, and an empty row goes with it.
+    fewest_rows: int = 2
 
     def __init__(self, decoder: Run) -> None:
         self._decoder = decoder
@@ -54,6 +58,10 @@ class Engine(ABC):
         rows = {"token": tokens[:, None], "length": lengths[:, None]}
         inputs = {**rows, "cache": cache, "memory": memory, "mask": mask}
         return Likeliest(*self._decoder(["tokens", "scores", "added"], inputs))
+
+
+def fewest_rows(graph: bytes) -> int:
+    return 1 if _ROWS_APART in graph else Engine.fewest_rows
 
 
 def onnx_graph(graph: bytes, threads: int) -> Run:

@@ -18,8 +18,6 @@ from gourmet.runtime.decoding.engine import Engine, Floats, Integers, Likeliest
 _FEWEST_PLACES: Final = 16
 # With so many places for each token, half of them are given back.
 _ROOMY: Final = 4
-# One row alone goes through other kernels, which round differently: an empty one goes with it.
-FEWEST_ROWS: Final = 2
 
 
 class Slots:
@@ -29,7 +27,7 @@ class Slots:
         self._engine = engine
         self.max_rows = max_rows
         self._start = start
-        rows = max(max_rows, FEWEST_ROWS)
+        rows = max(max_rows, engine.fewest_rows)
         self._shape = (0, 2, 0, 0)  # layers, keys and values, heads, size: the first memory says it
         self._memory = self._cache = self._blank(rows, 0)
         self._mask = np.zeros((rows, 0), np.int32)
@@ -54,7 +52,7 @@ class Slots:
 
     def step(self) -> Likeliest:
         """The likeliest next tokens of all rows; `choose` says which it shall be."""
-        rows = max(self.used, FEWEST_ROWS)
+        rows = max(self.used, self._engine.fewest_rows)
         self._cache = self._fitted(self._cache, self._longest(self._lengths) + 1)
         self._fit_memory(self._longest(self._places))
         inputs: tuple[Any, ...] = (self._tokens, self._lengths, self._cache, self._memory, self._mask)

@@ -20,7 +20,7 @@ from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
 from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
@@ -56,7 +56,9 @@ class CaptionerNetwork:
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionerNetwork:
         vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
-        return cls(CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"])), files)
+        engine = CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"]))
+        engine.fewest_rows = fewest_rows(files[DECODER])
+        return cls(engine, files)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs[contract.IMAGE]

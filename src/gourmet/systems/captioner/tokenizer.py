@@ -63,8 +63,13 @@ class WordPieces:
             before = piece
         return found
 
-    def begins_word(self, token: int) -> bool:
-        return not (0 <= token < self.size and self._pieces[token].startswith(_MORE))
+    def settled(self, tokens: Sequence[int]) -> int:
+        """A word is whole when the next begins."""
+        places = range(len(tokens) - 1, -1, -1)
+        return next((place for place in places if not self._goes_on(tokens[place])), 0)
+
+    def _goes_on(self, token: int) -> bool:
+        return 0 <= token < self.size and self._pieces[token].startswith(_MORE)
 
     def _cut(self, word: str) -> list[int]:
         """The longest known piece, again and again; nothing where some of the word is not known."""

@@ -1,7 +1,6 @@
 """A translator as the files that its served models open, each compared with the loop of transformers.
 
-All graphs are quantized, unless it is asked for fp32: their weights are int8, and what goes through them is
-quantized as it comes.
+What is served is the network in eight bits (gourmet.tasks.generation.int8), unless it is asked for fp32.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def whole(network: nn.Module) -> Graph:
 
 @dataclass(frozen=True)
 class TrainedTranslator:
-    """A checkpoint, and what its network answers to sentences held out; both as numbers."""
+    """A checkpoint, and what its network answers in 32 bits to sentences held out; both as numbers."""
 
     checkpoint: Checkpoint
     sources: Sequence[Sequence[int]]
@@ -81,7 +80,7 @@ class TrainedTranslator:
 
     @property
     def form(self) -> str:
-        return "fp32" if self.fp32 else "int8, quantized as it is computed"
+        return "fp32" if self.fp32 else "int8"
 
     @cached_property
     def files(self) -> dict[str, bytes]:
@@ -107,10 +106,8 @@ class TrainedTranslator:
         tokenizer = self.checkpoint.tokenizer
         engine = open_engine(package.read(path), available_cpus(), tokenizer.pad)
         found = served_answers(engine, tokenizer, self.sources)
-        same = served.agreement(
-            found, self.answers, fp32=self.fp32, what="sentences", compared=MAX_TOKENS - 1
-        )
-        return [same, served.with_words(tokenizer, found)]
+        how = partial(served.agreement, what="sentences", compared=MAX_TOKENS - 1)
+        return how(tokenizer, found, self.answers, fp32=self.fp32)
 
 
 def served_answers(

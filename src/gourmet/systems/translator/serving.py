@@ -9,9 +9,8 @@ import numpy as np
 
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.decoding.slots import FEWEST_ROWS
 from gourmet.systems.translator import contract
 from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
@@ -37,7 +36,7 @@ class MarianEngine(Engine):
     def encode(self, sources: Sequence[Sequence[int]]) -> Sequence[Floats]:
         words = max(map(len, sources))
         # As for a step; but words of one sentence go through the kernels of many rows already.
-        rows = len(sources) if words > 1 else max(len(sources), FEWEST_ROWS)
+        rows = len(sources) if words > 1 else max(len(sources), self.fewest_rows)
         ids, mask = np.full((rows, words), self._pad, np.int64), np.zeros((rows, words), np.int32)
         mask[:, 0] = 1
         for row, source in enumerate(sources):
@@ -47,7 +46,9 @@ class MarianEngine(Engine):
 
 
 def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEngine:
-    return MarianEngine(onnx_graph(files[ENCODER], threads), onnx_graph(files[DECODER], threads), pad)
+    engine = MarianEngine(*(onnx_graph(files[name], threads) for name in (ENCODER, DECODER)), pad)
+    engine.fewest_rows = fewest_rows(files[DECODER])
+    return engine
 
 
 class TranslatorNetwork:

@@ -6,6 +6,7 @@ SentencePiece only: the served models need this, and no torch.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,8 +22,8 @@ FILES: Final = (SOURCE, TARGET, VOCABULARY)
 END: Final = "</s>"
 PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
-# SentencePiece's sign for the space before a word.
-_SPACE: Final = "▁"
+# How a piece begins that is one byte of a letter.
+_BYTE: Final = "<0x"
 
 
 class Tokenizer:
@@ -62,9 +63,11 @@ class Tokenizer:
         pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in signs]
         return str(self._target.decode_pieces(pieces))
 
-    def begins_word(self, number: int) -> bool:
-        """Whether the words before this piece are whole."""
-        return number == self.end or self._pieces.get(number, "").startswith(_SPACE)
+    def settled(self, numbers: Sequence[int]) -> int:
+        """All but the last pieces that are a byte each: others may belong to the same letter."""
+        places = range(len(numbers) - 1, -1, -1)
+        is_byte = (self._pieces.get(numbers[place], "").startswith(_BYTE) for place in places)
+        return len(numbers) - len(list(itertools.takewhile(bool, is_byte)))
 
     def _numbers(self, processor: SentencePieceProcessor, text: str, sampling: float) -> list[int]:
         pieces = processor.encode(

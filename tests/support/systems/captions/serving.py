@@ -59,8 +59,8 @@ class Words:
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(WORDS[token] for token in tokens)
 
-    def begins_word(self, token: int) -> bool:
-        return True
+    def settled(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
 
 
 class CaptionNetwork:
