@@ -46,7 +46,8 @@ class MarianEngine(Engine):
 
 
 def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEngine:
-    engine = MarianEngine(*(onnx_graph(files[name], threads) for name in (ENCODER, DECODER)), pad)
+    encoder, decoder = (onnx_graph(files[name], threads) for name in (ENCODER, DECODER))
+    engine = MarianEngine(encoder, decoder, pad)
     engine.fewest_rows = fewest_rows(files[DECODER])
     return engine
 

@@ -72,7 +72,7 @@ class _Int8Linear(nn.Module):
         lacking = -of.in_features % _BLOCK
         stored = F.pad((of.weight.detach() / scale).round(), (0, lacking)) + _MIDDLE
         self.in_features = of.in_features
-        self.register_buffer("weight", stored.to(torch.uint8).unflatten(-1, (-1, _BLOCK)))
+        self.register_buffer("weight", stored.to(torch.uint8).view(len(stored), -1, _BLOCK))
         self.register_buffer("scales", scale.repeat(1, self.weight.shape[1]))
         self.bias = of.bias
 
@@ -128,7 +128,7 @@ class _Products(torch.autograd.Function):
         size: int,
         axes: int,
     ) -> torch.Tensor:
-        blocks = F.pad(states, (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+        blocks = F.pad(states, (0, -size % _BLOCK)).reshape(*states.shape[:-1], -1, _BLOCK)
         scale = _scale(blocks)
         taken, weights = (blocks / scale).round(), weight.float() - _MIDDLE
         products = torch.einsum("...bi,obi->...ob", taken, weights)
