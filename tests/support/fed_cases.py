@@ -7,13 +7,15 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from support import hostile, hostile_files, hostile_inputs, small_network
+from support.points import a_point
 from support.triton import MODELS
 
+from gourmet.measure.results import Bench, LoadSpec, Usage, as_data
 from gourmet.training.files import save_tensors
 
 DIGITS: Final = ("digits",)
@@ -305,6 +307,18 @@ def of_data(given: Given) -> Iterator[Case]:
         yield Case("learn-more", f"pictures, {name}", ["learn-more", "food11", str(path), "--out", "run"])
 
 
+def of_manifests(given: Given) -> Iterator[Case]:
+    """Manifests of a cluster."""
+    files = hostile_inputs.texts()
+    files["ten billion names"] = b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
+        b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghij"
+    )
+    files["code of somebody"] = f"!!python/object/apply:builtins.open ['{given.victim / 'code'}', w]".encode()
+    files["a pod of nothing"] = b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [[]]}\n"
+    for name, file in given.files(files, "all.yaml"):
+        yield Case("doctor", f"manifests, {name}", ["doctor", "--cluster", str(file)])
+
+
 def of_runs(given: Given) -> Iterator[Case]:
     """Saved benchmarks."""
     point = {"load": {"model": "m", "level": 1}, "latency_us": {"p50": 1.0}}
@@ -319,7 +333,8 @@ def of_runs(given: Given) -> Iterator[Case]:
         "about": "[/red] [link=x]",
         "schema": "gourmet-bench/1",
     }
-    files = hostile_inputs.texts() | hostile_inputs.json_files(document)
+    texts = hostile_inputs.texts()
+    files = texts | hostile_inputs.json_files(document)
     files["a point"] = json.dumps(document | {"points": [point]}).encode()
     files["markup as a title"] = json.dumps(document | {"title": "[/x]\x1b]0;owned\x07"}).encode()
     for name, file in given.files(files, "bench.json"):
@@ -329,6 +344,17 @@ def of_runs(given: Given) -> Iterator[Case]:
             folder.mkdir(parents=True)
             (folder / "bench.json").symlink_to(file)
             yield Case("bench", f"list, {name}", ["bench", "list", str(folder.parent)], refused=False)
+    for name, file in given.files(texts | hostile_inputs.json_files(_a_saved_run()), "bench.json"):
+        words = ["capacity", "--save", "saved", "--from", str(file)]
+        yield Case("capacity", f"from, {name}", words, refused=False)
+
+
+def _a_saved_run() -> dict[str, Any]:
+    """One that a plan can be made from."""
+    loads = [LoadSpec("m", level) for level in (1, 8)]
+    usage = Usage(0.2, 1.9, 512.0, 0.3, 90.0)
+    points = [replace(a_point(), load=load, usage=usage, transferred=5e4) for load in loads]
+    return as_data(Bench("t", "c", "2026", {"cpus": "2 of 2"}, "d", tuple(points)))
 
 
 def of_checkpoints(given: Given) -> Iterator[Case]:
@@ -375,6 +401,7 @@ QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
     of_descriptions,
     of_repositories,
     of_data,
+    of_manifests,
     of_runs,
     of_checkpoints,
     some_weights_and_networks,

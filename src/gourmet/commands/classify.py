@@ -95,7 +95,7 @@ def classify(
 
     if out:
         check_table(out)
-    inputs, model = Inputs(photos, SUFFIXES), model or _usual_model()
+    inputs, model = Inputs(photos, SUFFIXES), model or usual_model()
     folder = str(model_file.folder_of(model, repositories)) if via == "file" else ""
     source = AskedModel(model, url, folder)
     with ExitStack() as stack:
@@ -107,7 +107,7 @@ def classify(
         _to_table(inputs, asked, ask, how, out) if out else _to_terminal(inputs, ask, how)
 
 
-def _usual_model() -> str:
+def usual_model() -> str:
     """Any photo may be among many."""
     from gourmet.pictures.classifier import PictureClassifier
     from gourmet.systems import registry
