@@ -145,6 +145,7 @@ def test_a_saved_run_is_planned_with_and_the_page_can_be_planned_with_again(tmp_
     first = CliRunner().invoke(main, [*arguments, "--from", str(saved), "--save", str(tmp_path / "first")])
     assert first.exit_code == 0, first.output
     told = json.loads(first.output)
+    assert "quieter machine" not in first.output  # 90 % were busy
     assert [row["rate"] for row in told["rows"]] == [10, 1000, 100_000]
     page = (tmp_path / "first" / "index.html").read_text()
     assert "what one node more costs" in page
@@ -154,6 +155,13 @@ def test_a_saved_run_is_planned_with_and_the_page_can_be_planned_with_again(tmp_
     )
     assert json.loads(again.output) == told
     assert results.read(tmp_path / "first" / "bench.json") == a_run()
+
+
+def test_a_machine_that_others_used_too_is_said(tmp_path: Path) -> None:
+    idle = measured(4, 200, Latency(20.0, 20.0, 21.0, 22.0, 25.0), usage=Usage(0.1, 0.8, 600.0, 0.4, 100.0))
+    saved = storage.save(a_run(measured(1, 100, ALWAYS_10), idle), tmp_path / "bench")
+    ran = CliRunner().invoke(main, ["capacity", "--from", str(saved), "--save", str(tmp_path / "plan")])
+    assert "60% of the cores were at work" in ran.output
 
 
 def test_the_seed_is_fixed_so_that_a_plan_is_the_same_twice() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -22,7 +23,8 @@ from gourmet.measure.task import Addresses, MeasureOptions
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
 
-_ABOVE_ZERO = click.FloatRange(0, min_open=True)
+_MOSTLY: Final = 0.75
+_ABOVE_ZERO: Final = click.FloatRange(0, min_open=True)
 
 
 @click.command()
@@ -76,6 +78,12 @@ def capacity(
         asked = model or (registry.load(system).default_model if system else usual_model())
         bench = _measured(asked, target, options)
     cost = planning.cost_of(bench)
+    if cost.busy < _MOSTLY:
+        click.echo(
+            f"{cost.busy:.0%} of the cores were at work for it at most: where other processes had the rest, "
+            "a quieter machine needs fewer nodes",
+            err=True,
+        )
     made = planning.plan(cost, aim)
     picture = planning.curve(made)
     folder = storage.save(bench, save, "measure/capacity.html", plan=made, curve=picture)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from gourmet.client.model_config import Config
 from gourmet.errors import GourmetError
 from gourmet.measure import queueing
 from gourmet.measure.queueing import Servers
@@ -57,6 +56,11 @@ class RequestCost:
     @property
     def cpu_ms(self) -> float:
         return self.triton_cpu_ms + (self.app_cpu_ms or 0.0)
+
+    @property
+    def busy(self) -> float:
+        """The share of the cores that were at work for it at most; others may have had the rest."""
+        return self.servers.rate_per_s * self.cpu_ms / 1000 / self.cpus
 
     def __str__(self) -> str:
         app = "without the web app" if self.app_cpu_ms is None else f"the web app {self.app_cpu_ms:.2f}"
@@ -114,13 +118,13 @@ class CapacityPlan:
         return HEADINGS, [row.cells() for row in self.rows]
 
 
-def at_a_time(config: Config) -> int:
+def at_a_time(config: Mapping[str, Any]) -> int:
     """How many requests a model works on: its instances, and of a loop the rows that it works on together."""
     instances = sum(int(group.get("count", 1)) for group in config.get("instance_group") or [{}])
     return instances * int(parameter(config, "rows_at_once") or 1)
 
 
-def loads(config: Config, through: Through) -> list[LoadSpec]:
+def loads(config: Mapping[str, Any], through: Through) -> list[LoadSpec]:
     """One request at a time, and as many as keep all instances busy."""
     return [LoadSpec(config["name"], level, through=through) for level in (1, 2 * at_a_time(config))]
 
@@ -222,5 +226,5 @@ def curve(made: CapacityPlan) -> chart.Drawing:
         ("requests per second", "latency, ms"),
         x_range=(0, made.node.rate_per_s),
         y_range=(0, max(made.goal.p99_ms, *(each[2] for each in shown))),
-        marks=[(made.node_rate, f"p99 {made.goal.p99_ms:g} ms")],
+        marks=[(made.node_rate, "planned at most")],
     )
