@@ -1,10 +1,11 @@
 """RATE_LIMIT: so many photos a client, counted by all workers of gunicorn together.
 
-The package `limits` shares its counts between processes through a Redis or Memcached only. What has to be
-shared is one number for each client, the moment at which its photos so far are paid for (the generic cell
-rate algorithm), and Linux's monotonic clock is the same for all processes: so it is a table of numbers in a
-file that all workers map. A client is the API key, or else the address, of IPv6 the /64; its hash, with a key
-of this start, is its place in the table, so that nobody can find an address that shares another's.
+The package `limits` counts windows, and shares its counts between processes through a server only. What has
+to be shared is one number for each client, the moment at which its photos so far are paid for (the generic
+cell rate algorithm), and Linux's monotonic clock is the same for all processes: so it is a table of numbers
+in a file that all workers map. A client is the API key, or else the address, of IPv6 the /64; its hash,
+with a key of this start, is its place in the table, so that nobody can find an address that shares
+another's. By RATE_LIMIT_STORAGE several web apps count together: app/admission/shared_rates.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from flask import Flask, Response, g, request
 
@@ -45,6 +46,21 @@ class Quota:
     full_again_s: float
     wait_s: float
 
+    @classmethod
+    def of(cls, rate: Rate, owed_s: float, wait_s: float) -> Quota:
+        """Of a client whose photos so far are paid for in `owed_s`."""
+        return cls(int((rate.seconds - owed_s) * rate.requests / rate.seconds + 1e-6), owed_s, wait_s)
+
+
+class TakesQuota(Protocol):
+    """Counts what clients had, in one place or another."""
+
+    @property
+    def rate(self) -> Rate: ...
+
+    def take(self, client: str, count: int = 1) -> Quota:
+        """Let `client` have `count` more, or none of them if that were too many."""
+
 
 class Limiter:
     """The table; in `path`, where other processes share it, or in this process alone."""
@@ -65,7 +81,6 @@ class Limiter:
         self._key = self._table[size:]
 
     def take(self, client: str, count: int = 1) -> Quota:
-        """Let `client` have `count` more, or none of them if that were too many."""
         each = self.rate.seconds / self.rate.requests
         digest = hashlib.blake2b(client.encode(), digest_size=8, key=self._key).digest()
         at = int.from_bytes(digest, "big") % _PLACES * _NUMBER.size
@@ -80,9 +95,7 @@ class Limiter:
                 paid_until = then
                 _NUMBER.pack_into(self._table, at, paid_until)
             fcntl.lockf(self._file, fcntl.LOCK_UN, _NUMBER.size, at)
-        owed = paid_until - now
-        left = int((self.rate.seconds - owed) / each + 1e-6)
-        return Quota(left, owed, 0.0 if allowed else wait_s)
+        return Quota.of(self.rate, paid_until - now, 0.0 if allowed else wait_s)
 
 
 def init_app(app: Flask, settings: Settings) -> None:
@@ -90,7 +103,12 @@ def init_app(app: Flask, settings: Settings) -> None:
     if rate is None:
         return
     folder = os.environ.get(DIRECTORY_ENV)  # made by gunicorn_conf, for all its workers
-    limiter = Limiter(rate, Path(folder, "rates") if folder else None)
+    limiter: TakesQuota = Limiter(rate, Path(folder, "rates") if folder else None)
+    if settings.rate_limit_storage:
+        from app.admission.shared_rates import SharedLimiter
+
+        uncounted = app.extensions["metrics"].rate_limit_failures.inc
+        limiter = SharedLimiter(settings.rate_limit_storage, limiter, uncounted)
     app.extensions["limiter"] = limiter
 
     @app.before_request
@@ -119,7 +137,7 @@ def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
 
     Only where the settings have a rate limit.
     """
-    limiter: Limiter = app.extensions["limiter"]
+    limiter: TakesQuota = app.extensions["limiter"]
     if photos > limiter.rate.requests:
         message = f"{photos} {called} in one call are never allowed here: at most {_words(limiter.rate)}"
         raise TooManyRequests(message)
@@ -127,7 +145,7 @@ def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
         _take(limiter, photos - 1)
 
 
-def _take(limiter: Limiter, count: int) -> None:
+def _take(limiter: TakesQuota, count: int) -> None:
     g.quota = limiter.take(client_of_request(), count)
     if g.quota.wait_s:
         message = f"too much for now: a client is allowed {_words(limiter.rate)}"

@@ -67,6 +67,13 @@ def _rate(value: Any) -> Any:
     return Rate(int(match[1]), {"s": 1, "min": 60, "h": 3600}[match[2]])
 
 
+def _redis(value: str) -> str:
+    if not re.fullmatch(r"rediss?://\S+", value):
+        said = {"refused": value.rpartition("@")[2]}  # before it may be a password
+        raise PydanticCustomError("redis", "is not the address of a Redis", said)
+    return value
+
+
 def _split(value: Any) -> Any:
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
@@ -114,6 +121,9 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     )
     rate_limit: Annotated[Rate | None, BeforeValidator(_rate)] = Field(
         None, description="a rate such as 10/s, 60/min or 1000/h"
+    )
+    rate_limit_storage: Annotated[str, AfterValidator(_redis)] = Field(
+        "", repr=False, description="the address of a Redis, as redis://host:6379 or rediss://host:6379"
     )
     cors_origins: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=_ORIGIN)], ...], BeforeValidator(_split)

@@ -9,9 +9,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES = ("-c", "requirements/constraints.txt", "-r", "requirements/web.txt", "-r", "requirements/tracing.txt")
+FILES = (
+    *("-c", "requirements/constraints.txt", "-r", "requirements/web.txt"),
+    *("-r", "requirements/tracing.txt", "-r", "requirements/redis.txt"),
+)
 HEAD = """# What the web image installs, by the hashes of its wheels for Python 3.11 on x86-64 and arm64.
-# Made from web.txt and tracing.txt: .venv/bin/python -P scripts/containers/hashes.py
+# Made from web.txt, tracing.txt and redis.txt: .venv/bin/python -P scripts/containers/hashes.py
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.fake_classifier import client, code, form, knowing
 
 from app.admission.queue import AdmissionQueue
 from app.admission.rate_limit import Limiter
-from app.core.settings import Rate
+from app.core.settings import Rate, Settings, SettingsError
 from gourmet.systems.food11 import contract
 
 KEYS = ("k" * 20, "another-key-of-the-tests")
@@ -234,6 +235,33 @@ def test_who_shares_a_place_in_the_table_is_known_to_nobody(tmp_path: Path) -> N
     assert one.take("a").wait_s == 0
     assert other.take("a").wait_s > 0
     assert one._key == other._key != bytes(32)
+
+
+STORAGE = {"rate_limit_storage": "redis://:a-password@127.0.0.1:9/0"}
+
+
+def test_where_the_shared_count_cannot_be_asked_the_app_counts_by_itself_and_says_how_often() -> None:
+    browser = client(rate_limit=Rate(2, 3600), **STORAGE)
+    assert [browser.get(MODELS).status_code for _ in range(3)] == [200, 200, 429]
+    text = browser.get("/metrics").text
+    assert "web_rate_limit_failures_total 3.0" in text
+    assert "a-password" not in text
+
+
+def test_without_its_package_the_shared_count_ends_the_start_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(SettingsError, match=r"pip install -r requirements/redis\.txt"):
+        client(rate_limit=Rate(2, 3600), **STORAGE)
+    client(**STORAGE)  # nothing is counted, so nothing is needed
+
+
+@pytest.mark.parametrize("address", ["redis.example:6379", "http://:a-password@redis.example", "redis://"])
+def test_an_address_that_is_no_redis_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as found:
+        Settings.from_env({"RATE_LIMIT": "2/h", "RATE_LIMIT_STORAGE": address})
+    assert "a-password" not in str(found.value)
 
 
 # Hosts and other sites

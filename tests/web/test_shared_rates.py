@@ -1,0 +1,158 @@
+"""Web apps that count clients together in a real Redis, which is lost and comes back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support.eventually import eventually
+from support.web_app import StartWeb, WebApp
+
+from gourmet.serving.preflight import free_ports
+
+SERVER = shutil.which("redis-server")
+pytestmark = pytest.mark.skipif(not SERVER, reason="no Redis here: `apt-get install redis-server`")
+AWAY = "127.0.0.1:9"  # what is counted needs no Triton
+PASSWORD = "a-password-that-nobody-may-read"
+COUNTED = "/api/v1/models"
+
+
+class RedisServer:
+    """A Redis that keeps nothing on disk, on a port that it comes back to."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self.start()
+
+    def start(self) -> None:
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder)]
+        command = [str(SERVER), *where, "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        eventually(self._answers)
+
+    def _answers(self) -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.end()
+
+
+def two(start: StartWeb, server: RedisServer, rate: str) -> list[WebApp]:
+    return [start(AWAY, RATE_LIMIT=rate, RATE_LIMIT_STORAGE=server.url) for _ in range(2)]
+
+
+def alone(webs: list[WebApp]) -> float:
+    """How many requests the apps counted by themselves."""
+    name = "web_rate_limit_failures_total "
+    lines = (line for web in webs for line in web.request("GET", "/metrics").body.decode().splitlines())
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_two_web_apps_let_a_client_have_one_rate_together(start: StartWeb, server: RedisServer) -> None:
+    webs = two(start, server, "20/h")
+    replies = [webs[number % 2].request("GET", COUNTED) for number in range(40)]
+    assert [reply.status == 429 for reply in replies] == [False] * 20 + [True] * 20
+    assert replies[0].headers["ratelimit"] == '"default";r=19;t=180'
+    assert 170 <= int(replies[-1].headers["retry-after"]) <= 180
+    assert alone(webs) == 0
+    held = Redis.from_url(server.url)
+    (key,) = held.keys("*")
+    assert b"127.0.0.1" not in key
+    assert 3000 < held.ttl(key) <= 3600  # it forgets by itself
+    assert all(PASSWORD not in web.log.read_text() for web in webs)
+
+
+def test_other_clients_have_rates_of_their_own_in_all_web_apps(start: StartWeb, server: RedisServer) -> None:
+    keys = ["a" * 16, "b" * 16]
+    webs = [
+        start(AWAY, RATE_LIMIT="1/h", RATE_LIMIT_STORAGE=server.url, API_KEYS=",".join(keys))
+        for _ in range(2)
+    ]
+    for key in keys:
+        assert [web.request("GET", COUNTED, X_API_Key=key).status == 429 for web in webs] == [False, True]
+
+
+class Asking:
+    """Eight that ask both apps all the time, and what became of it."""
+
+    def __init__(self, webs: list[WebApp]) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.longest_s = 0.0
+        self._webs, self._ends, self._pool = webs, threading.Event(), ThreadPoolExecutor(8)
+
+    def __enter__(self) -> Asking:
+        self._asking = [self._pool.submit(self._ask, number) for number in range(8)]
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ends.set()
+        self._pool.shutdown()
+        for each in self._asking:
+            each.result()
+
+    def _ask(self, number: int) -> None:
+        while not self._ends.is_set():
+            reply = self._webs[number % 2].request("GET", COUNTED)
+            self.statuses[reply.status] += 1
+            self.longest_s = max(self.longest_s, reply.seconds)
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_nobody_is_refused_for_a_redis_that_is_lost_under_load_and_it_is_asked_again_by_itself(
+    start: StartWeb, server: RedisServer, fault: str
+) -> None:
+    webs = two(start, server, "900000/h")
+    with Asking(webs) as asking:
+        time.sleep(1)
+        assert alone(webs) == 0
+        if fault == "killed":
+            server.end()
+        else:
+            os.kill(server.process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        during = alone(webs)
+        if fault == "killed":
+            server.start()
+        else:
+            os.kill(server.process.pid, signal.SIGCONT)
+        time.sleep(2.5)
+        before = alone(webs)
+        time.sleep(1)
+        assert alone(webs) == before > during > 50
+    assert 429 not in asking.statuses
+    assert asking.statuses.total() > 300
+    assert asking.longest_s < 3, "nobody waits for it"
+
+
+def test_who_had_their_rate_is_let_through_while_the_count_is_lost(
+    start: StartWeb, server: RedisServer
+) -> None:
+    """Each app then counts by itself, from nothing."""
+    webs = two(start, server, "6/h")
+    assert [webs[number % 2].request("GET", COUNTED).status == 429 for number in range(8)].count(True) == 2
+    server.end()
+    for web in webs:
+        assert [web.request("GET", COUNTED).status == 429 for _ in range(7)] == [False] * 6 + [True]
