@@ -10,11 +10,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from app.core import tracing
 from app.core.errors import (
     InferenceFailed,
     ModelNotReady,
@@ -26,6 +25,7 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
+from app.core.transports import ObservedTransport, TracedTransport
 from gourmet.client.address import Address
 from gourmet.client.balancing import BalancedTransport
 from gourmet.client.deadline import Deadline
@@ -42,7 +42,7 @@ from gourmet.client.keys import memory_key
 from gourmet.client.lookup import FoundServers
 from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import Inputs
-from gourmet.client.transport import Call, Reply, Transport, WholeAnswersOver
+from gourmet.client.transport import Transport, WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transport
 from gourmet.contracts import (
     DEATHS_ENV,
@@ -87,22 +87,6 @@ def _for_person(exc: TritonError) -> ServingError:
             return InferenceFailed(str(exc))
 
 
-class TracedTransport:
-    """Has a server go on with the trace of a request."""
-
-    def __init__(self, below: Transport) -> None:
-        self.protocol, self.address = below.protocol, below.address
-        self._below = below
-        self.close = below.close
-
-    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
-        if call.operation not in ("infer", "stream"):
-            yield from self._below.send(call, deadline)
-            return
-        with tracing.span("triton", model=call.target):
-            yield from self._below.send(replace(call, headers=tracing.headers()), deadline)
-
-
 class AppTriton(Triton):
     """All servers of `addresses`, with which memory is shared where they prove to share it.
 
@@ -115,8 +99,12 @@ class AppTriton(Triton):
         connect_timeout_s: float = 2.0,
         grpc_addresses: str = "",
         count: Callable[[str, str], object] = lambda model, outcome: None,
+        observe: Callable[[str, float | None], object] = lambda server, seconds: None,
     ) -> None:
-        """`count` is told what became of each request to a model: answered, refused, or an error's code."""
+        """`count` is told what became of each request to a model: answered, refused, or an error's code.
+
+        `observe` is told how long each server took to begin an answer, and None where it did not.
+        """
         self._count = count
         servers = Address.each(addresses)
         given = [each if "://" in each else f"grpc://{each}" for each in grpc_addresses.split(",") if each]
@@ -130,7 +118,7 @@ class AppTriton(Triton):
             if twin:
                 same = ip if twin.host == server.host else ""
                 below = WholeAnswersOver(transport(twin, connect_timeout_s, same), below)
-            return TracedTransport(below)
+            return TracedTransport(ObservedTransport(below, str(server), observe))
 
         found = FoundServers(servers, way)
         self._balanced = BalancedTransport(found.known()) if len(servers) > 1 or found.may_change else None

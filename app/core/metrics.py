@@ -48,6 +48,14 @@ _OF_THE_WEB: Final[_Table] = {
         "Requests refused since there was too much to do, by what there was too much of",
         ["at"],
     ),
+    # Configured addresses, of which there are a handful; of a name with several all together.
+    "server_seconds": (_Times, "Time from asking a Triton to the first of its answer", ["server"]),
+    "server_failures_total": (Counter, "Requests to a Triton that ended without an answer", ["server"]),
+    "rate_limit_failures_total": (
+        Counter,
+        "Requests whose client was counted by this web app alone, as RATE_LIMIT_STORAGE did not answer",
+        [],
+    ),
 }
 _OF_PICTURES: Final[_Table] = {
     "phase_seconds": (_Times, "Where the time of a classified photo went", ["phase"]),
@@ -85,6 +93,9 @@ class Metrics:
         self.errors: Counter = web["errors_total"]
         self.in_flight: Gauge = web["photos_in_flight"]
         self.refusals: Counter = web["refusals_total"]
+        self.server_seconds: Histogram = web["server_seconds"]
+        self.server_failures: Counter = web["server_failures_total"]
+        self.rate_limit_failures: Counter = web["rate_limit_failures_total"]
 
     def _made(self, prefix: str, table: _Table) -> dict[str, Any]:
         return {
@@ -94,6 +105,13 @@ class Metrics:
 
     def count_model(self, model: str, outcome: str) -> None:
         self.model_requests.labels(model, outcome).inc()
+
+    def observe_server(self, server: str, seconds: float | None) -> None:
+        """How long the first of an answer took; None where there was none."""
+        if seconds is None:
+            self.server_failures.labels(server).inc()
+        else:
+            self.server_seconds.labels(server).observe(seconds)
 
     def observe_phases(self, system: str, timings_ms: Mapping[str, float]) -> None:
         for phase, ms in timings_ms.items():

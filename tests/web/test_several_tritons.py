@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import time
@@ -105,6 +106,15 @@ def test_all_are_asked_and_the_probe_names_them(several: Several) -> None:
     assert several.web.request("GET", "/readyz").json["servers"] == {
         way.address: True for way in several.ways
     }
+    assert all(count > 60 for count in counted(several, "seconds_count").values())
+
+
+def counted(several: Several, name: str) -> dict[str, float]:
+    """What the app counts of each server, by its configured address."""
+    text = several.web.request("GET", "/metrics").body.decode()
+    found = re.findall(rf'^web_server_{name}{{server="(\S+)"}} (\S+)$', text, re.M)
+    assert {server for server, _ in found} <= {way.address for way in several.ways}
+    return {server: float(count) for server, count in found}
 
 
 def test_one_whose_connections_are_cut_and_refused_costs_nobody_an_answer(several: Several) -> None:
@@ -115,6 +125,7 @@ def test_one_whose_connections_are_cut_and_refused_costs_nobody_an_answer(severa
         several.ways[1].cut()
         told = under_load.result()
     assert (told.statuses, told.wrong) == ({200: 400}, 0)
+    assert counted(several, "failures_total").keys() == {several.ways[1].address}
     eventually(lambda: several.answering() == [True, False, True])
     several.ways[1].refuses = False
     eventually(several.is_whole, 10)
