@@ -5,14 +5,18 @@ They were never applied to a cluster. Spoiled copies of them show that each chec
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import kubernetes_validate
 import pytest
 import yaml
+from click.testing import CliRunner
 from kubernetes_validate.utils import all_versions
 from support.kubernetes import (
+    FOLDER,
     KNOWN,
     SERVICES,
     faults,
@@ -29,6 +33,7 @@ from support.kubernetes import (
 from app import create_app
 from app.admission.gunicorn_worker import _STOPPING_S
 from app.core.settings import Settings
+from gourmet.cli import main
 
 OVERLAYS = ("development", "cpu", "gpu", "kserve")
 FOLDERS = [*(f"overlays/{name}" for name in OVERLAYS), "fill"]
@@ -226,3 +231,38 @@ def test_threads_of_nvidias_onnx_backend_are_as_many_as_the_pod_has_processors()
     threads = triton["resources"]["limits"]["cpu"]
     assert f"--backend-config=onnxruntime,intra_op_thread_count={threads}" in triton["args"]
     assert triton["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_the_doctor_says_what_is_wrong_with_manifests_of_a_file_and_of_a_folder(tmp_path: Path) -> None:
+    manifests = overlay("cpu")
+    change(pod(manifests, "flask"), "containers/0/readinessProbe/httpGet/port", 80)
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
+    spoiled = CliRunner().invoke(main, ["doctor", "--cluster", str(tmp_path / "all.yaml")])
+    assert spoiled.exit_code == 1
+    words = "flask/flask is asked at 80, where it does not listen"
+    assert spoiled.output.split() == ["fail", "cluster", *words.split()]
+    piped = CliRunner().invoke(main, ["doctor", "--cluster", "-"], yaml.safe_dump_all(overlay("gpu")))
+    assert piped.output.split()[:3] == ["ok", "cluster", str(len(overlay("gpu")))]
+    whole = CliRunner().invoke(
+        main, ["doctor", "--cluster", str(FOLDER / "overlays" / "development"), "--json"]
+    )
+    assert (whole.exit_code, [each["level"] for each in json.loads(whole.output)]) == (0, ["ok"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "cannot be read as manifests"),
+        ("- 1", "has no whole manifests"),
+        ("kind: Deployment", "has no whole manifests"),
+        ("kind: Service", "has no manifests of pods"),
+        ("kind: Pod\nmetadata: {name: a}\nspec: {containers: 3}", "has no whole manifests"),
+        ("", "has no manifests of pods"),
+        ("[" * 5000, "cannot be read as manifests"),
+    ],
+)
+def test_what_is_no_manifest_of_pods_is_refused_in_a_sentence(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "some.yaml").write_text(text)
+    ran = CliRunner().invoke(main, ["doctor", "--cluster", str(tmp_path / "some.yaml")])
+    assert ran.exit_code
+    assert says in str(ran.exception or "") + ran.output

@@ -64,6 +64,9 @@ class Three:
                 found.append(triton.describe(MODEL).version)
         return found
 
+    def alike(self, said: list[dict[str, str]]) -> list[tuple[str, str]]:
+        return [(line["level"], line["cause"]) for line in said if line["check"] == "replicas"]
+
     def triton_pid(self, number: int) -> int:
         """Of the replica; the one that was started last, if it was started again."""
         wanted = f"--http-port={self.up.http + 10 * number}"
@@ -191,7 +194,19 @@ def test_doctor_asks_each_and_what_measures_looks_at_the_first(three: Three) -> 
     said = json.loads(three.gourmet("doctor", "--json"))
     for url in three.urls:
         assert any(line["check"] == "answers" and line["cause"].startswith(f"{url}: ") for line in said)
+    assert three.alike(said) == [("ok", "3 Tritons serve the same models, versions and configs")]
     assert f"of 3 servers {three.urls[0]} is asked" in three.gourmet("list")
+
+
+def test_doctor_names_the_one_that_serves_another_config(three: Three) -> None:
+    three.gourmet("config", "digits", "--instances", "3", "--url", three.urls[1])
+    ((level, words),) = three.alike(json.loads(three.gourmet("doctor", "--json")))
+    assert level == "warn"
+    assert words.startswith("digits is version 1 (3 instances")
+    assert f"at {three.urls[1]}, and version 1 (" in words
+    three.gourmet("config", "digits", "--reset", "--url", ",".join(three.urls))
+    ((level, _),) = three.alike(json.loads(three.gourmet("doctor", "--json")))
+    assert level == "ok"
 
 
 def test_ctrl_c_ends_all_of_them_and_leaves_nothing(three: Three) -> None:

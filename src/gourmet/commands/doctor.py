@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,8 @@ from typing import Final
 import click
 
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
-from gourmet.doctor import machine, stack
+from gourmet.doctor import machine, replicas, stack
+from gourmet.doctor import manifests as of_manifests
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError, printable
 from gourmet.serving.run_file import stack_at
@@ -58,13 +59,34 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 )
 @click.option("--host", default="127.0.0.1", help="Address whose ports to check.")
 @port_options(found=True)
+@click.option(
+    "--cluster",
+    "manifests",
+    type=click.Path(exists=True, allow_dash=True, path_type=Path),
+    help="Look only at these manifests of Kubernetes: a file, - for stdin, or a folder that kubectl renders.",
+)
 @json_option
-def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: bool, **ports: int) -> None:
+def doctor(
+    repositories: tuple[Path, ...],
+    url: str | None,
+    host: str,
+    manifests: Path | None,
+    as_json: bool,
+    **ports: int,
+) -> None:
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started. Of several Tritons each
-    is asked.
+    is asked, and whether all serve the same.
+
+    \b
+    gourmet doctor
+    gourmet doctor --url 10.0.0.1:8000,10.0.0.2:8000
+    gourmet doctor --cluster deploy/kubernetes/overlays/cpu
     """
+    if manifests:
+        _tell((("cluster", finding) for finding in of_manifests.examined(manifests)), as_json)
+        return
     elsewhere = url is not None and not stack_at(url)
     asked = url or f"localhost:{ports['http_port']}"
     running = None if url else stack_at(asked)
@@ -78,13 +100,25 @@ def doctor(repositories: tuple[Path, ...], url: str | None, host: str, as_json: 
         must_run=bool(url or others),
         environment=os.environ,
     )
-    width = max(len(name) for name in CHECKS)
-    found = []
     looks = [(first, left_out), *((each, {*CHECKS} - {*_OF_EACH_SERVER}) for each in others)]
-    seen = ((at, look) for at, without in looks for look in examine(replace(subject, url=at), without))
-    for at, (name, finding) in seen:
-        if others and name in _OF_EACH_SERVER:
-            finding = replace(finding, cause=f"{at}: {finding.cause}")
+
+    def seen() -> Iterator[tuple[str, Finding]]:
+        for at, without in looks:
+            for name, finding in examine(replace(subject, url=at), without):
+                if others and name in _OF_EACH_SERVER:
+                    finding = replace(finding, cause=f"{at}: {finding.cause}")
+                yield name, finding
+        if others:
+            yield from (("replicas", finding) for finding in replicas.alike([first, *others]))
+
+    _tell(seen(), as_json)
+
+
+def _tell(seen: Iterable[tuple[str, Finding]], as_json: bool) -> None:
+    """Print what was found as it comes; end with status 1 where anything fails."""
+    width = max(map(len, CHECKS))
+    found = []
+    for name, finding in seen:
         found.append({"check": name, **vars(finding)})
         if not as_json:
             level = click.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
