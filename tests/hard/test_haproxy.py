@@ -1,0 +1,180 @@
+"""HAProxy, as we configure it, in front of three Tritons and two web apps: its pace, and what is lost when
+one of them is killed or stands still, or it is itself reloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.checked_load import Clients, asked_for, labels_of, one_thread, row
+from support.eventually import eventually
+from support.haproxy import ABSENT, HAPROXY, Haproxy
+from support.table import Keep
+from support.triton import triton_server
+from support.web_app import StartWeb, WebApp
+
+from gourmet.measure.stats import ratio
+from gourmet.serving.processes import Child
+from gourmet.serving.triton_server import TritonServer
+
+pytestmark = pytest.mark.skipif(not HAPROXY, reason=ABSENT)
+MODEL = "food_classifier"  # which is sent the photo as it is
+TURN_S = 6.0
+TURNS = 5
+DEADLINE_S = 5
+
+
+@dataclass
+class Fleet:
+    """What stands behind HAProxy."""
+
+    haproxy: Haproxy
+    tritons: list[TritonServer]
+    processes: list[Child]
+    webs: list[WebApp]
+    labels: list[str]
+
+    def is_whole(self) -> bool:
+        return all(self.haproxy.are_up().values())
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, start: StartWeb) -> Iterator[Fleet]:
+    with ExitStack() as running:
+        tritons, processes = [], []
+        for number in range(3):
+            folder = tmp_path_factory.mktemp(f"models{number}")
+            server = triton_server(one_thread(folder, MODEL, 1))
+            running.callback(server.close)
+            tritons.append(server)
+            processes.append(server.start())
+        for server in tritons:
+            server.wait_until_live(180)
+        haproxy = Haproxy(tmp_path_factory.mktemp("haproxy") / "log")
+        addresses = {}
+        for number, server in enumerate(tritons, 1):
+            addresses[f"TRITON_{number}"] = server.options.http_url
+            addresses[f"TRITON_{number}_GRPC"] = server.options.grpc_url
+        given = {"FOOD11_MODEL_NAME": MODEL, "MAX_AT_WORK": "8", "TRUSTED_PROXIES": "1"}
+        given |= {"WEB_CONCURRENCY": "1", "REQUEST_DEADLINE_S": str(DEADLINE_S)}
+        webs = [start(haproxy.triton, TRITON_GRPC_URL=haproxy.grpc, **given) for _ in range(2)]
+        for number, web in enumerate(webs, 1):
+            addresses[f"WEB_{number}"] = f"127.0.0.1:{web.port}"
+        haproxy.start(addresses)
+        running.callback(haproxy.stop)
+        fleet = Fleet(haproxy, tritons, processes, webs, [])
+        eventually(lambda: len(haproxy.are_up()) >= 5 and fleet.is_whole())
+        fleet.labels = labels_of(haproxy)
+        assert len(set(fleet.labels)) > 1
+        yield fleet
+
+
+def test_three_behind_haproxy_keep_the_pace_of_one_with_as_many_instances(
+    fleet: Fleet, tmp_path: Path, start: StartWeb, table: Keep
+) -> None:
+    with triton_server(one_thread(tmp_path / "models", MODEL, 3)) as server:
+        server.wait_until_live(180)
+        single = start(server.options.http_url, FOOD11_MODEL_NAME=MODEL, MAX_AT_WORK="8")
+        sites = (fleet.haproxy, single)
+        for each in sites:
+            asked_for(each, fleet.labels, 2.0)
+        rates: tuple[list[float], list[float]] = ([], [])
+        tolds = []
+        for turn in range(TURNS):
+            for which in ((0, 1), (1, 0))[turn % 2]:
+                tolds.append(asked_for(sites[which], fleet.labels, TURN_S))
+                rates[which].append(len(tolds[-1].at) / TURN_S)
+        single.stop()
+    times = ratio(*rates)
+    of_three, of_one = map(statistics.fmean, rates)
+    table(
+        row(
+            "three Tritons and two web apps behind HAProxy against one of each with as many instances",
+            tolds,
+            f"{of_three:.0f} photos a second against {of_one:.0f}",
+            times.value >= 0.9,
+            times=times.value,
+            low=times.low or 0.0,
+            high=times.high or 0.0,
+        )
+    )
+
+
+def kill(fleet: Fleet) -> None:
+    os.kill(fleet.processes[0].pid, signal.SIGKILL)
+
+
+def come_back(fleet: Fleet) -> None:
+    fleet.processes[0].wait(20)
+    fleet.processes[0] = fleet.tritons[0].start()
+    fleet.tritons[0].wait_until_live(180)
+
+
+def stop(fleet: Fleet) -> None:
+    os.kill(fleet.processes[1].pid, signal.SIGSTOP)
+
+
+def go_on(fleet: Fleet) -> None:
+    os.kill(fleet.processes[1].pid, signal.SIGCONT)
+
+
+def nothing(fleet: Fleet) -> None:
+    pass
+
+
+def reload_thrice(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.haproxy.reload()
+        time.sleep(0.5)
+
+
+FAULTS = [
+    ("one of three Tritons behind HAProxy is killed under load", kill, come_back, 0.005),
+    # Those that it has under way wait until it is found out, which takes two checks of two seconds.
+    ("one of three Tritons behind HAProxy stands still under load", stop, go_on, 0.01),
+    ("HAProxy is reloaded three times under load", reload_thrice, nothing, 0.0),
+]
+
+
+@pytest.mark.parametrize(("tried", "fault", "mend", "allowed"), FAULTS)
+def test_what_is_lost_under_load_is_little_and_never_silent(
+    fleet: Fleet,
+    table: Keep,
+    tried: str,
+    fault: Callable[[Fleet], None],
+    mend: Callable[[Fleet], None],
+    allowed: float,
+) -> None:
+    eventually(fleet.is_whole, 60)
+    with Clients(fleet.haproxy, fleet.labels) as clients:
+        began = time.monotonic()
+        time.sleep(6)
+        happens = time.monotonic()
+        fault(fleet)
+        time.sleep(8)
+        mend(fleet)
+        eventually(fleet.is_whole, 60)
+        back = time.monotonic()
+        time.sleep(8)
+    told = clients.told
+    before, after = told.rate(began, happens), told.rate(back + 2, back + 8)
+    refused = told.statuses.total() - told.statuses[200]
+    table(
+        row(
+            tried,
+            [told],
+            f"{before:.0f} photos a second, {told.rate(happens, back):.0f} meanwhile, {after:.0f} afterwards",
+            refused <= allowed * told.statuses.total() and after >= 0.8 * before,
+            away_s=back - happens,
+            longest_s=max(told.seconds),
+            times=after / before,
+        )
+    )
