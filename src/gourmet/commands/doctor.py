@@ -62,8 +62,8 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 @click.option(
     "--cluster",
     "manifests",
-    type=click.Path(exists=True, allow_dash=True, path_type=Path),
-    help="Look only at these manifests of Kubernetes: a file, - for stdin, or a folder that kubectl renders.",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="Look only at this file of manifests of Kubernetes; - is stdin.",
 )
 @json_option
 def doctor(
@@ -82,7 +82,7 @@ def doctor(
     \b
     gourmet doctor
     gourmet doctor --url 10.0.0.1:8000,10.0.0.2:8000
-    gourmet doctor --cluster deploy/kubernetes/overlays/cpu
+    kubectl kustomize deploy/kubernetes/overlays/cpu | gourmet doctor --cluster -
     """
     if manifests:
         _tell((("cluster", finding) for finding in of_manifests.examined(manifests)), as_json)

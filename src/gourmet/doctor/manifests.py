@@ -5,7 +5,6 @@ They are those of deploy/kubernetes, rendered, or with changes of one's own. A f
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,10 @@ from gourmet.runtime.bounded_reading import in_short, read_bytes
 Manifest = dict[str, Any]
 
 _MOST_BYTES: Final = 4 << 20
-_RENDERED_WITHIN_S: Final = 60.0
 
 
 def examined(path: Path) -> Iterator[Finding]:
-    """Of a file of manifests, `-` for those of stdin, or of a folder that kubectl renders."""
+    """Of a file of manifests; `-` for those of stdin."""
     manifests = _read(path)
     try:
         found = faults(manifests)
@@ -31,9 +29,7 @@ def examined(path: Path) -> Iterator[Finding]:
     yield from (fail(fault) for fault in found)
     names = sorted({name for name, _, _ in pods(manifests)})
     if not names:
-        raise UsageError(
-            f"{path} has no manifests of pods: give what `kubectl kustomize` prints, or its folder"
-        )
+        raise UsageError(f"{path} has no manifests of pods: give what `kubectl kustomize` prints")
     if not found:
         yield ok(f"{len(manifests)} manifests, pods of {', '.join(names)}")
 
@@ -42,22 +38,9 @@ def _read(path: Path) -> list[Manifest]:
     import yaml
 
     try:
-        if path.is_dir():
-            command = ["kubectl", "kustomize", str(path)]
-            ran = subprocess.run(command, capture_output=True, timeout=_RENDERED_WITHIN_S, check=False)
-            if ran.returncode:
-                raise GourmetError(
-                    f"kubectl cannot render {path}: {ran.stderr.decode(errors='replace').strip()}"
-                )
-            text = ran.stdout
-        else:
-            text = sys.stdin.buffer.read(_MOST_BYTES) if str(path) == "-" else read_bytes(path, _MOST_BYTES)
+        text = sys.stdin.buffer.read(_MOST_BYTES) if str(path) == "-" else read_bytes(path, _MOST_BYTES)
         found = [each for each in yaml.safe_load_all(text) if each is not None]
-    except FileNotFoundError as exc:
-        raise UsageError(
-            "no kubectl found, which renders a folder: install it, or give what it rendered"
-        ) from exc
-    except (OSError, RecursionError, ValueError, yaml.YAMLError, subprocess.TimeoutExpired) as exc:
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as exc:
         raise GourmetError(f"{path} cannot be read as manifests: {in_short(exc)}") from exc
     if not all(isinstance(each, dict) and isinstance(each.get("kind"), str) for each in found):
         raise GourmetError(f"{path} has no whole manifests: each has a kind and fields")
