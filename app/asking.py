@@ -25,7 +25,8 @@ from app.core.errors import (
     UnknownModel,
     VisitorLeft,
 )
-from app.core.transports import ObservedTransport, TracedTransport
+from app.core.metrics import ObservedTransport
+from app.core.tracing import TracedTransport
 from gourmet.client.address import Address
 from gourmet.client.balancing import BalancedTransport
 from gourmet.client.deadline import Deadline

@@ -1,10 +1,12 @@
-"""Counters for Prometheus, added up over all workers where gunicorn runs several."""
+"""Counters for Prometheus, added up over all workers where gunicorn runs several, and what counts servers."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +16,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.core.http import since_start_ms
 from app.core.settings import Settings
+from gourmet.client.deadline import Deadline
+from gourmet.client.errors import NoAnswerInTime, TritonUnreachable
+from gourmet.client.transport import Call, Reply, Transport
 from gourmet.contracts import Generation, System
 from gourmet.systems.registry import load_all
 
@@ -140,3 +145,28 @@ def init_app(app: Flask, _: Settings) -> None:
     metrics = Metrics(load_all().values())
     app.extensions["metrics"] = metrics
     app.after_request(metrics.observe_response)
+
+
+class ObservedTransport:
+    """Tells how long a server took to begin its answers, by its configured address."""
+
+    def __init__(self, below: Transport, server: str, observe: Callable[[str, float | None], object]) -> None:
+        self.protocol, self.address = below.protocol, below.address
+        self._below, self._server, self._observe = below, server, observe
+        self.close = below.close
+
+    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        if call.operation not in ("infer", "stream"):
+            yield from self._below.send(call, deadline)
+            return
+        began: float | None = time.monotonic()
+        try:
+            with contextlib.closing(self._below.send(call, deadline)) as replies:  # type: ignore[type-var]
+                for reply in replies:
+                    if reply is not None and began is not None:
+                        self._observe(self._server, time.monotonic() - began)
+                        began = None
+                    yield reply
+        except (TritonUnreachable, NoAnswerInTime):
+            self._observe(self._server, None)
+            raise

@@ -15,12 +15,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
 
 from app.core.http import request_id
 from app.core.settings import Settings, SettingsError
+from gourmet.client.deadline import Deadline
+from gourmet.client.transport import Call, Reply, Transport
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -127,3 +130,19 @@ def _finish(response: Response) -> Response:
     else:
         opened.end()
     return response
+
+
+class TracedTransport:
+    """Has a server go on with the trace of a request."""
+
+    def __init__(self, below: Transport) -> None:
+        self.protocol, self.address = below.protocol, below.address
+        self._below = below
+        self.close = below.close
+
+    def send(self, call: Call, deadline: Deadline) -> Iterator[Reply | None]:
+        if call.operation not in ("infer", "stream"):
+            yield from self._below.send(call, deadline)
+            return
+        with span("triton", model=call.target):
+            yield from self._below.send(replace(call, headers=headers()), deadline)

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 from support.fake_classifier import client, form
 
-from app.core.transports import ObservedTransport
+from app.core.metrics import ObservedTransport
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import InvalidRequest, NoAnswerInTime, TritonError
 from gourmet.client.transport import Call, Reply
