@@ -120,6 +120,7 @@ class Asking:
             self.longest_s = max(self.longest_s, reply.seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "stopped"])
 def test_nobody_is_refused_for_a_redis_that_is_lost_under_load_and_it_is_asked_again_by_itself(
     start: StartWeb, server: RedisServer, fault: str
