@@ -2,95 +2,41 @@
 
 from __future__ import annotations
 
-import functools
-import heapq
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
 from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
+from app.canary import Canaries, Count, Said
 from app.core import tracing
-from app.core.errors import BadPicture, InferenceFailed, RefusedByModel, ServingError, refused_picture
+from app.core.errors import (
+    BadPicture,
+    InferenceFailed,
+    ModelNotReady,
+    RefusedByModel,
+    ServingError,
+    refused_picture,
+)
+from app.core.metrics import MOST_LABELS, OTHER
+from app.prediction import Prediction
 from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel
+from gourmet.contracts import BadAnswer, BadModel, Canary, ModelInfo
 from gourmet.pictures.classifier import Floats, PictureClassifier
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
-TOP: Final = 5
 BytesKind = Literal["photo", "pixels", "tensor"]
 _BYTES_KINDS: Final[dict[str, BytesKind]] = {"BYTES": "photo", "UINT8": "pixels"}
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a picture shows; `sure` is false below the threshold that the model was trained to need.
-
-    `relevance` is how likely it shows what the system is about at all, where the model tells that.
-    """
-
-    system: PictureClassifier
-    labels: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    model: str
-    version: str
-    threshold: float = 0.0
-    relevance: float | None = None
-    subject_threshold: float = 0.0
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    bytes_sent: int = 0
-    inside: ServerTiming | None = None
-
-    @functools.cached_property
-    def _best(self) -> list[int]:
-        return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
-
-    @property
-    def top(self) -> list[tuple[str, float]]:
-        """The likeliest labels with their probabilities, best first."""
-        return [(self.labels[at], self.probabilities[at]) for at in self._best]
-
-    @property
-    def label(self) -> str:
-        return self.labels[self.class_id]
-
-    @property
-    def class_id(self) -> int:
-        return self._best[0]
-
-    @property
-    def probability(self) -> float:
-        return self.probabilities[self.class_id]
-
-    @property
-    def applying(self) -> list[tuple[str, float]] | None:
-        """Where a picture may have several labels: those that are sure, best first."""
-        if not self.system.multi_label:
-            return None
-        pairs = zip(self.labels, self.probabilities, strict=True)
-        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
-
-    @property
-    def shown(self) -> str:
-        """The label, or all that apply."""
-        return ", ".join(label for label, _ in self.applying or ()) or self.label
-
-    @property
-    def relevant(self) -> bool:
-        return self.relevance is None or self.relevance >= self.subject_threshold
-
-    @property
-    def sure(self) -> bool:
-        return self.relevant and self.probability >= self.threshold
 
 
 @dataclass(frozen=True)
@@ -133,11 +79,13 @@ class Classifier:
         configured: Mapping[str, str],
         max_sandboxed: int = 1,
         expected: Collection[str] = (),
+        count_canary: Count = lambda *_: None,
     ) -> None:
         """The first of `systems` is asked where none is named; other processes decode at most `max_sandboxed`
         pictures at a time. The others are those of ServedModels.
         """
         self._triton = triton
+        self._canaries = Canaries(triton, count_canary)
         self._decoding = Decoding(max_sandboxed)
         self._first = next(iter(systems))
         self._models = ServedModels(
@@ -160,10 +108,12 @@ class Classifier:
             asked = self._find(model, deadline, system)
             try:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
-            except RefusedByModel:
-                # The model may have been replaced by one that takes something else.
+            except (RefusedByModel, ModelNotReady) as exc:
+                if isinstance(exc, ModelNotReady) and not asked.info.canary:
+                    raise
+                # The model may have been replaced by one that takes something else, or by what was tried.
                 before, asked = asked, self._looked_at_afresh(asked, deadline)
-                if asked.info.inputs == before.info.inputs:
+                if asked.info.inputs == before.info.inputs and asked.info.canary == before.info.canary:
                     raise
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         except ServingError as error:
@@ -229,7 +179,23 @@ class Classifier:
         return ServedModel.of(self._models.find(name, deadline, system, afresh=afresh))
 
     def _looked_at_afresh(self, served: ServedModel, deadline: Deadline) -> ServedModel:
-        return self._find(served.info.target, deadline, served.system.name, afresh=True)
+        name = served.info.name if served.info.canary else served.info.target
+        return self._find(name, deadline, served.system.name, afresh=True)
+
+    def _by_version(self, served: ServedModel, version: str, deadline: Deadline) -> ServedModel:
+        """What answered where another version was expected; who is to be asked instead if that is tried only.
+
+        Of several servers one may have a version that others do not have yet, or no more.
+        """
+        now = self._looked_at_afresh(served, deadline)
+        if now.info.canary or now.info.version == version:
+            return now
+        with contextlib.suppress(ServingError):  # gone by now
+            there = self._find(f"{now.info.name}/{version}", deadline, now.system.name)
+            canary = Canary.of(there.info.parameters)
+            is_tried = canary and canary.new == version
+            return replace(now, info=now.info.at(canary.old)) if canary and is_tried else there
+        return replace(now, info=now.info.at(version))
 
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
@@ -249,32 +215,48 @@ class Classifier:
                 phases["decode"], decoded = _ms_since(started), time.perf_counter()
                 tensor = system.arrange(pixels, spec.datatype)
                 phases["preprocess"] = _ms_since(decoded)
-        timer = ServerTimer(self._triton, asked.info.target, deadline) if with_server_timing else None
+        timer = ServerTimer(self._triton, asked.info.name, deadline) if with_server_timing else None
         prepared = time.perf_counter()
+
+        def say(info: ModelInfo, answer: Answer) -> Said:
+            said = _prediction(ServedModel.of(Served(system, info)), answer, {})
+            return said.shown, said.label if said.class_id < MOST_LABELS else OTHER
+
+        inputs = {spec.name: tensor}
         with place:
-            answer = self._triton.infer(asked.info.target, {spec.name: tensor}, deadline, request_id)
+            info, answer = self._canaries.infer(asked.info, inputs, deadline, request_id, say)
         phases["triton"] = _ms_since(prepared)
         inside = timer.inside(answer.model_version) if timer else None
+        if info is not asked.info:
+            asked = ServedModel.of(Served(system, info))
         if answer.model_version != asked.info.version:
-            asked = self._looked_at_afresh(asked, deadline)
-        relevance = asked.system.relevance(answer.outputs, asked.info)
-        return Prediction(
-            asked.system,
-            asked.labels,
-            tuple(_probabilities(answer, asked, 1)[0].tolist()),
-            asked.info.name,
-            answer.model_version,
-            asked.threshold,
-            None if relevance is None else float(relevance[0]),
-            asked.subject_threshold,
-            phases,
-            answer.bytes_sent,
-            inside,
-        )
+            asked = self._by_version(asked, answer.model_version, deadline)
+            if asked.info.version != answer.model_version:
+                return self._ask(asked, photo, deadline, request_id, with_server_timing)
+        return _prediction(asked, answer, phases, inside)
 
 
 def _ms_since(moment: float) -> float:
     return (time.perf_counter() - moment) * 1000
+
+
+def _prediction(
+    asked: ServedModel, answer: Answer, phases: Mapping[str, float], inside: ServerTiming | None = None
+) -> Prediction:
+    relevance = asked.system.relevance(answer.outputs, asked.info)
+    return Prediction(
+        asked.system,
+        asked.labels,
+        tuple(_probabilities(answer, asked, 1)[0].tolist()),
+        asked.info.name,
+        answer.model_version,
+        asked.threshold,
+        None if relevance is None else float(relevance[0]),
+        asked.subject_threshold,
+        phases,
+        answer.bytes_sent,
+        inside,
+    )
 
 
 def _probabilities(answer: Answer, served: ServedModel, pictures: int) -> Floats:

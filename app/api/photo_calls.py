@@ -8,6 +8,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
@@ -24,7 +25,6 @@ from app.api import schemas
 from app.api.openapi import Parameter
 from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
-from app.classifier import Prediction
 from app.core.errors import (
     BadRequest,
     RefusedRequest,
@@ -38,6 +38,7 @@ from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
+from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.runtime.turns import ThreadsInTurn
 
@@ -84,17 +85,32 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
     deadline = deadline_of_request(services.settings.request_deadline_s)
     asked_as, with_server_timing = request_id(), one_of("inside", ("1",)) == "1"
 
-    def ask(photo: bytes) -> tuple[Prediction, TimingsMs]:
+    def ask(photo: bytes, by: str = model) -> tuple[Prediction, TimingsMs]:
         found = services.classifier.classify(
-            photo, deadline, asked_as, model, system=system, with_server_timing=with_server_timing
+            photo, deadline, asked_as, by, system=system, with_server_timing=with_server_timing
         )
         return found, found.timings_ms
+
+    def by_one_version(outcomes: list[tuple[Prediction | Exception, TimingsMs]]) -> None:
+        """While a version takes the place of another, photos of a call meet both: some are asked again."""
+        met = {found.version for found, _ in outcomes if isinstance(found, Prediction)}
+        for version in sorted(met, key=lambda text: (len(text), text), reverse=True):
+            others = {
+                place: found
+                for place, (found, _) in enumerate(outcomes)
+                if isinstance(found, Prediction) and found.version != version
+            }
+            with contextlib.suppress(ServingError):  # it is gone by now
+                again = {at: ask(photos[at].data, f"{each.model}/{version}") for at, each in others.items()}
+                for at, (found, phases) in again.items():
+                    outcomes[at] = found, phases_ms(phases)
+                return
 
     def tell(found: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:
         count(found, timings)
         return describe(found, timings, name)
 
-    return answer_each(photos, ask, tell, deadline, services.photos)
+    return answer_each(photos, ask, tell, deadline, services.photos, by_one_version)
 
 
 def answer_each(
@@ -103,10 +119,11 @@ def answer_each(
     tell: Callable[[Found, TimingsMs, str | None], schemas.Schema],
     deadline: Deadline,
     threads: ThreadsInTurn,
+    settle: Callable[[list[tuple[Found | Exception, TimingsMs]]], object] = lambda outcomes: None,
 ) -> Response:
     """What `ask` finds of each photo, and in which phases; it is put by `tell`.
 
-    Several are asked about by `threads`, those of each client in turn.
+    Several are asked about by `threads`, those of each client in turn, and `settle` may change the outcomes.
     """
 
     def outcome(photo: UploadedPhoto, submitted: float | None = None) -> tuple[Found | Exception, TimingsMs]:
@@ -128,9 +145,9 @@ def answer_each(
     for future in late:
         future.cancel()
     too_slow = TritonTooSlow(f"there was no answer within {deadline.seconds:g} s")
-    return _results(
-        photos, [(too_slow, {}) if future in late else future.result() for future in futures], tell
-    )
+    outcomes = [(too_slow, {}) if future in late else future.result() for future in futures]
+    settle(outcomes)
+    return _results(photos, outcomes, tell)
 
 
 def _results(

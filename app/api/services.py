@@ -15,6 +15,7 @@ from flask import Blueprint, Flask, render_template, request, url_for
 from app.api.schemas import Health, HealthModel
 from app.api.text_calls import Generator
 from app.asking import AppTriton
+from app.canary import PROBE
 from app.classifier import Classifier
 from app.core.errors import ModelNotReady, Overloaded, ServingError, TritonTooSlow, TritonUnavailable
 from app.core.metrics import Metrics
@@ -189,7 +190,12 @@ class Services:
         where = settings.triton_url, settings.connect_timeout_s
         self.triton = AppTriton(*where, count=metrics.count_model, observe=metrics.observe_server)
         self.classifier = classifier or Classifier(
-            self.triton, self.pictures, settings.models, settings.max_sandboxed, settings.served_models
+            self.triton,
+            self.pictures,
+            settings.models,
+            settings.max_sandboxed,
+            settings.served_models,
+            metrics.count_canary,
         )
         # Of those who wait for a text some leave early, which Triton is told over gRPC alone.
         for_texts = (
@@ -223,7 +229,7 @@ class Services:
             info = self.generator.ask_sample(system, deadline)
             return HealthModel(name=info.name, version=info.version)
         sample = self.pictures[system].sample()
-        answered = self.classifier.classify(sample, deadline, "readyz", system=system)
+        answered = self.classifier.classify(sample, deadline, PROBE, system=system)
         return HealthModel(name=answered.model, version=answered.version)
 
     def page(self, template: str, system: System, **context: Any) -> str:

@@ -34,6 +34,7 @@ VERBS: Final[dict[str, str]] = {
     "rename": "Give a system and its models another name.",
     "remove": "Take a system, a model or a version away.",
     "rollback": "Go back to the version before, of a model or of a whole system.",
+    "canary": "Promote or abandon a version that is tried beside the one before, or show how it does.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
     "capacity": "Say what so many requests a second take: nodes, memory, network, money.",

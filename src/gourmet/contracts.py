@@ -7,8 +7,9 @@ protocols and no system by name. A system's folder has a `contract.py` whose `SY
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, runtime_checkable
@@ -37,6 +38,8 @@ LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
+# Says, as JSON, which version is tried beside which.
+CANARY_PARAMETER: Final = "canary"
 
 
 class BadModel(GourmetError):
@@ -61,6 +64,30 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class Canary:
+    """A version that is tried: `new` answers a share of the requests, or is asked beside `old`, a shadow."""
+
+    old: str
+    new: str
+    share: float
+    is_shadow: bool
+    tolerance: float  # how many of its answers may differ from those of `old`
+    began: str
+    parameters: Mapping[str, str]  # what of the model's config is another for `new`
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> Canary | None:
+        """The one that a model's config tells of; None where that was written by nobody here."""
+        try:
+            return cls(**json.loads(parameters.get(CANARY_PARAMETER) or "null"))
+        except (TypeError, ValueError):
+            return None
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """What a served model takes and gives, as Triton tells."""
 
@@ -72,6 +99,7 @@ class ModelInfo:
     max_batch_size: int = 0  # 0 where its shapes are whole, without a first dimension of rows
     decoupled: bool = False  # it may answer a request in several pieces
     pinned: bool = False  # this version is meant, also where a newer one serves
+    canary: Canary | None = None  # no version was named, and this one is not the only one that may answer
 
     @classmethod
     def from_triton(cls, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> ModelInfo:
@@ -82,17 +110,29 @@ class ModelInfo:
                 TensorSpec(t["name"], t["datatype"], tuple(int(size) for size in t["shape"])) for t in tensors
             )
 
-        parameters: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
-        versions = map(str, metadata.get("versions") or [""])
+        given: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
+        parameters = {key: value.get("string_value", "").strip() for key, value in given.items()}
+        versions = list(map(str, metadata.get("versions") or [""]))
+        canary = Canary.of(parameters)
+        if canary and canary.old not in versions:
+            canary = None
         return cls(
             name=str(metadata["name"]),
             inputs=specs(metadata["inputs"]),
             outputs=specs(metadata["outputs"]),
-            parameters={key: value.get("string_value", "").strip() for key, value in parameters.items()},
-            version=max(versions, key=lambda text: (len(text), text)),
+            parameters=parameters,
+            version=canary.old if canary else max(versions, key=lambda text: (len(text), text)),
             max_batch_size=int(config.get("max_batch_size", 0)),
             decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
+            pinned=canary is not None,
+            canary=canary,
         )
+
+    def at(self, version: str) -> ModelInfo:
+        """The same where this version is meant."""
+        canary = Canary.of(self.parameters)
+        own = canary.parameters if canary and canary.new == version else {}
+        return replace(self, version=version, pinned=True, canary=None, parameters={**self.parameters, **own})
 
     @cached_property
     def target(self) -> str:

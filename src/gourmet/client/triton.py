@@ -7,7 +7,7 @@ import json
 import time
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from gourmet.client.address import Address
@@ -26,7 +26,7 @@ from gourmet.client.http import HttpTransport
 from gourmet.client.statistics import ModelStatistics, by_version
 from gourmet.client.tensors import Inputs, joined, raw_bytes
 from gourmet.client.transport import Call, Operation, Reply, Transport
-from gourmet.contracts import Array, ModelInfo, Tensors
+from gourmet.contracts import CANARY_PARAMETER, Array, ModelInfo, Tensors
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -104,8 +104,13 @@ class Triton:
         metadata = self._ask_model(Call("metadata", model), deadline).fields
         config = self._ask_model(Call("config", model), deadline).fields
         info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
-        version = model.partition("/")[2]
-        return replace(info, version=version, pinned=True) if version else info
+        version, serving = model.partition("/")[2], metadata.get("versions") or ()
+        if not version and len(serving) > 1 and CANARY_PARAMETER not in info.parameters:
+            # Of several servers it may be one without the newest that answered.
+            with contextlib.suppress(TritonError):
+                config = self._ask_model(Call("config", f"{model}/{info.version}"), deadline).fields
+                info = self._parsed(lambda: ModelInfo.from_triton(metadata, config))
+        return info.at(version) if version else info
 
     def config(self, model: str, deadline: Deadline | None = None) -> dict[str, Any]:
         return dict(self._ask_model(Call("config", model), deadline or Deadline(self._timeout_s)).fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -24,20 +24,23 @@ def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     The version's config and labels come back with it, and it is asked before anything is said of it. If it
     does not answer, all is as it was. The version that was withdrawn is removed.
     """
-    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.rollback import deployed_together
-    from gourmet.deploying.rollback import rollback as go_back
 
     with alone_in(models):
-        chosen = deployed_together(models, name)
-        triton = url or serving_url(models)
+        go_back(deployed_together(models, name), url or serving_url(models), send=send)
 
-        def served(before: Mapping[Path, int]) -> None:
-            for model in before if triton else ():
-                click.echo(load_and_ask(triton or "", model, send=send))
 
-        with served_as_before(triton, chosen, send=send):
-            steps = go_back(chosen, served)
+def go_back(chosen: Sequence[Path], triton: str | None, *, send: bool) -> None:
+    """Have the versions before serve, here and on `triton`, and say so."""
+    from gourmet.commands.load_and_ask import load_and_ask, served_as_before
+    from gourmet.deploying.rollback import rollback as withdraw
+
+    def served(before: Mapping[Path, int]) -> None:
+        for model in before if triton else ():
+            click.echo(load_and_ask(triton or "", model, send=send))
+
+    with served_as_before(triton, chosen, send=send):
+        steps = withdraw(chosen, served)
     serves = "serves" if triton else "is the latest; no Triton here serves it, so none was asked"
     for model, (latest, before) in steps.items():
         click.echo(f"{model.name}: version {latest} is withdrawn, version {before} {serves}")

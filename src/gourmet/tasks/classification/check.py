@@ -77,7 +77,7 @@ class PictureCheck:
                 encoded.append(contract.encode(blob, spec.datatype))
             except PictureError as exc:
                 raise BadData(f"{name} cannot be read: {exc} [{exc.code}]") from exc
-        answer = server.infer(info.name, {spec.name: np.concatenate(encoded)})
+        answer = server.infer(info.target, {spec.name: np.concatenate(encoded)})
         outputs = answer.outputs
         for name, output in outputs.items():
             if info.max_batch_size and len(output) != pictures:

@@ -1,0 +1,68 @@
+"""Canaries of a bad model, and versions that take each other's place again and again, under load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from support.life import gourmet
+from support.plates import Plates, VersionsUnderLoad, running_plates
+from support.table import Keep, Row
+
+from gourmet.serving.waiting import wait_until
+
+TURNS = 3
+
+
+@pytest.fixture(scope="module")
+def plates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plates]:
+    with running_plates(tmp_path_factory.mktemp("plates")) as found:
+        yield found
+
+
+def row(tried: str, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> Row:
+    answered = sum(each.versions.total() for each in loads)
+    wrong = sum(len(each.wrong) for each in loads)
+    return Row(
+        tried=tried,
+        times=len(loads),
+        requests=answered + wrong,
+        answered=answered,
+        seen=seen,
+        survived=survived and not wrong,
+        wrong={"not as its version says, of two versions, or failed": wrong} if wrong else {},
+    )
+
+
+@pytest.mark.parametrize("share", ["10%", "50%", "100%"])
+def test_a_canary_whose_answers_are_half_wrong_is_left(plates: Plates, share: str, table: Keep) -> None:
+    loads, took = [], []
+    left = plates.counted("abandoned", "2").total()
+    for turn in range(1, TURNS + 1):
+        before, now = plates.counted("requests", "2")["answered"], left + turn
+        with VersionsUnderLoad(plates, {"2"}) as load:
+            plates.deploy("bad", "--canary", share)
+            is_left = partial(lambda now: plates.counted("abandoned", "2").total() == now, now)
+            wait_until(is_left, 120, "it was not left")
+            time.sleep(1)
+            took.append(plates.counted("requests", "2")["answered"] - before)
+            gourmet("canary", "abandon", "plates")
+            time.sleep(1)
+        loads.append(load)
+    seen = f"left after {', '.join(map(str, took))} canary requests"
+    table(row(f"a canary of {share} whose answers are half wrong", loads, seen, max(took) <= 500))
+
+
+def test_versions_roll_out_and_back_without_a_failed_request(plates: Plates, table: Keep) -> None:
+    loads = []
+    for _ in range(TURNS):
+        with VersionsUnderLoad(plates, {"2"}) as load:
+            plates.deploy("bad")
+            time.sleep(2)
+            gourmet("rollback", "plates")
+            time.sleep(2)
+        loads.append(load)
+    both = all(set(each.versions) == {"1", "2"} for each in loads)
+    table(row("a version rolls out over two replicas, and back", loads, "by both versions", both))

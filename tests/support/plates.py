@@ -1,0 +1,153 @@
+"""A stack of two replicas with a system whose versions are told apart by what they say of photos."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.life import gourmet
+from support.triton import MODELS, some_models
+from support.up import Up
+from support.web_app import Site, form
+
+from gourmet.pictures.drawn import views
+from gourmet.systems.food11.contract import SAMPLES, SYSTEM
+
+MODEL = "plates_onnx"
+CLIENTS = 8
+PHOTOS = [
+    photo
+    for path in sorted(SAMPLES.glob("*.jpg"))
+    for photo in views(path.read_bytes(), 6, size=(96, 80), seed=3)
+]
+Answer = dict[str, Any]
+
+
+def half_wrong(labels: Sequence[str]) -> dict[str, str]:
+    """What another network says instead of each label, so that about half of the photos have another."""
+    found, wrong = Counter(labels), list[str]()
+    for label, _ in sorted(found.items(), key=lambda each: each[1]):
+        if sum(found[each] for each in (*wrong, label)) <= len(labels) * 0.6:
+            wrong.append(label)
+    wrong += [next(each for each in SYSTEM.labels if each not in found)] if len(wrong) == 1 else []
+    return dict(zip(wrong, [*wrong[1:], wrong[0]], strict=True))
+
+
+def with_other_labels(instead: dict[str, str], path: Path) -> None:
+    """The food network whose scores stand in other places."""
+    model = onnx.load(MODELS / "food_classifier_onnx" / "1" / "model.onnx")
+    (groups,) = [each for each in model.graph.initializer if each.name == "groups"]
+    values = numpy_helper.to_array(groups)
+    places = list(range(len(SYSTEM.labels)))
+    for label, other in instead.items():
+        places[SYSTEM.labels.index(other)] = SYSTEM.labels.index(label)
+    groups.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values[:, places]), groups.name))
+    model.producer_name = path.stem
+    onnx.save(model, path)
+
+
+class Plates:
+    """The stack with a system of its own, and what each version says of each photo."""
+
+    def __init__(self, up: Up, folder: Path) -> None:
+        self.up, self.folder, self.site = up, folder, Site(up.port)
+        self.right = [self.ask([photo])[0]["label"] for photo in PHOTOS]
+        self.instead = half_wrong(self.right)
+        with_other_labels({}, folder / "good.onnx")
+        with_other_labels(self.instead, folder / "bad.onnx")
+
+    def ask(self, photos: Sequence[bytes], **headers: str) -> list[Answer]:
+        body, content = form(*photos)
+        reply = self.site.request("POST", f"/api/v1/classify?model={MODEL}", body, **content, **headers)
+        assert reply.status == 200, reply.body
+        return list(reply.json["results"])
+
+    def says(self, place: int, *, is_bad: bool) -> str:
+        label = self.right[place]
+        return self.instead.get(label, label) if is_bad else label
+
+    def deploy(self, file: str, *more: str) -> str:
+        return gourmet("deploy", "plates", "--weights", self.folder / f"{file}.onnx", *more)
+
+    def counted(self, what: str, version: str) -> Counter[str]:
+        """What the web app counted of a version, in all of its canaries, by the last label."""
+        text = self.site.request("GET", "/metrics").body.decode()
+        lines = re.findall(rf"^web_canary_{what}_total{{(.*)}} (\S+)$", text, re.M)
+        found = Counter[str]()
+        for labels, value in lines:
+            named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            del named["began"]
+            if (named.pop("model"), named.pop("version")) == (MODEL, version):
+                found[next(iter(named.values()))] += int(float(value))
+        return found
+
+
+class VersionsUnderLoad:
+    """Clients that ask with one photo or several, and look at every answer."""
+
+    def __init__(self, plates: Plates, bad: set[str]) -> None:
+        """`bad` are the versions that say something else."""
+        self.plates, self.bad = plates, bad
+        self.versions = Counter[str]()
+        self.wrong: list[object] = []
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=self._go_on, args=(each,)) for each in range(CLIENTS)]
+
+    def __enter__(self) -> VersionsUnderLoad:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for each in self._threads:
+            each.join()
+
+    def _go_on(self, number: int) -> None:
+        while not self._ends.is_set():
+            count = 3 if number % 4 == 0 else 1
+            places = [(number + each) % len(PHOTOS) for each in range(count)]
+            number += count
+            try:
+                answers = self.plates.ask([PHOTOS[place] for place in places])
+                assert all("error" not in answer for answer in answers), answers
+                versions = {answer["model"]["version"] for answer in answers}
+                expected = [self.plates.says(place, is_bad=versions <= self.bad) for place in places]
+                if len(versions) != 1 or [answer["label"] for answer in answers] != expected:
+                    self.wrong.append((versions, answers))
+                self.versions[min(versions)] += 1
+            except Exception as exc:
+                self.wrong.append(repr(exc))
+
+
+@contextmanager
+def running_plates(folder: Path) -> Iterator[Plates]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GOURMET_KEYS", str(folder / "keys"))
+        patch.setenv("GOURMET_HOME", str(folder / "home"))
+        patch.setenv("FOOD11_MODEL_NAME", "food_classifier_onnx")
+        patch.delenv("GOURMET_SYSTEMS", raising=False)
+        # Triton loads a model in a thread that has connections of clients, too, which wait for that.
+        patch.setenv("REQUEST_DEADLINE_S", "60")
+        for name in ("tmp", "home/models"):
+            (folder / name).mkdir(parents=True)
+        models = some_models(folder / "models", "food_classifier_onnx")
+        repositories = (f"--model-repository={models}", f"--model-repository={folder / 'home' / 'models'}")
+        up = Up("--replicas", "2", *repositories, tmp=folder / "tmp")
+        try:
+            up.wait_for("ready after", 120)
+            labels = ("--labels", ",".join(SYSTEM.labels))
+            weights = MODELS / "food_classifier_onnx" / "1" / "model.onnx"
+            gourmet("new", "plates", *labels, "--weights", weights)
+            yield Plates(up, folder)
+        finally:
+            up.stop()
