@@ -223,8 +223,12 @@ class Classifier:
             return said.shown, said.label if said.class_id < MOST_LABELS else OTHER
 
         inputs = {spec.name: tensor}
+        info = asked.info
         with place:
-            info, answer = self._canaries.infer(asked.info, inputs, deadline, request_id, say)
+            if info.canary:
+                info, answer = self._canaries.infer(info, inputs, deadline, request_id, say)
+            else:
+                answer = self._triton.infer(info.target, inputs, deadline, request_id)
         phases["triton"] = _ms_since(prepared)
         inside = timer.inside(answer.model_version) if timer else None
         if info is not asked.info:
