@@ -151,6 +151,20 @@ class CanaryWatch:
         return None
 
 
+def by_version(now: ModelInfo, version: str, find: Callable[[str], ModelInfo]) -> ModelInfo:
+    """What answered where another version was expected; who is to be asked instead if that is tried only.
+
+    Of several servers one may have a version that others do not have yet, or no more.
+    """
+    if now.canary or now.version == version:
+        return now
+    with contextlib.suppress(ServingError):  # gone by now
+        there = find(f"{now.name}/{version}")
+        canary = Canary.of(there.parameters)
+        return now.at(canary.old) if canary and canary.new == version else there
+    return now.at(version)
+
+
 class Canaries:
     """Asks models, and of those of which a version is tried the version whose turn it is."""
 

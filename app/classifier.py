@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
 
 from app.admission.queue import Decoding
 from app.asking import Served, ServedModels
-from app.canary import Canaries, Count, Said
+from app.canary import Canaries, Count, Said, by_version
 from app.core import tracing
 from app.core.errors import (
     BadPicture,
@@ -25,12 +24,11 @@ from app.core.errors import (
     refused_picture,
 )
 from app.core.metrics import MOST_LABELS, OTHER
-from app.prediction import Prediction
 from app.server_timing import ServerTimer, ServerTiming
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Answer, Triton
-from gourmet.contracts import BadAnswer, BadModel, Canary, ModelInfo
-from gourmet.pictures.classifier import Floats, PictureClassifier
+from gourmet.contracts import BadAnswer, BadModel, ModelInfo
+from gourmet.pictures.classifier import Floats, PictureClassifier, Ranked
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.errors import DecodersBusy, PictureError
 
@@ -59,6 +57,47 @@ class ServedModel(Served[PictureClassifier]):
     def bytes_kind(self) -> BytesKind:
         """What of a photo is sent to it: the photo as it is, its pixels, or the normalised tensor."""
         return _BYTES_KINDS.get(self.info.inputs[0].datatype, "tensor")
+
+
+@dataclass(frozen=True)
+class Prediction(Ranked):
+    """What a picture shows; `sure` is false below the threshold that the model was trained to need.
+
+    `relevance` is how likely it shows what the system is about at all, where the model tells that.
+    """
+
+    system: PictureClassifier
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    model: str
+    version: str
+    threshold: float = 0.0
+    relevance: float | None = None
+    subject_threshold: float = 0.0
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    bytes_sent: int = 0
+    inside: ServerTiming | None = None
+
+    @property
+    def applying(self) -> list[tuple[str, float]] | None:
+        """Where a picture may have several labels: those that are sure, best first."""
+        if not self.system.multi_label:
+            return None
+        pairs = zip(self.labels, self.probabilities, strict=True)
+        return sorted((pair for pair in pairs if pair[1] >= self.threshold), key=lambda pair: -pair[1])
+
+    @property
+    def shown(self) -> str:
+        """The label, or all that apply."""
+        return ", ".join(label for label, _ in self.applying or ()) or self.label
+
+    @property
+    def relevant(self) -> bool:
+        return self.relevance is None or self.relevance >= self.subject_threshold
+
+    @property
+    def sure(self) -> bool:
+        return self.relevant and self.probability >= self.threshold
 
 
 # Asks one version of a model about several pictures of the size that it takes at once.
@@ -182,21 +221,6 @@ class Classifier:
         name = served.info.name if served.info.canary else served.info.target
         return self._find(name, deadline, served.system.name, afresh=True)
 
-    def _by_version(self, served: ServedModel, version: str, deadline: Deadline) -> ServedModel:
-        """What answered where another version was expected; who is to be asked instead if that is tried only.
-
-        Of several servers one may have a version that others do not have yet, or no more.
-        """
-        now = self._looked_at_afresh(served, deadline)
-        if now.info.canary or now.info.version == version:
-            return now
-        with contextlib.suppress(ServingError):  # gone by now
-            there = self._find(f"{now.info.name}/{version}", deadline, now.system.name)
-            canary = Canary.of(there.info.parameters)
-            is_tried = canary and canary.new == version
-            return replace(now, info=now.info.at(canary.old)) if canary and is_tried else there
-        return replace(now, info=now.info.at(version))
-
     def _ask(
         self, asked: ServedModel, photo: bytes, deadline: Deadline, request_id: str, with_server_timing: bool
     ) -> Prediction:
@@ -234,7 +258,9 @@ class Classifier:
         if info is not asked.info:
             asked = ServedModel.of(Served(system, info))
         if answer.model_version != asked.info.version:
-            asked = self._by_version(asked, answer.model_version, deadline)
+            now = self._looked_at_afresh(asked, deadline).info
+            info = by_version(now, answer.model_version, lambda each: self._find(each, deadline).info)
+            asked = ServedModel.of(Served(system, info))
             if asked.info.version != answer.model_version:
                 return self._ask(asked, photo, deadline, request_id, with_server_timing)
         return _prediction(asked, answer, phases, inside)

@@ -25,6 +25,7 @@ from app.api import schemas
 from app.api.openapi import Parameter
 from app.api.request_parsing import UploadedPhoto, chosen_model, photos_and_model
 from app.api.services import Services
+from app.classifier import Prediction
 from app.core.errors import (
     BadRequest,
     RefusedRequest,
@@ -38,7 +39,6 @@ from app.core.http import phases_ms, render, request_id, unstored
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings
 from app.core.tracing import carried
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.runtime.turns import ThreadsInTurn
 

@@ -24,11 +24,11 @@ from app.api import photo_calls, schemas
 from app.api.openapi import Operation, Parameter, document, documented, examples_of, operation_id, photos
 from app.api.photo_calls import answer_of
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
+from app.classifier import Prediction
 from app.core.errors import RETRY_AFTER_S, ServingError, as_dict
 from app.core.http import API, JSON, FlaskApp, WsgiAnswer, given_or_new_id, marked, unstored
 from app.core.messages import starting_with, t
 from app.core.metrics import Metrics
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import System
 

@@ -20,11 +20,10 @@ from app.admission.rate_limit import count_photos
 from app.api.photo_calls import answer_of, count, form_answer, form_photo, one_of
 from app.api.schemas import Classified
 from app.api.services import LINK_DEADLINE_S, NavigationEntry, Services
-from app.classifier import Classifier, ServedModel
+from app.classifier import Classifier, Prediction, ServedModel
 from app.core.errors import BadPicture, ModelNotReady, ServingError, as_dict, for_visitor
 from app.core.http import marked, phases_ms, render, request_id
 from app.core.messages import starting_with, t
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.pictures.classifier import PictureClassifier
 

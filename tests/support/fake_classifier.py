@@ -13,10 +13,9 @@ from flask.testing import FlaskClient
 
 from app import create_app
 from app.admission.queue import Decoding
-from app.classifier import AskRows, Classifier, ServedModel
+from app.classifier import AskRows, Classifier, Prediction, ServedModel
 from app.core.errors import UnknownModel
 from app.core.settings import Settings
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import ModelInfo, TensorSpec
 from gourmet.pictures.classifier import Floats, PictureClassifier

@@ -18,8 +18,8 @@ from support.eventually import eventually
 from support.fake_classifier import EGG, PHOTO, FakeClassifier, client, code
 
 from app.api.services import PHOTO_THREADS
+from app.classifier import Prediction
 from app.core import errors
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 
 CLASSIFY = "/api/v1/classify"

@@ -16,12 +16,12 @@ from PIL import Image
 from support.fake_classifier import EGG, FakeClassifier, client, form, served
 from werkzeug.test import TestResponse
 
+from app.classifier import Prediction
 from app.core.errors import InferenceFailed, ServingError
 from app.core.settings import Rate
 from app.features import compare, corrections
 from app.features.compare import verdict
 from app.features.model_cards import as_html
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
 from gourmet.pictures.drawn import made_up

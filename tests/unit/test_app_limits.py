@@ -14,10 +14,10 @@ from werkzeug.test import EnvironBuilder
 
 from app import create_app
 from app.admission.uploads import Admission
+from app.classifier import Prediction
 from app.core.errors import Overloaded, TritonUnavailable
 from app.core.http import FlaskApp
 from app.core.settings import Settings
-from app.prediction import Prediction
 from gourmet.client.deadline import Deadline
 
 LOCAL = "127.0.0.1"

@@ -11,9 +11,9 @@ import pytest
 from support.fake_classifier import EGG, form
 from support.fake_classifier import client as app_client
 
+from app.classifier import Prediction
 from app.core.logs import JsonLines, gunicorn_config
 from app.core.settings import Settings, SettingsError
-from app.prediction import Prediction
 
 SECRET = "a-key-that-nobody-may-read"
 

@@ -17,9 +17,9 @@ from app import create_app
 from app.api import services
 from app.api.schemas import HealthModel
 from app.api.services import Readiness
+from app.classifier import Prediction
 from app.core.errors import TritonTooSlow
 from app.core.settings import Settings
-from app.prediction import Prediction
 from gourmet.client.sample import BadSample, ask_sample
 from gourmet.client.triton import Triton
 from gourmet.systems import registry

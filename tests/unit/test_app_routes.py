@@ -16,8 +16,8 @@ from support.fake_classifier import EGG, FakeClassifier, client, form
 from werkzeug.test import TestResponse
 
 from app.api import schemas
+from app.classifier import Prediction
 from app.core import errors, messages
-from app.prediction import Prediction
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
 from gourmet.systems.food11 import contract

@@ -16,10 +16,10 @@ from support.listener import Listen, Listener, answered, http, listen
 
 from app import create_app
 from app.api.photo_calls import count
+from app.classifier import Prediction
 from app.core.metrics import MOST_LABELS, OTHER, Metrics
 from app.core.settings import Settings, SettingsError
 from app.features import OWN_PAGES
-from app.prediction import Prediction
 from gourmet.systems.food11.contract import SYSTEM as FOOD
 
 __all__ = ["listen"]  # the fixture

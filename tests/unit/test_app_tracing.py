@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.fake_classifier import FakeClassifier, form
 
 from app import create_app
+from app.classifier import Prediction
 from app.core import tracing
 from app.core.errors import TritonUnavailable
 from app.core.settings import Settings, SettingsError
-from app.prediction import Prediction
 from gourmet.systems.food11 import contract
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from support import small_network
 from support.onnx_network import BYTE, HALF, WEIGHTS, network
 
-from app.prediction import Prediction
+from app.classifier import Prediction
 from gourmet.cli import main
 from gourmet.contracts import BadAnswer, ModelInfo
 from gourmet.errors import UsageError

@@ -16,7 +16,7 @@ from gourmet.serving.preflight import free_ports
 
 pytestmark = pytest.mark.slow
 
-MOST_OF_A_PHOTO = 23
+MOST_OF_A_PHOTO = 22
 MOST_OF_A_STREAM = 26
 # What a model's own module ends with here, so that its process is watched as the web's is.
 WATCHED = f"""

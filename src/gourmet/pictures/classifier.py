@@ -6,6 +6,7 @@ them repeats a line of it.
 
 from __future__ import annotations
 
+import heapq
 import io
 import json
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from gourmet.pictures.decode import PictureInfo, Pixels, Size, identify, square_
 from gourmet.pictures.header import Header
 
 Floats = npt.NDArray[np.float32]
+TOP: Final = 5
 EXAMPLE_SIZE: Final[Size] = (400, 300)
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
 IMAGENET_STD: Final = (0.229, 0.224, 0.225)
@@ -40,6 +42,34 @@ def relevance(logits: Floats) -> Floats:
     """[rows]: of the network's subject against anything else, from the level of its [rows, labels] logits."""
     level = np.logaddexp.reduce(logits, axis=-1)
     return np.asarray(np.exp(np.minimum(level, 0)) / (1 + np.exp(-np.abs(level))), dtype=np.float32)
+
+
+class Ranked:
+    """The labels of an answer by how likely they are."""
+
+    labels: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+    @cached_property
+    def _best(self) -> list[int]:
+        return heapq.nlargest(TOP, range(len(self.probabilities)), key=self.probabilities.__getitem__)
+
+    @property
+    def top(self) -> list[tuple[str, float]]:
+        """The likeliest labels with their probabilities, best first."""
+        return [(self.labels[at], self.probabilities[at]) for at in self._best]
+
+    @property
+    def label(self) -> str:
+        return self.labels[self.class_id]
+
+    @property
+    def class_id(self) -> int:
+        return self._best[0]
+
+    @property
+    def probability(self) -> float:
+        return self.probabilities[self.class_id]
 
 
 @dataclass(frozen=True)
