@@ -69,6 +69,17 @@ class Asking:
             writes = [str(path.parent)]
             yield self.case(f"rows, {name}", classify, str(photos), *more, refused=False, writes=writes)
 
+        for what in ("config.pbtxt", "1/manifest.json"):
+            for name, file in given.files(hostile_inputs.texts(), "file"):
+                model = file.parent / "models" / "food_classifier_onnx"
+                (model / "1").mkdir(parents=True)
+                if what != "config.pbtxt":
+                    (model / "config.pbtxt").write_text('backend: "onnxruntime"')
+                file.rename(model / what)
+                (file.parent / "photo.jpg").write_bytes(b"none")
+                more = (str(file.parent / "photo.jpg"), "--model-repository", str(model.parent))
+                yield self.case(f"{what}, {name}", f"{classify} --via file", *more)
+
     def of_texts(self, given: Given) -> Iterator[Case]:
         draw = random.Random(25)
         lines = hostile_inputs.texts() | {"two million lines": b"\n" * 2_000_000}
