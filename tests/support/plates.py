@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class Plates:
 
     def __init__(self, up: Up, folder: Path) -> None:
         self.up, self.folder, self.site = up, folder, Site(up.port)
+        self.turned_away = 0
         self.right = [self.ask([photo])[0]["label"] for photo in PHOTOS]
         self.instead = half_wrong(self.right)
         with_other_labels({}, folder / "good.onnx")
@@ -68,6 +70,10 @@ class Plates:
     def ask(self, photos: Sequence[bytes], **headers: str) -> list[Answer]:
         body, content = form(*photos)
         reply = self.site.request("POST", f"/api/v1/classify?model={MODEL}", body, **content, **headers)
+        while reply.status == 503 and b'"overloaded"' in reply.body:  # as a machine with other work may be
+            self.turned_away += 1
+            time.sleep(1)
+            reply = self.site.request("POST", f"/api/v1/classify?model={MODEL}", body, **content, **headers)
         assert reply.status == 200, reply.body
         return list(reply.json["results"])
 
