@@ -25,6 +25,6 @@ _ENVIRONMENT.globals.update(when="", command="", style="", says="")
 def render(template: str, **given: Any) -> str:
     """A template of the package filled in, named by its path there, like `measure/bench.html`.
 
-    Of names of files what is no text becomes a mark.
+    In names of files, bytes that are not UTF-8 become a mark.
     """
     return _ENVIRONMENT.get_template(template).render(given).encode(errors="replace").decode()
