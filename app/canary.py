@@ -92,7 +92,7 @@ class CanaryWatch:
         return is_one and not self.reason
 
     def asked(self, version: str, outcome: str, seconds: float = 0.0) -> None:
-        """`outcome` is answered, failed, or away where a server does not have it, which is not held against it."""
+        """`outcome` is answered, failed, or away where a server does not have it, which does not count."""
         self._count("requests", version, outcome)
         with self._lock:
             self._asked[version, outcome] += 1
