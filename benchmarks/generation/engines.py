@@ -29,6 +29,7 @@ from harness.report import DocsPart, about_line
 TOGETHER: Final = 16
 _ALONE: Final = 100
 _WARM_UP: Final = 16
+_MEASURED: Final = 200
 # How often each form must have the words of the network's own greedy answers.
 WANTED: Final = {"fp32": 1.0, "int8": 0.9}
 PART: Final = DocsPart("gourmet bench generation engines", "generation.md", "Generation", "to here: engines")
@@ -108,7 +109,10 @@ def measure(weights: Path, data: Path, limit: int, tick: Tick) -> EngineRun:
     with TemporaryDirectory() as name:
         tick(0.0, "the network's own answers")
         wanted = answered(checkpoint.network, checkpoint.tokenizer, sources)
-        forms = list(_forms(checkpoint, Path(name)))
+        others = [
+            checkpoint.tokenizer.encode(pair.text) for pair in DATA.references(data, "validation", _MEASURED)
+        ]
+        forms = list(_forms(checkpoint, others, Path(name)))
         plan = [(form, threads) for form in forms for threads in sorted({1, available_cpus()})]
         results = []
         for place, ((engine, form, _, _), threads) in enumerate(plan):
@@ -138,11 +142,16 @@ def _share(found: Numbers, wanted: Numbers) -> float:
     return sum(a == b for a, b in zip(found, wanted, strict=True)) / len(wanted)
 
 
-def _forms(checkpoint: Checkpoint, folder: Path) -> Iterator[Form]:
+def _forms(checkpoint: Checkpoint, others: Numbers, folder: Path) -> Iterator[Form]:
+    """`others`: sentences that say what goes into the products, of which none is translated here."""
     plain, small, openvino = (folder / name for name in ("plain", "small", "openvino"))
+
+    def eight_bits_of(network: torch.nn.Module) -> None:
+        answered(network, checkpoint.tokenizer, others)
+
     for form, graphs, network in (
         ("fp32", plain, checkpoint.network),
-        ("int8", small, quantized(checkpoint.network)),
+        ("int8", small, quantized(checkpoint.network, eight_bits_of)),
     ):
         graphs.mkdir()
         for name, graph in export.graphs(network).items():

@@ -130,8 +130,8 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
         network = onnx.load_model_from_string(package.read(tmp_path / "model.zip")["decoder.onnx"])
         return {each.data_type for each in network.graph.initializer if len(each.dims) == 2}
 
-    assert types(EXPORT) == {onnx.TensorProto.FLOAT}
-    assert b"MatMulNBits" in package.read(tmp_path / "model.zip")["decoder.onnx"]
+    assert types(EXPORT) == {onnx.TensorProto.FLOAT, onnx.TensorProto.INT8}
+    assert b"MatMulIntegerToFloat" in package.read(tmp_path / "model.zip")["decoder.onnx"]
     assert types(EXPORT.in_fp32()) == {onnx.TensorProto.FLOAT}  # type: ignore[attr-defined]
     done = CliRunner().invoke(main, ["deploy", "digits", "--fp32", "--to", str(tmp_path)])
     assert done.exit_code == 2

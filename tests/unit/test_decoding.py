@@ -41,7 +41,7 @@ Answers = list[tuple[tuple[int, ...], float]]  # the words of each, and their sc
 @pytest.fixture(scope="module")
 def network() -> torch.nn.Module:
     """Small, of weights as training keeps them, so large that answers are long and easily led astray."""
-    config = Config(width=32, heads=4, encoder_layers=2, feed_forward=64)
+    config = Config(width=64, heads=4, encoder_layers=2, feed_forward=64)
     vocabulary: Any = SimpleNamespace(size=WORDS, pad=PAD, end=END)
     found = build({**shape_of(config, vocabulary), "max_position_embeddings": 128})
     torch.manual_seed(2)
@@ -109,16 +109,39 @@ def alone(engine: Engine, sources: list[list[int]]) -> Answers:
 
 
 @pytest.fixture(scope="module", params=["fp32", "int8"])
+def form(
+    request: pytest.FixtureRequest, network: torch.nn.Module, sources: list[list[int]]
+) -> torch.nn.Module:
+    return in_eight_bits(network, sources) if request.param == "int8" else network
+
+
+@pytest.fixture(scope="module")
 def in_both_forms(
-    request: pytest.FixtureRequest,
-    network: torch.nn.Module,
-    sources: list[list[int]],
-    tmp_path_factory: pytest.TempPathFactory,
+    form: torch.nn.Module, sources: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Engine, Answers]:
     """An engine, and what it answers each source when nobody else is there."""
-    form = quantized(network) if request.param == "int8" else network
     engine = opened(form, tmp_path_factory.mktemp("graphs"))
     return engine, answered_alone(engine, sources)
+
+
+def in_eight_bits(network: torch.nn.Module, sources: list[list[int]]) -> torch.nn.Module:
+    found: torch.nn.Module = quantized(network, lambda network: generated(network, sources))
+    return found
+
+
+def generated(network: torch.nn.Module, sources: list[list[int]]) -> list[list[int]]:
+    """What transformers' own loop answers."""
+    rows = padded(sources, PAD)
+    with torch.inference_mode():
+        found: torch.Tensor = network.generate(  # type: ignore[operator]
+            input_ids=rows,
+            attention_mask=(rows != PAD).long(),
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=MAX_TOKENS,
+            bad_words_ids=[[PAD]],
+        )
+    return found.tolist()  # type: ignore[no-any-return]
 
 
 def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
@@ -132,23 +155,15 @@ def answered_alone(engine: Engine, sources: list[list[int]]) -> Answers:
 
 
 def test_the_words_are_those_of_transformers(
-    network: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[Engine, Answers]
+    form: torch.nn.Module, sources: list[list[int]], in_both_forms: tuple[Engine, Answers]
 ) -> None:
     engine, alone = in_both_forms
-    rows = padded(sources, PAD)
-    with torch.inference_mode():
-        wanted = network.generate(  # type: ignore[operator]
-            input_ids=rows,
-            attention_mask=(rows != PAD).long(),
-            num_beams=1,
-            do_sample=False,
-            max_new_tokens=MAX_TOKENS,
-            bad_words_ids=[[PAD]],
-        )
-    ends = (right[1:].index(END) + 1 if END in right[1:] else len(right) for right in wanted.tolist())
-    right = [each[1:end] for each, end in zip(wanted.tolist(), ends, strict=True)]
+    wanted = generated(form, sources)
+    ends = (right[1:].index(END) + 1 if END in right[1:] else len(right) for right in wanted)
+    right = [each[1:end] for each, end in zip(wanted, ends, strict=True)]
     same = sum(list(tokens) == each for (tokens, _), each in zip(alone, right, strict=True))
-    assert same >= len(right) * (1.0 if engine.fewest_rows > 1 else 0.7), "eight bits round"
+    # A last digit may decide how eight bits round, and from then on all is another.
+    assert same >= len(right) * (1.0 if engine.fewest_rows > 1 else 0.9)
     assert len({tokens for tokens, _ in alone}) > 15, "too much alike to tell a mix-up"
     assert len({len(tokens) for tokens, _ in alone}) > 5
 
@@ -295,14 +310,20 @@ def test_a_package_is_the_same_file_for_the_same_content(packed: Path, tmp_path:
 
 
 def test_eight_bits_are_near_the_network_and_smaller(network: torch.nn.Module, tmp_path: Path) -> None:
-    forms = zip(graphs(network).items(), graphs(quantized(network)).values(), strict=True)
-    for (name, plain), small in forms:
-        given = {
-            key: np.random.default_rng(1).normal(size=value.shape).astype(np.float32)
-            if value.is_floating_point()
-            else value.numpy()
-            for key, value in plain.inputs.items()
+    def given_to(graph: Graph) -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        drawn = {
+            key: torch.randn_like(value) for key, value in graph.inputs.items() if value.is_floating_point()
         }
+        return {**graph.inputs, **drawn}
+
+    def answer(network: torch.nn.Module) -> None:
+        for graph in graphs(network).values():
+            graph.module(*given_to(graph).values())
+
+    forms = zip(graphs(network).items(), graphs(quantized(network, answer)).values(), strict=True)
+    for (name, plain), small in forms:
+        given = {key: value.numpy() for key, value in given_to(plain).items()}
         outputs, sizes = [], []
         for form in (plain, small):
             form.write(tmp_path / name)
@@ -320,9 +341,10 @@ def test_a_product_of_eight_bits_is_computed_here_as_onnxruntime_does_and_has_th
     taken: int, made: int, has_bias: bool
 ) -> None:
     torch.manual_seed(3)
-    part = quantized(torch.nn.Sequential(torch.nn.Linear(taken, made, bias=has_bias)))
     rows = torch.randn(17, 1, taken)
-    rows[3], rows[4] = 0.0, 1e-20
+    rows[3], rows[4], rows[5] = 0.0, 1e-20, 1e4  # the last is far beyond what was measured
+    plain = torch.nn.Sequential(torch.nn.Linear(taken, made, bias=has_bias))
+    part = quantized(plain, lambda network: network(rows[:3]))
     graph = Graph(part, {"rows": rows}, ("found",), {"rows": {0: "rows"}, "found": {0: "rows"}}).file()
     assert fewest_rows(graph) == 1
     run = onnx_graph(graph, 1)

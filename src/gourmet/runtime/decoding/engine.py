@@ -16,8 +16,8 @@ import onnxruntime
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
-# The products of eight bits, of which a row has the same bits alone as among others.
-_ROWS_APART: Final = b"MatMulNBits"
+# Products of eight bits, of which a row has the same bits alone as among others; the latter in older files.
+_ROWS_APART: Final = (b"MatMulIntegerToFloat", b"MatMulNBits")
 # Runs a graph: the names of the outputs that are needed, and its inputs by name.
 Run = Callable[[Sequence[str], Mapping[str, Any]], Sequence[Any]]
 
@@ -61,7 +61,7 @@ class Engine(ABC):
 
 
 def fewest_rows(graph: bytes) -> int:
-    return 1 if _ROWS_APART in graph else Engine.fewest_rows
+    return 1 if any(product in graph for product in _ROWS_APART) else Engine.fewest_rows
 
 
 def onnx_graph(graph: bytes, threads: int) -> Run:

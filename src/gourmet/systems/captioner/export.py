@@ -56,7 +56,9 @@ class TrainedCaptioner:
     @cached_property
     def network(self) -> CaptionNetwork:
         """What is served."""
-        return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network)
+        if self.fp32:
+            return self.checkpoint.network
+        return quantized(self.checkpoint.network, lambda network: eager_answers(network, self.pictures))
 
     @cached_property
     def body(self) -> bytes | None:

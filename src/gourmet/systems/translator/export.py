@@ -39,6 +39,7 @@ from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 500
+_MEASURED: Final = 200  # what goes into the products is known by then
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
@@ -76,7 +77,12 @@ class TrainedTranslator:
     @cached_property
     def network(self) -> Any:
         """What is served."""
-        return self.checkpoint.network if self.fp32 else quantized(self.checkpoint.network)
+        if self.fp32:
+            return self.checkpoint.network
+        some = self.sources[:_MEASURED]
+        return quantized(
+            self.checkpoint.network, lambda network: answered(network, self.checkpoint.tokenizer, some)
+        )
 
     @property
     def form(self) -> str:

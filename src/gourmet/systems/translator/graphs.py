@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork, mask_bias
+from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork
 
 
 def _attention(of: Any) -> Attention:
@@ -54,11 +54,10 @@ class Encoder(nn.Module):
         self.memory = Memory(_across(network.model.decoder))
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        bias = mask_bias(mask)
         places = torch.arange(ids.shape[1], device=ids.device)
         states = self.embedding(ids, places)
         for layer, attention in zip(self.layers, self.attention, strict=True):
-            attended = attention(states, attention.keys_and_values(states), bias)
+            attended = attention(states, attention.keys(states), attention.values(states), mask)
             states = _fed_forward(layer, _attended(layer, states, attended))
         return states, self.memory(states)
 
@@ -69,10 +68,10 @@ class MarianStep(StepNetwork):
         attention = [_attention(layer.self_attn) for layer in decoder.layers]
         super().__init__(decoder.layers, attention, _across(decoder))
         self.embedding = _Embedding(decoder)
-        self.words, self.bias = network.lm_head, network.final_logits_bias
-        never = torch.zeros(network.config.vocab_size)
-        never[network.config.pad_token_id] = NEVER  # a pad is never an answer
-        self.register_buffer("never", never)
+        self.words = network.lm_head
+        bias = network.final_logits_bias.clone()
+        bias[:, network.config.pad_token_id] = NEVER  # a pad is never an answer
+        self.register_buffer("bias", bias)
 
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         return self.embedding(token, place)  # type: ignore[no-any-return]
@@ -88,7 +87,7 @@ class MarianStep(StepNetwork):
         return _fed_forward(layer, states)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self.words(states) + self.bias + self.never  # type: ignore[no-any-return]
+        return self.words(states) + self.bias  # type: ignore[no-any-return]
 
 
 class Whole(nn.Module):

@@ -1,46 +1,126 @@
 """Products of eight bits: a network whose answer to a row depends on no other row.
 
-ONNX Runtime's own dynamic quantization has one scale for all that goes into a product, so that a sentence's
-words depend on the sentences beside it. Its `MatMulNBits` has one for each block of a row, and gives a row
-the same bits in any company. Weights have one for each column, and embeddings one for each word.
+What goes into a product is rounded by a scale that was measured once, while the network answered examples.
+With a scale that is measured anew each time, as ONNX Runtime's own dynamic quantization has it, a sentence's
+words would depend on the sentences beside it. Products of integers are exact, so a row has the same bits in
+any company. Weights have a scale for each output, and embeddings one for each word.
 
 The words are not always those of the same weights in 32 bits: where two words are about as likely, rounding
-decides, in one sentence of twenty. PyTorch, which computes the same here, differs from them as often, since a
-difference in the seventh digit is enough to round otherwise. The weights that training keeps are `rounded` to
-what eight bits hold exactly, so that only what goes through the products is.
+decides. The weights that training keeps are `rounded` to what eight bits hold exactly, so that only what goes
+into the products is.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gourmet.errors import GourmetError
+
 _LARGEST: Final = 127.0
-# Weights are stored unsigned; this stands for zero.
-_MIDDLE: Final = 128
-# Numbers of a row that share a scale. With more of them a row's bits depend on how many there are.
-_BLOCK: Final = 64
-# MatMulNBits computes in eight bits, instead of only storing weights so.
-_IN_INT8: Final = 4
+_LEVELS: Final = 255
 # Of values with less than this, which are all zero, any scale will do.
 _SMALLEST: Final = 1e-12
+# Of all that goes into a product at a time, so many values, evenly from the whole of it, say its range.
+_LOOKED_AT: Final = 2000
+# Shares of the range among which the one with the least error is taken: what is rarer than rare is cut off.
+_SHARES: Final = tuple(share / 40 for share in range(16, 41))
 
 
-def quantized(network: nn.Module) -> Any:
-    """A copy with the weights of its products and words in eight bits; places stay as they are."""
-    found = copy.deepcopy(network)
-    products = {id(part.weight): _Int8Linear(part) for part in found.modules() if type(part) is nn.Linear}
-    for parent in list(found.modules()):
-        for name, part in parent.named_children():
+class Range(NamedTuple):
+    """What eight bits stand for: from `low`, which is 0 at most, to `high`, which is 0 at least."""
+
+    low: float
+    high: float
+
+    @property
+    def scale(self) -> float:
+        return max(self.high - self.low, _SMALLEST) / _LEVELS
+
+    @property
+    def zero(self) -> int:
+        """The level that stands for zero."""
+        return round(-self.low / self.scale)
+
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        levels = (values / self.scale).round() + self.zero
+        return (levels.clamp(0, _LEVELS) - self.zero) * self.scale
+
+
+def input_ranges(network: nn.Module, answer: Callable[[nn.Module], object]) -> dict[str, Range]:
+    """Of each product that `answer` has the network compute, by its name."""
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def look(name: str) -> Callable[[nn.Module, Any], None]:
+        def hook(_: nn.Module, given: Any) -> None:
+            values = given[0].detach().flatten()
+            seen.setdefault(name, []).append(values[:: max(1, len(values) // _LOOKED_AT)].clone())
+
+        return hook
+
+    products = [(name, part) for name, part in network.named_modules() if type(part) is nn.Linear]
+    hooks = [part.register_forward_pre_hook(look(name)) for name, part in products]
+    try:
+        answer(network)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: _range(torch.cat(values).float()) for name, values in seen.items()}
+
+
+def _range(values: torch.Tensor) -> Range:
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+    if not (torch.isfinite(values).all() and high - low > _SMALLEST):
+        return Range(-1.0, 1.0)
+    ranges = [Range(low * share, high * share) for share in _SHARES]
+    return min(ranges, key=lambda each: float((each.rounded(values) - values).square().mean()))
+
+
+class RoundedInputs:
+    """Has a network that learns compute with inputs of its products that are rounded as when it is served, in
+    the ranges that were measured last; so do copies that are made of it later.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.ranges = ranges = dict[str, Range]()
+
+        def hook_of(name: str) -> Callable[[nn.Module, Any], Any]:
+            def hook(_: nn.Module, given: Any) -> Any:
+                if name not in ranges:
+                    return None
+                values = given[0].float()
+                # Learned from as if nothing had been rounded.
+                return (values + (ranges[name].rounded(values) - values).detach(),)
+
+            return hook
+
+        for name, part in network.named_modules():
             if type(part) is nn.Linear:
-                setattr(parent, name, products[id(part.weight)])
-            elif type(part) is nn.Embedding:
-                of = products.get(id(part.weight))
-                setattr(parent, name, _TiedEmbedding(of) if of else _Int8Embedding(part))
+                part.register_forward_pre_hook(hook_of(name))
+
+    def measure(self, network: nn.Module, answer: Callable[[nn.Module], object]) -> None:
+        self.ranges.clear()
+        self.ranges.update(input_ranges(network.eval(), answer))
+
+
+def quantized(network: nn.Module, answer: Callable[[nn.Module], object]) -> Any:
+    """A copy with its products and words in eight bits; what goes into the products has the range that it
+    had while `answer` had the network answer examples. Places stay as they are.
+    """
+    ranges = input_ranges(network, answer)
+    if not ranges:
+        raise GourmetError("no example to measure the ranges of its products with: name some with --data")
+    found = copy.deepcopy(network)
+    for name, part in [*found.named_modules()]:
+        if type(part) is nn.Linear and name in ranges:  # others are not served
+            found.set_submodule(name, _Int8Linear(part, ranges[name]))
+        elif type(part) is nn.Embedding:
+            found.set_submodule(name, _Int8Embedding(part))
     return found
 
 
@@ -61,31 +141,28 @@ def _scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 class _Int8Linear(nn.Module):
-    """Weights as MatMulNBits has them: [outputs, blocks, numbers of a block]."""
+    """Weights as MatMulIntegerToFloat has them: [inputs, outputs]."""
 
     weight: torch.Tensor
     scales: torch.Tensor
+    bias: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor
 
-    def __init__(self, of: nn.Linear) -> None:
+    def __init__(self, of: nn.Linear, given: Range) -> None:
         super().__init__()
-        scale = _scale(of.weight.detach())
-        lacking = -of.in_features % _BLOCK
-        stored = F.pad((of.weight.detach() / scale).round(), (0, lacking)) + _MIDDLE
-        self.in_features = of.in_features
-        self.register_buffer("weight", stored.to(torch.uint8).view(len(stored), -1, _BLOCK))
-        self.register_buffer("scales", scale.repeat(1, self.weight.shape[1]))
-        self.bias = of.bias
+        scales = _scale(of.weight.detach())
+        self.register_buffer("weight", (of.weight.detach() / scales).round().to(torch.int8).T.contiguous())
+        self.register_buffer("scales", scales.squeeze(-1))
+        self.register_buffer("bias", torch.zeros(of.out_features) if of.bias is None else of.bias.detach())
+        self.register_buffer("scale", torch.tensor(given.scale))
+        self.register_buffer("zero", torch.tensor(given.zero, dtype=torch.uint8))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = _Products.apply(  # type: ignore[no-untyped-call]
-            states, self.weight, self.scales, self.bias, self.in_features, states.dim()
+            states, self.weight, self.scales, self.bias, self.scale, self.zero
         )
         return found
-
-    def words(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights of these outputs."""
-        blocks = (self.weight[ids].float() - _MIDDLE) * self.scales[ids].unsqueeze(-1)
-        return blocks.flatten(-2)[..., : self.in_features]
 
 
 class _Int8Embedding(nn.Module):
@@ -103,20 +180,8 @@ class _Int8Embedding(nn.Module):
         return F.embedding(ids, self.weight).float() * F.embedding(ids, self.scale)
 
 
-class _TiedEmbedding(nn.Module):
-    """Of a product's own weights, whose outputs are the words: they are not stored twice."""
-
-    def __init__(self, product: _Int8Linear) -> None:
-        super().__init__()
-        self.embedding_dim = product.in_features
-        self.product = product
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.product.words(ids)
-
-
 class _Products(torch.autograd.Function):
-    """Here as the operator computes it, whose node it is where it is exported."""
+    """Here as the operators compute it, whose nodes it is where it is exported."""
 
     @staticmethod
     def forward(
@@ -124,32 +189,23 @@ class _Products(torch.autograd.Function):
         states: torch.Tensor,
         weight: torch.Tensor,
         scales: torch.Tensor,
-        bias: Any,
-        size: int,
-        axes: int,
+        bias: torch.Tensor,
+        scale: torch.Tensor,
+        zero: torch.Tensor,
     ) -> torch.Tensor:
-        blocks = F.pad(states, (0, -size % _BLOCK)).reshape(*states.shape[:-1], -1, _BLOCK)
-        scale = _scale(blocks)
-        taken, weights = (blocks / scale).round(), weight.float() - _MIDDLE
-        products = torch.einsum("...bi,obi->...ob", taken, weights)
-        found = (products * scale.squeeze(-1).unsqueeze(-2) * scales).sum(-1)
-        return found if bias is None else found + bias
+        levels = ((states / scale).round() + zero).clamp(0, _LEVELS) - zero
+        sums = levels.double() @ weight.double()  # exact, as integers are
+        return sums.float() * (scale * scales) + bias
 
     @staticmethod
-    def symbolic(graph: Any, states: Any, weight: Any, scales: Any, bias: Any, size: int, axes: int) -> Any:
+    def symbolic(graph: Any, states: Any, weight: Any, scales: Any, bias: Any, scale: Any, zero: Any) -> Any:
         absent = graph.op("prim::Constant")
         absent.setType(torch.OptionalType.ofTensor())
-        outputs = weight.type().sizes()[0]
+        levels = graph.op("QuantizeLinear", states, scale, zero)
         found = graph.op(
-            "com.microsoft::MatMulNBits",
-            *(states, weight, scales, absent, absent, absent if bias is None else bias),
-            K_i=size,
-            N_i=outputs,
-            bits_i=8,
-            block_size_i=_BLOCK,
-            accuracy_level_i=_IN_INT8,
+            "com.microsoft::MatMulIntegerToFloat", levels, weight, scale, scales, zero, absent, bias
         )
         # The exporter knows nothing of this operator.
-        shape = [*(None for _ in range(axes - 1)), outputs]
-        found.setType(weight.type().with_dtype(torch.float32).with_sizes(shape))
+        axes = states.type().dim()
+        found.setType(bias.type().with_sizes([*(None for _ in range(axes - 1)), bias.type().sizes()[0]]))
         return found

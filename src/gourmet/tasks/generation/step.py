@@ -37,19 +37,52 @@ class Attention(nn.Module):
         self.query, self.key, self.value = query, key, value
         self.heads, self.size = heads, size
 
-    def split(self, states: torch.Tensor) -> torch.Tensor:
-        rows, words, _ = states.shape
-        return states.view(rows, words, self.heads, self.size).transpose(1, 2)
+    def keys(self, states: torch.Tensor) -> torch.Tensor:
+        """[B, H, S, D]"""
+        return split(self.key(states), self.heads)
 
-    def keys_and_values(self, states: torch.Tensor) -> torch.Tensor:
-        """[B, 2, H, S, D]"""
-        return torch.stack([self.split(self.key(states)), self.split(self.value(states))], dim=1)
+    def values(self, states: torch.Tensor) -> torch.Tensor:
+        return split(self.value(states), self.heads)
 
-    def forward(self, states: torch.Tensor, memory: torch.Tensor, mask_bias: torch.Tensor) -> torch.Tensor:
-        """`mask_bias` is added to what each query makes of each key: zero, or so low that it is lost."""
-        query = self.split(self.query(states)) * (1.0 / math.sqrt(self.size))
-        weights = torch.softmax(query @ memory[:, 0].transpose(-1, -2) + mask_bias, dim=-1)
-        return (weights @ memory[:, 1]).transpose(1, 2).flatten(2)
+    def forward(
+        self, states: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """`mask` is of the keys, [B, S], zero for those that nobody attends to; or, where that is not the
+        same for each query, a bias [B, 1, W, S], which is added to what each makes of each key.
+        """
+        found: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
+            self.query(states), keys, values, mask, self.heads
+        )
+        return found
+
+
+def split(states: torch.Tensor, heads: int) -> torch.Tensor:
+    rows, words, width = states.shape
+    return states.view(rows, words, heads, width // heads).transpose(1, 2)
+
+
+class _Attended(torch.autograd.Function):
+    """Here as ONNX Runtime's one node for all of it computes it, which it is where it is exported."""
+
+    @staticmethod
+    def forward(
+        _: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, heads: int
+    ) -> torch.Tensor:
+        asked = split(query, heads)
+        likeness = asked @ keys.transpose(-1, -2) * (1.0 / math.sqrt(asked.shape[-1]))
+        bias = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
+        return (torch.softmax(likeness + bias, dim=-1) @ values).transpose(1, 2).flatten(2)
+
+    @staticmethod
+    def symbolic(graph: Any, query: Any, keys: Any, values: Any, mask: Any, heads: int) -> Any:
+        absent = graph.op("prim::Constant")
+        absent.setType(torch.OptionalType.ofTensor())
+        masks = (absent, mask) if mask.type().dim() == 4 else (mask, absent)
+        found = graph.op(
+            "com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, num_heads_i=heads
+        )
+        found.setType(query.type())
+        return found
 
 
 class Memory(nn.Module):
@@ -60,7 +93,21 @@ class Memory(nn.Module):
         self.across: Any = nn.ModuleList(across)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return torch.stack([across.keys_and_values(states) for across in self.across], dim=1)
+        return in_layers([part for each in self.across for part in (each.keys(states), each.values(states))])
+
+
+def in_layers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Keys and values of each layer, one after another, as one: [B, L, 2, H, S, D]."""
+    rows, heads, words, size = parts[0].shape
+    return torch.stack(list(parts), dim=1).view(rows, -1, 2, heads, words, size)
+
+
+def by_layer(of_all: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The other way round."""
+    rows, _, _, _, words, _ = of_all.shape
+    layers, pair, heads, size = (int(of_all.shape[axis]) for axis in (1, 2, 3, 5))
+    # ONNX takes a size of 0 for that of the same axis before: a row's first word has a cache of no words.
+    return [part.squeeze(1) for part in of_all.view(rows, 1, layers * pair, heads, words, size).unbind(2)]
 
 
 class StepNetwork(nn.Module):
@@ -101,38 +148,35 @@ class StepNetwork(nn.Module):
         memory: torch.Tensor,
         mask: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        bias, cache_bias = mask_bias(mask), self._cache_bias(token, length, cache)
         place = length + torch.arange(token.shape[1], device=token.device)
+        attended, said, seen = self._attended(token, length, cache), by_layer(cache), by_layer(memory)
         states = self.embedded(token, place)
-        added = []
+        added: list[torch.Tensor] = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
         ):
-            added.append(attention.keys_and_values(states))
-            so_far = torch.cat([cache[:, number], added[-1]], dim=3)
-            states = self.attended(layer, states, attention(states, so_far, cache_bias))
-            states = self.attended_across(layer, states, across(states, memory[:, number], bias))
+            pair = slice(2 * number, 2 * number + 2)
+            added += attention.keys(states), attention.values(states)
+            so_far = [torch.cat(each, dim=2) for each in zip(said[pair], added[pair], strict=True)]
+            states = self.attended(layer, states, attention(states, *so_far, attended))
+            states = self.attended_across(layer, states, across(states, *seen[pair], mask))
             states = self.fed_forward(layer, states)
         logits = self.logits(states if self.several else states[:, -1:])
         scores, tokens = torch.log_softmax(logits[:, -1], dim=-1).topk(LIKELIEST, dim=-1)
-        found = tokens.to(torch.int32), scores, torch.stack(added, dim=1)
+        found = tokens.to(torch.int32), scores, in_layers(added)
         return (*found, logits) if self.several else found
 
-    def _cache_bias(self, token: torch.Tensor, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-        """For what was said, and for the newest words, which lie behind all that the longest row has."""
+    def _attended(self, token: torch.Tensor, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        """Of what was said, and of the newest words, which lie behind all that the longest row has."""
         if not self.several:
             places = torch.arange(cache.shape[4] + 1, device=cache.device)
-            return mask_bias((places < length) | (places == cache.shape[4]))
-        said = mask_bias(torch.arange(cache.shape[4], device=cache.device) < length)
+            return ((places < length) | (places == cache.shape[4])).int()
+        said = torch.where(torch.arange(cache.shape[4], device=cache.device) < length, 0.0, NEVER)
         words = torch.arange(token.shape[1], device=token.device)
         newest = torch.where(words[:, None] < words, NEVER, 0.0)[None, None]
-        rows = token.shape[0]
-        return torch.cat([said.expand(-1, -1, token.shape[1], -1), newest.expand(rows, -1, -1, -1)], dim=-1)
-
-
-def mask_bias(mask: torch.Tensor) -> torch.Tensor:
-    """[B, 1, 1, S]: zero where `mask` is not."""
-    return torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
+        rows, asked = token.shape
+        earlier = said[:, None, None, :].expand(-1, -1, asked, -1)
+        return torch.cat([earlier, newest.expand(rows, -1, -1, -1)], dim=-1)
 
 
 def step_graph(network: StepNetwork) -> Graph:
