@@ -57,8 +57,25 @@ class Attention(nn.Module):
 
 
 def split(states: torch.Tensor, heads: int) -> torch.Tensor:
-    rows, words, width = states.shape
-    return states.view(rows, words, heads, width // heads).transpose(1, 2)
+    return _reshaped(states, 0, 0, heads, -1).transpose(1, 2)
+
+
+def _reshaped(states: torch.Tensor, *sizes: int) -> torch.Tensor:
+    """With 0 for the size that the same axis has, as ONNX means it: the exporter writes ten nodes instead."""
+    found: torch.Tensor = _Reshaped.apply(states, sizes)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Reshaped(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, states: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        return states.reshape([size or states.shape[axis] for axis, size in enumerate(sizes)])
+
+    @staticmethod
+    def symbolic(graph: Any, states: Any, sizes: Sequence[int]) -> Any:
+        found = graph.op("Reshape", states, graph.op("Constant", value_t=torch.tensor(sizes)))
+        found.setType(states.type().with_sizes([size if size > 0 else None for size in sizes]))
+        return found
 
 
 class _Attended(torch.autograd.Function):
@@ -98,16 +115,30 @@ class Memory(nn.Module):
 
 def in_layers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Keys and values of each layer, one after another, as one: [B, L, 2, H, S, D]."""
-    rows, heads, words, size = parts[0].shape
-    return torch.stack(list(parts), dim=1).view(rows, -1, 2, heads, words, size)
+    together = torch.cat([part.unsqueeze(1).unsqueeze(1) for part in parts], dim=2)
+    return _reshaped(together, 0, len(parts) // 2, 2, int(parts[0].shape[1]), 0, -1)
 
 
 def by_layer(of_all: torch.Tensor) -> Sequence[torch.Tensor]:
     """The other way round."""
-    rows, _, _, _, words, _ = of_all.shape
-    layers, pair, heads, size = (int(of_all.shape[axis]) for axis in (1, 2, 3, 5))
-    # ONNX takes a size of 0 for that of the same axis before: a row's first word has a cache of no words.
-    return [part.squeeze(1) for part in of_all.view(rows, 1, layers * pair, heads, words, size).unbind(2)]
+    return [_Layer.apply(of_all, layer, part) for layer in range(int(of_all.shape[1])) for part in (0, 1)]  # type: ignore[no-untyped-call]
+
+
+class _Layer(torch.autograd.Function):
+    """Keys or values of a layer, copied once: the exporter would have all of the layer copied before."""
+
+    @staticmethod
+    def forward(_: Any, of_all: torch.Tensor, layer: int, part: int) -> torch.Tensor:
+        return of_all[:, layer, part]
+
+    @staticmethod
+    def symbolic(graph: Any, of_all: Any, layer: int, part: int) -> Any:
+        def constant(*values: int) -> Any:
+            return graph.op("Constant", value_t=torch.tensor(values))
+
+        axes = constant(1, 2)
+        found = graph.op("Slice", of_all, constant(layer, part), constant(layer + 1, part + 1), axes)
+        return graph.op("Squeeze", found, axes)
 
 
 class StepNetwork(nn.Module):
