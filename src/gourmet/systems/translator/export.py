@@ -39,7 +39,6 @@ from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
 _VERIFIED: Final = 500
-_MEASURED: Final = 200  # what goes into the products is known by then
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
@@ -79,10 +78,8 @@ class TrainedTranslator:
         """What is served."""
         if self.fp32:
             return self.checkpoint.network
-        some = self.sources[:_MEASURED]
-        return quantized(
-            self.checkpoint.network, lambda network: answered(network, self.checkpoint.tokenizer, some)
-        )
+        tokenizer = self.checkpoint.tokenizer
+        return quantized(self.checkpoint.network, lambda network: answered(network, tokenizer, self.sources))
 
     @property
     def form(self) -> str:

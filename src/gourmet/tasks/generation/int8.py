@@ -29,7 +29,7 @@ _SMALLEST: Final = 1e-12
 # Of all that goes into a product at a time, so many values, evenly from the whole of it, say its range.
 _LOOKED_AT: Final = 2000
 # Shares of the range among which the one with the least error is taken: what is rarer than rare is cut off.
-_SHARES: Final = tuple(share / 40 for share in range(16, 41))
+_SHARES: Final = tuple(share / 40 for share in range(30, 41))
 
 
 class Range(NamedTuple):
@@ -59,7 +59,9 @@ def input_ranges(network: nn.Module, answer: Callable[[nn.Module], object]) -> d
     def look(name: str) -> Callable[[nn.Module, Any], None]:
         def hook(_: nn.Module, given: Any) -> None:
             values = given[0].detach().flatten()
-            seen.setdefault(name, []).append(values[:: max(1, len(values) // _LOOKED_AT)].clone())
+            # Odd, as an even step would see the same few of a row's numbers in each row.
+            step = len(values) // _LOOKED_AT | 1
+            seen.setdefault(name, []).append(values[::step].clone())
 
         return hook
 
