@@ -278,15 +278,3 @@ class Piece(Schema):
 
     event: ClassVar[str] = "piece"
     text: str
-
-
-class Generated(Schema):
-    """The whole answer to a text; of a streamed one, the last part."""
-
-    text: str
-    tokens: int | Maybe = Field(default=None, ge=0)
-    score: float | Maybe = None
-    warning: str | Maybe = None
-    model: ModelName
-    timings_ms: GenerationTimings
-    request_id: str

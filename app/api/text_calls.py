@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Generator as Pieces
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from flask import Response, current_app, g, stream_with_context
@@ -21,6 +21,7 @@ from flask import Response, current_app, g, stream_with_context
 from app.admission.queue import Decoding
 from app.admission.uploads import admission
 from app.api import schemas
+from app.api.generated import generated
 from app.api.openapi import EVENTS
 from app.asking import Served, ServedModels, with_warning
 from app.core.errors import (
@@ -170,7 +171,9 @@ def _explained(model: ReadyModel) -> AbstractContextManager[None]:
 def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
     """The whole answer that `pieces` are."""
     found = [piece for piece in pieces if piece] or [GeneratedText("")]
-    return GeneratedText("".join(piece.text for piece in found), found[-1].tokens, found[-1].score)
+    last = found[-1]
+    text = "".join(piece.text for piece in found)
+    return GeneratedText(text, last.tokens, last.score, sentences=last.sentences)
 
 
 def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
@@ -238,23 +241,6 @@ def _parts(
     answer = with_warning(model.system, example, joined(iter(found)))
     inner["triton"] = (time.perf_counter() - started) * 1000
     yield tell(model, answer, observed(model, answer.tokens, phases_ms(inner)))
-
-
-def facts(model: ReadyModel, answer: GeneratedText, timings: schemas.GenerationTimings) -> dict[str, Any]:
-    """What the shape of every answer says."""
-    return {
-        "text": answer.text,
-        "tokens": answer.tokens,
-        "score": answer.score,
-        "warning": answer.warning or None,
-        "model": schemas.ModelName(name=model.info.name, version=model.info.version),
-        "timings_ms": timings,
-        "request_id": request_id(),
-    }
-
-
-def generated(*said: Any) -> schemas.Generated:
-    return schemas.Generated(**facts(*said))
 
 
 def observed(

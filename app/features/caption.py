@@ -15,6 +15,7 @@ from pydantic import Field
 from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.api import openapi, schemas, text_calls, whole_texts
+from app.api.generated import Generated, facts
 from app.api.openapi import EVENTS, Operation, Parameter, documented
 from app.api.photo_calls import MODEL_PARAMETER, answer_each, form_photo
 from app.api.request_parsing import photos_and_more
@@ -43,13 +44,9 @@ class CaptionRequest(schemas.Base64Photos):
     )
 
 
-class Captioned(schemas.Generated):
+class Captioned(Generated):
     """What one photo shows, in a sentence."""
 
-    sure: bool | Maybe = Field(
-        default=None,
-        description="Whether the score reaches the model's threshold; left out where the model has none",
-    )
     alternatives: list[str] | Maybe = Field(
         default=None, description="Only with `beams`: what else they found, the better first"
     )
@@ -159,8 +156,7 @@ def _caption(
     filename: str | None = None,
 ) -> Captioned:
     return Captioned(
-        **text_calls.facts(model, answer, timings),
-        sure=None if answer.score is None else model.info.is_sure(answer.score),
+        **facts(model, answer, timings),
         alternatives=list(answer.others) or None,
         filename=filename,
     )

@@ -10,6 +10,7 @@ from flask import Flask, Response
 from app.admission.queue import deadline_of_request
 from app.admission.uploads import WRAPPING_BYTES
 from app.api import schemas, text_calls, whole_texts
+from app.api.generated import Generated, generated
 from app.api.openapi import EVENTS, Operation, documented
 from app.api.photo_calls import MODEL_PARAMETER
 from app.api.request_parsing import checked, chosen_model, from_json, photo_of_base64, text_body
@@ -39,8 +40,8 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @marked(admitted="texts")
     @documented(
         Operation(
-            schemas.Generated,
-            in_parts={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated)},
+            Generated,
+            in_parts={EVENTS: (schemas.Piece, schemas.Error, Generated)},
             errors=text_calls.ERRORS,
             bodies={JSON: shape},
             example=_example_of(services),
@@ -67,7 +68,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if asked.stream:
             return text_calls.in_pieces(generator, model, example, asked.options, deadline)
         found = whole_texts.whole(generator, model, example, asked.options, deadline)
-        return unstored(text_calls.generated(model, *found))
+        return unstored(generated(model, *found))
 
     return ()
 

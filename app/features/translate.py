@@ -5,7 +5,7 @@ Ours has a page of its own, and so has every other pair of languages, which is d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from flask import Blueprint, Flask, Response, abort, request, url_for
@@ -15,9 +15,10 @@ from app.admission.queue import deadline_of_request
 from app.admission.rate_limit import count_photos
 from app.admission.uploads import receiving
 from app.api import schemas, text_calls, whole_texts
+from app.api.generated import Generated, Said, said
 from app.api.openapi import EVENTS, Operation, documented
 from app.api.request_parsing import chosen_model, from_json, text_body
-from app.api.schemas import Maybe, Schema
+from app.api.schemas import Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import ReadyModel
 from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
@@ -99,13 +100,8 @@ class TranslateRequest(schemas.Chosen):
         return self
 
 
-class Translation(Schema):
+class Translation(Said):
     """What one text says in the other language; `warning` where something about it is doubtful."""
-
-    text: str
-    tokens: int | Maybe = Field(default=None, ge=0)
-    score: float | Maybe = None
-    warning: str | Maybe = None
 
 
 class Translations(Schema):
@@ -122,14 +118,21 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     routes = Blueprint("translate", __name__)
     systems = {SYSTEM.name: SYSTEM, **_translators()}
 
-    def shown(system: Translator, answer: GeneratedText | None = None, **context: Any) -> str:
+    def shown(
+        system: Translator,
+        answer: GeneratedText | None = None,
+        model: ReadyModel | None = None,
+        **context: Any,
+    ) -> str:
+        told = said(model.info, answer) if answer and model else {}
         asked = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
         return services.page(
             "translate.html",
             system,
             is_ours=system == SYSTEM,
             action=url_for("translate.translate_form", name=system.name),
-            answer=answer,
+            answer=told,
+            marked=_marked(answer, told) if answer else (),
             examples={text: system.meanings[text] for text in asked},
             most_characters=MOST_CHARACTERS,
             away=services.readiness[system.name].known_problem,
@@ -157,13 +160,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
                 raise BadRequest(why)
             deadline = deadline_of_request(settings.generate_deadline_s)
             model = generator.find("", deadline, name)
-            (answer,), _ = whole_texts.several(generator, model, [text.encode()], {}, deadline)
+            (found,), _ = whole_texts.several(generator, model, [text.encode()], {}, deadline)
         except ServingError as exc:
             shown_error = for_visitor(exc)
             return shown(system, text=text, problem=str(shown_error)), shown_error.status
-        return shown(system, answer, text=text), 200
+        return shown(system, found, model, text=text), 200
 
-    def found(asked: TranslateRequest, deadline: Deadline) -> ReadyModel:
+    def found_model(asked: TranslateRequest, deadline: Deadline) -> ReadyModel:
         """The model that is asked for, of a translator, or else the one of the system, or of ours."""
         chosen = chosen_model(asked.model or "", asked.version)
         if asked.system and asked.system not in systems:
@@ -182,7 +185,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     @documented(
         Operation(
             Translations,
-            in_parts={EVENTS: (schemas.Piece, schemas.Error, schemas.Generated)},
+            in_parts={EVENTS: (schemas.Piece, schemas.Error, Generated)},
             errors=text_calls.ERRORS,
             bodies={JSON: TranslateRequest},
             example={"text": SYSTEM.sample().decode()},
@@ -195,7 +198,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         `stream` is answered by server-sent events: `piece` events as its words come, and at the end `done`
         with the whole, or `error`. Closing the connection ends the work on it. A text that does not look
         Russian is translated all the same, with a `warning`, as is one whose numbers, Latin letters or emoji
-        are not in the translation.
+        are not in the translation. Show what is not `sure` as a rough guess.
         """
         body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
@@ -206,13 +209,13 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)
-        model = found(asked, deadline)
+        model = found_model(asked, deadline)
         if asked.stream:
             return text_calls.in_pieces(generator, model, texts[0].encode(), asked.options, deadline)
         answers, timings = whole_texts.several(
             generator, model, [text.encode() for text in texts], asked.options, deadline
         )
-        translations = [_translation(answer) for answer in answers]
+        translations = [Translation(**said(model.info, answer)) for answer in answers]
         name = schemas.ModelName(name=model.info.name, version=model.info.version)
         return unstored(
             Translations(translations=translations, model=name, timings_ms=timings, request_id=request_id())
@@ -230,7 +233,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     ]
 
 
-def _translation(answer: GeneratedText) -> Translation:
-    return Translation(
-        text=answer.text, tokens=answer.tokens, score=answer.score, warning=answer.warning or None
-    )
+def _marked(answer: GeneratedText, told: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """The text in parts, and which of them the model is not sure of."""
+    at = 0
+    for place, sentence in zip(answer.sentences or (), told["sentences"] or (), strict=False):
+        yield answer.text[at : place.begin], False
+        yield sentence.text, sentence.sure is False
+        at = place.end
+    yield answer.text[at:], not at and told["sure"] is False

@@ -28,6 +28,7 @@ VERBS: Final[dict[str, str]] = {
     "learn-more": "Fine-tune what is served on your own labelled pictures.",
     "evaluate": "Measure a trained network: accuracy, calibration, mistakes.",
     "deploy": "Export trained weights into the model repository, through a gate.",
+    "calibrate": "Choose how sure a deployed model has to be for its answers to be relied on.",
     "deployer": "Write a network and a checkpoint of anybody's for Triton, with NVIDIA's flags.",
     "client": "Ask a deployed network, and compare it with its checkpoint, with NVIDIA's flags.",
     "list": "List systems, models and versions: which serves, since when, how large.",

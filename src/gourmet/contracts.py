@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -38,6 +38,8 @@ LABELS_PARAMETER: Final = "labels"
 TEMPERATURE_PARAMETER: Final = "temperature"
 THRESHOLD_PARAMETER: Final = "threshold"
 SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
+# What evaluating a network finds, and a config says with a version.
+CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
 # Says, as JSON, which version is tried beside which.
 CANARY_PARAMETER: Final = "canary"
 
@@ -168,9 +170,16 @@ class ModelInfo:
         """What a probability has to reach for the answer to be sure; 0 where nothing is said."""
         return self.number(THRESHOLD_PARAMETER, 0.0)
 
-    def is_sure(self, score: float) -> bool | None:
-        """Whether a generated answer of this score may be relied on; None where nothing is said."""
-        return score >= self.threshold if self.parameters.get(THRESHOLD_PARAMETER) else None
+    def reaches(self, score: float | None) -> bool | None:
+        """Whether a generated text of this score may be relied on; None where nothing is said."""
+        if score is None or not self.parameters.get(THRESHOLD_PARAMETER):
+            return None
+        return score >= self.threshold
+
+    def is_sure(self, answer: GeneratedText) -> bool | None:
+        """Whether a whole answer may be: each of its sentences, and nothing about it is doubtful."""
+        reached = self.reaches(answer.worst)
+        return reached and not answer.warning
 
     @cached_property
     def subject_threshold(self) -> float:
@@ -221,6 +230,14 @@ class System(Protocol):
         """One sentence on the answer to the sample; raise BadAnswer, saying what is wrong with it."""
 
 
+class ScoredSentence(NamedTuple):
+    """Where a sentence of an answer begins and ends in its text, and the score that it has by itself."""
+
+    begin: int
+    end: int
+    score: float
+
+
 @dataclass(frozen=True)
 class GeneratedText:
     """An answer, or a piece of one; `tokens` and `score`, where they are told, are of the answer so far."""
@@ -230,6 +247,13 @@ class GeneratedText:
     score: float | None = None
     others: Sequence[str] = ()  # what a search found beside it, the better first
     warning: str = ""  # what is doubtful about it
+    # Of a whole answer, and of the last piece of one; None where the model does not tell them.
+    sentences: Sequence[ScoredSentence] | None = None
+
+    @property
+    def worst(self) -> float | None:
+        """The score of its least likely sentence, or its own where none is told."""
+        return min((each.score for each in self.sentences or ()), default=self.score)
 
 
 @runtime_checkable

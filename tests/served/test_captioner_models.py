@@ -312,7 +312,7 @@ def test_the_verb_says_what_photos_show_whole_streamed_and_as_a_table(
 
     with connect(server.http_url) as triton:
         info = triton.describe("captioner")
-    sure = [info.is_sure(each.score or 0.0) for each in alone[:3]]
+    sure = [info.is_sure(each) for each in alone[:3]]
     doubts = ["  (not sure)" if each is False else "" for each in sure]
     lines = said(folder).stdout.splitlines()
     answers = [each.text + doubt for each, doubt in zip(alone[:3], doubts, strict=True)]

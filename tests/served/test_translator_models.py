@@ -121,6 +121,9 @@ def test_pieces_join_to_the_whole_answer_and_come_one_by_one(
         pieces = list(streamed(triton, text))
         assert "".join(piece["TRANSLATION"] for piece in pieces) == whole
         assert pieces[-1]["TOKENS"] == tokens
+        ((begin, end, score),) = json.loads(pieces[-1]["SENTENCES"])
+        assert (begin, end, score) == (0, len(whole), pytest.approx(pieces[-1]["SCORE"], abs=1e-4))
+        assert not any("SENTENCES" in piece for piece in pieces[:-1])
         assert len(pieces) >= len(whole.split()) / 2
 
 
@@ -150,8 +153,12 @@ def test_several_sentences_are_put_together_with_what_was_between_them(
     client: triton_http.InferenceServerClient, alone: list[Translated]
 ) -> None:
     text = f"  {TEXTS[0]}\n\n{TEXTS[1]} "
-    ((found, tokens, _),) = translations(client.infer("translator", given([text])))
+    result = client.infer("translator", given([text]))
+    ((found, tokens, _),) = translations(result)
     assert found == f"  {alone[0][0]}\n\n{alone[1][0]} "
+    told = json.loads(result.as_numpy("SENTENCES").item())
+    assert [found[begin:end] for begin, end, _ in told] == [alone[0][0], alone[1][0]]
+    assert [score for _, _, score in told] == pytest.approx([alone[0][2], alone[1][2]], abs=1e-3)
     assert tokens == alone[0][1] + alone[1][1]
 
 

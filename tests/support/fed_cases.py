@@ -308,6 +308,28 @@ def of_data(given: Given) -> Iterator[Case]:
         yield Case("learn-more", f"pictures, {name}", ["learn-more", "food11", str(path), "--out", "run"])
 
 
+def of_calibration(given: Given) -> Iterator[Case]:
+    """Sentences to calibrate with, and what lies beside the model that is calibrated."""
+    about = {"training": {"weights_sha256": "0" * 64}, "config": {}, "dims": {}, "sha256": "0" * 64}
+    manifests = hostile_inputs.texts() | hostile_inputs.json_files(about)
+    pairs = given.folder() / "pairs.tsv"
+    pairs.write_text("dev\ta\tYes.\tДа.\n")
+    repository = given.folder() / "models"
+    shutil.copytree(MODELS / "translator", repository / "translator")
+    for name, file in given.files(hostile_inputs.texts(), "pairs.tsv"):
+        words = ["calibrate", "translator", "--to", str(repository), "--data", str(file)]
+        yield Case("calibrate", f"sentences, {name}", words, more={"writes": [str(repository)]})
+    for name, file in given.files(manifests, "manifest.json"):
+        model = file.parent / "models" / "translator"
+        (model / "1").mkdir(parents=True)
+        shutil.copy(MODELS / "translator" / "config.pbtxt", model)
+        (model / "1" / "model.zip").symlink_to(MODELS / "translator" / "1" / "model.zip")
+        place = model / "1" / "manifest.json"
+        file.rename(place) if not file.is_symlink() or name != "loop" else place.symlink_to(place)
+        words = ["calibrate", "translator", "--to", str(model.parent), "--data", str(pairs)]
+        yield Case("calibrate", f"manifest, {name}", words, more={"writes": [str(model.parent)]})
+
+
 def of_manifests(given: Given) -> Iterator[Case]:
     """Manifests of a cluster."""
     files = hostile_inputs.texts()
@@ -402,6 +424,7 @@ QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
     of_descriptions,
     of_repositories,
     of_data,
+    of_calibration,
     of_manifests,
     of_runs,
     of_checkpoints,

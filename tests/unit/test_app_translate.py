@@ -147,6 +147,73 @@ def test_what_is_doubtful_is_told_by_the_page_the_stream_the_api_and_the_verb_al
     assert 'id="doubt" role="status" hidden' in fine
 
 
+def _scored(threshold: str, translation: str, sentences: str) -> dict[str, bytes]:
+    """A Triton whose translator says this, and from which score on to rely on it."""
+    outputs = [{**each} for each in _ANSWER["outputs"]]  # type: ignore[attr-defined]
+    outputs[0]["data"] = [translation]
+    outputs.append({"name": "SENTENCES", "datatype": "BYTES", "shape": [1, 1], "data": [sentences]})
+    said = {"system": {"string_value": "translator"}, "threshold": {"string_value": threshold}}
+    return {
+        **_STARTING,
+        "/translator/config": http({"max_batch_size": 32, "parameters": said}),
+        "/translator/infer": http({**_ANSWER, "outputs": outputs}),
+    }
+
+
+def test_what_is_a_rough_guess_is_told_by_the_page_the_stream_the_api_and_the_verb_alike(
+    listen: Listen,
+) -> None:
+    """Of several sentences each says whether it is one."""
+    url = listen(_scored("-0.5", "Yes. <i>Nix</i>.", "[[0, 4, -0.1], [5, 16, -0.9]]")).url
+    browser = create_app(Settings(triton_url=url)).test_client()
+    asked = {"text": "Да. Нет.", "model": "translator"}
+    (told,) = browser.post(TRANSLATE, json=asked).json["translations"]
+    assert told["sure"] is False
+    sentences = [
+        {"text": "Yes.", "score": -0.1, "sure": True},
+        {"text": "<i>Nix</i>.", "score": -0.9, "sure": False},
+    ]
+    assert told["sentences"] == sentences
+    done = browser.post(TRANSLATE, json={**asked, "stream": True}).text.partition("event: done")[2]
+    assert '"sure":false,"sentences":[{"text":"Yes.","score":-0.1,"sure":true}' in done
+    assert browser.post("/api/v1/generate", json=asked).json["sentences"] == sentences
+    page = browser.post("/translate", data={"text": asked["text"]}).text
+    assert "Yes. <mark>&lt;i&gt;Nix&lt;/i&gt;.</mark></output>" in page
+    assert "<strong>Rough guess:</strong> <span>the model is not sure of what is underlined" in page
+    verb = CliRunner().invoke(translate, [asked["text"], "--url", url])
+    assert verb.stderr == "Warning: 1 of 1 are rough guesses: text 1\n"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "text", "sure", "words"),
+    [
+        ("-0.5", "Да.", True, ""),
+        ("-0.05", "Да.", False, "Rough guess:</strong> <span>the model is not sure"),
+        ("-0.5", "Да, 7.", False, "Rough guess:</strong> <span>not in the translation as written: 7</span>"),
+        ("", "Да, 7.", None, "Careful:</strong> <span>not in the translation as written: 7</span>"),
+    ],
+)
+def test_a_text_is_sure_where_its_score_is_high_enough_and_nothing_about_it_is_doubtful(
+    listen: Listen, threshold: str, text: str, sure: bool | None, words: str
+) -> None:
+    triton = listen(_scored(threshold, "Yes.", "[[0, 4, -0.1]]"))
+    browser = create_app(Settings(triton_url=triton.url)).test_client()
+    (told,) = browser.post(TRANSLATE, json={"text": text, "model": "translator"}).json["translations"]
+    assert told.get("sure") is sure
+    assert "sentences" not in told
+    page = browser.post("/translate", data={"text": text}).text
+    assert words in page
+    assert ("<mark>" in page) is (sure is False)
+    assert ('id="doubt" role="status" hidden' in page) is (not words)
+
+
+@pytest.mark.parametrize("told", ["", "7", "[[0, 1]]", '[["a", 1, 2]]', "{"])
+def test_sentences_that_cannot_be_read_are_the_fault_of_the_model(listen: Listen, told: str) -> None:
+    browser = create_app(Settings(triton_url=listen(_scored("-1", "Yes.", told)).url)).test_client()
+    reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator"})
+    assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
+
+
 def test_the_page_says_what_its_network_is_and_what_its_examples_mean(browser: FlaskClient) -> None:
     page = browser.get("/translate").text
     assert "A small network for demonstration" in page

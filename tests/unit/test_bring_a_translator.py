@@ -16,13 +16,16 @@ from support.small_translator import saved_translator
 from torch import nn
 
 from gourmet.cli import main
+from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Deployment
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
 from gourmet.systems.digits.network import DigitsNetwork
+from gourmet.systems.translator.contract import SYSTEM
 from gourmet.systems.translator.export import EXPORT, MAX_TOKENS, TranslatorExport
 from gourmet.systems.translator.network import find, load
 from gourmet.tasks.generation import served
+from gourmet.tasks.generation.certainty import NEVER
 
 OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
 
@@ -64,6 +67,23 @@ def test_a_checkpoint_as_transformers_saves_it_today_is_opened_and_its_answers_w
     assert target.build(file)["form"] == "ONNX in a package, fp32"
     words, _ = target.verify(file)
     assert (words.measured, words.passed) == ("32 of 32 sentences", True)
+
+
+def test_with_data_it_says_what_sure_means_and_without_any_it_does_not(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Of random weights no score is high enough."""
+    assert opened(checkpoint).calibration == {}
+    data = tmp_path / "pairs.tsv"
+    pairs = [
+        (text.decode(), meaning) for text, meaning in zip(SYSTEM.examples(9, 0), "abcdefghi", strict=True)
+    ]
+    lines = [f"{split}\tm\t{meaning}\t{text}" for split in ("dev", "test") for text, meaning in pairs]
+    data.write_text("\n".join(lines))
+    found = EXPORT.open(find(str(checkpoint)), data, lambda share, words="": None)
+    assert found.calibration == {THRESHOLD_PARAMETER: NEVER}
+    assert found.facts["certainty"]["parts"].keys() == {"validation", "test"}
+    assert found.facts["certainty"]["parts"]["test"]["sure"] == 0.0
 
 
 def test_a_checkpoint_of_before_keeps_the_positions_that_it_has(checkpoint: Path) -> None:

@@ -22,4 +22,13 @@ def test_pieces_that_are_not_the_whole_answer_fail_the_check() -> None:
         "1 of 3 answers are not those of whole: 'c d': 'dc' in pieces, 'd c' whole",
     ]
     assert report.as_dict()["first_piece_ms"]["p50"] == 4.0
+    assert report.as_dict()["sure"] is None  # its model does not say which answers are
     assert not report.stopped
+
+
+def test_the_report_says_how_many_answers_are_sure_and_how_many_of_those_are_near() -> None:
+    answers = [TextAnswer(Reference("", "a", "b"), "b", sure=number > 3) for number in range(10)]
+    report = TextReport(ModelInfo("m", (), (), version="1"), "", 10, Replies(answers, []), near_of_sure=0.75)
+    assert (report.as_dict()["sure"], report.as_dict()["near_of_sure"]) == (0.6, 0.75)
+    assert "60.0 % of the answers; of them 75.0 % have a chrF of at least 50" in report.summary()
+    assert report.page().count("rough guess") == 4

@@ -12,7 +12,12 @@ from gourmet.systems import registry
 MODELS = [DEFAULT / name for name in model_names(DEFAULT)]
 
 STRING, FP32, UINT8, INT32, INT64 = 13, 11, 2, 8, 9
-_TRANSLATION = {"TRANSLATION": (STRING, [1]), "TOKENS": (INT32, [1]), "SCORE": (FP32, [1])}
+_TRANSLATION = {
+    "TRANSLATION": (STRING, [1]),
+    "TOKENS": (INT32, [1]),
+    "SCORE": (FP32, [1]),
+    "SENTENCES": (STRING, [1]),
+}
 # Of the shipped network: layers of the decoder, keys and values, heads, words, numbers.
 _KEPT = (FP32, [2, 2, 4, -1, 64])
 _PICTURE = {"IMAGE": (STRING, [1]), "PROMPT": (STRING, [1]), "MAX_TOKENS": (INT32, [1])}

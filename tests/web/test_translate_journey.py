@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -105,12 +106,39 @@ def test_what_is_not_russian_is_marked_before_and_after_it_is_translated(
     assert violations(page) == []
     page.fill("#text", "Він любить каву і чай.")
     expect(language).to_contain_text("Russian does not have the letters і")
-    page.fill("#text", "Привет 😀")
+    page.fill("#text", "Привет 😀 всем")
     expect(language).to_be_hidden()
     page.click("#go")
     expect(doubt).to_contain_text("not in the translation as written: 😀")
     page.locator("#earlier button").last.click()
     expect(doubt).to_contain_text("does not look Russian")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_sentences_that_are_rough_guesses_are_underlined_and_said_to_be(
+    visit: Callable[..., Page], python_web: Any, view: dict[str, Any]
+) -> None:
+    page = visit(f"{python_web.url}/translate", reduced_motion="reduce", **view)
+    marked, doubt = page.locator("#translation mark"), page.locator("#doubt")
+    page.fill("#text", "Я люблю чай.")
+    page.click("#go")
+    expect(page.locator("#earlier li")).to_have_count(1)
+    expect(doubt).to_be_hidden()
+    expect(marked).to_have_count(0)
+    page.fill("#text", "Я люблю чай. Мы купили синхрофазотрон.")
+    page.click("#go")
+    expect(doubt).to_have_text(re.compile("^Rough guess: .* underlined"))
+    expect(marked).to_have_count(1)
+    text, rough = page.locator("#translation").text_content() or "", marked.text_content() or ""
+    assert text.endswith(rough)
+    assert len(rough) < len(text)
+    assert violations(page) == []
+    assert fits(page)
+    page.locator("#earlier button").last.click()
+    expect(marked).to_have_count(0)
+    page.locator("#earlier button").first.click()
+    expect(marked).to_have_text(rough)
+    expect(doubt).to_be_visible()
 
 
 def test_what_is_refused_says_why(visit: Callable[..., Page], python_web: Any) -> None:

@@ -27,8 +27,10 @@ async function translate() {
       shown.append(piece);
     }, { "Content-Type": "application/json" });
     tell(whole, first, performance.now() - started);
-    warn(whole.warning);
-    keep({ text: source, translation: whole.text, warning: whole.warning });
+    const { text: translation, warning, sure, sentences } = whole;
+    mark(translation, sure, sentences);
+    warn(warning, sure, sentences);
+    keep({ text: source, translation, warning, sure, sentences });
     say(whole.text);
   } catch (error) {
     if (!mine.signal.aborted) fail(error);
@@ -61,11 +63,27 @@ function tell(whole, first, total) {
     h("span", {}, t("translate_time", { first: ms(first), rate: (1000 * words / total).toFixed(0) })));
 }
 
+/** Show it, the sentences marked that the model is not sure of. */
+function mark(translation, sure, sentences = [{ text: translation, sure }]) {
+  let rest = translation;
+  const parts = sentences.flatMap((sentence) => {
+    const begin = rest.indexOf(sentence.text);
+    const before = rest.slice(0, begin);
+    rest = rest.slice(begin + sentence.text.length);
+    return [before, sentence.sure === false ? h("mark", {}, sentence.text) : sentence.text];
+  });
+  shown.replaceChildren(...parts, rest);
+}
+
 /** What is doubtful about the translation that is shown. */
-function warn(warning = "") {
+function warn(warning = "", sure = true, sentences = [{ sure: sure || Boolean(warning) }]) {
   const doubt = byId("doubt");
-  doubt.lastElementChild.textContent = warning;
-  doubt.hidden = !warning;
+  const isRough = sure === false;
+  const unsure = sentences.some((sentence) => sentence.sure === false) ? t("unsure_of") : "";
+  const [label, said] = doubt.children;
+  label.textContent = t(isRough ? "rough" : "careful");
+  said.textContent = [warning, unsure].filter(Boolean).join("; ");
+  doubt.hidden = !isRough && !warning;
 }
 
 /** Before anything is translated: whether what is written looks Russian, as the server judges it too. */
@@ -111,8 +129,8 @@ function list() {
     button.addEventListener("click", () => {
       running?.abort();
       write(entry.text);
-      shown.textContent = entry.translation;
-      warn(entry.warning);
+      mark(entry.translation, entry.sure, entry.sentences);
+      warn(entry.warning, entry.sure, entry.sentences);
       byId("copy").disabled = false;
       text.focus();
     });

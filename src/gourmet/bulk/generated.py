@@ -43,7 +43,7 @@ class GeneratedRows:
         }
         if isinstance(answer, GeneratedText):
             found |= {self.made: answer.text, "score": answer.score, "warning": answer.warning or None}
-            found["sure"] = None if answer.score is None else self.model.is_sure(answer.score)
+            found["sure"] = self.model.is_sure(answer)
         else:
             found["error"] = printable(str(answer))
         return {column: found.get(column) for column in self.columns}

@@ -108,7 +108,7 @@ def _whole(model: ModelInfo, ask: Ask, paths: Sequence[str], *, as_csv: bool) ->
                 click.echo(printable(f"{path}: {answer}"), err=True)
                 failed += 1
             elif as_csv:
-                sure = {True: "yes", False: "no", None: ""}[_sure(answer, model)]
+                sure = {True: "yes", False: "no", None: ""}[model.is_sure(answer)]
                 table.writerow(
                     (
                         spreadsheet_cell(printable(path)),
@@ -156,9 +156,5 @@ def _read(path: str) -> bytes:
     return data
 
 
-def _sure(answer: GeneratedText, model: ModelInfo) -> bool | None:
-    return None if answer.score is None else model.is_sure(answer.score)
-
-
 def _doubt(answer: GeneratedText, model: ModelInfo) -> str:
-    return "  (not sure)" if _sure(answer, model) is False else ""
+    return "  (not sure)" if model.is_sure(answer) is False else ""

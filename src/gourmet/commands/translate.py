@@ -21,6 +21,7 @@ from gourmet.errors import UsageError, printable
 _TEXTS = 16
 _LONGEST = 64_000
 _MOST_LINES = 1_000_000
+_MOST_NAMED = 20
 
 
 @click.command()
@@ -39,7 +40,8 @@ def translate(
 
     With --system or --model, texts of another pair of languages.
 
-    What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end.
+    What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end, and
+    which of the translations are rough guesses.
     With --out there is a row for each line that is not empty, of any number of them, and what was stopped
     goes on where it was when it is called again.
 
@@ -78,17 +80,24 @@ def translate(
     examples = [partial(_bytes, lines[place]) for place in there]
     found: dict[int, str] = {}
     warnings: list[str] = []
+    rough: list[int] = []
+    kind = "text" if texts else "line"
     with bar("translating") as tick:
         for place, answer in zip(there, answers(ask, info, examples, wanted=_TEXTS), strict=True):
-            where = f"{'text' if texts else 'line'} {place + 1}"
+            where = f"{kind} {place + 1}"
             if not isinstance(answer, GeneratedText):
                 raise UsageError(f"{where}: {answer}") from answer
             found[place] = answer.text
+            if info.is_sure(answer) is False:
+                rough.append(place + 1)
             if answer.warning:
                 warnings.append(f"{where}: {answer.warning}")
             tick(len(found) / len(there), f"{len(found)}/{len(there)}")
     for place in range(len(lines)):
         click.echo(printable(found.get(place, "")))  # the server may be anybody's
+    if rough:
+        named = ", ".join(map(str, rough[:_MOST_NAMED])) + (", …" if len(rough) > _MOST_NAMED else "")
+        warnings.append(f"{len(rough)} of {len(found)} are rough guesses: {kind} {named}")
     for warning in warnings:
         click.echo(printable(f"Warning: {warning}"), err=True)
 

@@ -76,6 +76,23 @@ class Export(Protocol):
         """The weights that others publish, of a folder or by a public name; raises GourmetError."""
 
 
+@dataclass(frozen=True)
+class Calibrated:
+    """How sure a model has to be for its answers to be relied on, and what was measured with that."""
+
+    calibration: Mapping[str, float]
+    facts: Mapping[str, Any]  # what the manifest says of it
+    lines: Sequence[str]
+
+
+@runtime_checkable
+class Calibrating(Export, Protocol):
+    """One that can calibrate what is deployed already."""
+
+    def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
+        """By the answers of a version of the default model to the examples of `data`."""
+
+
 @runtime_checkable
 class Baselines(Protocol):
     """A system's BASELINES, in its baselines.py: what to compare with, made of what is deployed already."""

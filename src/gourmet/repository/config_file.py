@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.model_config import Config, as_json, as_pbtxt, parse
-from gourmet.contracts import CANARY_PARAMETER, Canary
+from gourmet.contracts import CALIBRATION_PARAMETERS, CANARY_PARAMETER, Canary
 from gourmet.repository import CONFIG, RepositoryError, read_config, repository_text
 from gourmet.runtime.instances import parameter
 
@@ -46,10 +46,16 @@ class ConfigFile:
         return cls(model, by_hand, as_json(parse(generated)))
 
     def with_version(self, calibration: Mapping[str, float], dims: Mapping[str, Sequence[int]]) -> ConfigFile:
-        """With these parameters, and these shapes of the inputs and outputs that are generated."""
+        """With these parameters, and these shapes of the inputs and outputs that are generated.
+
+        A network of which nothing was measured has none, and not those of the one before it.
+        """
         generated = copy.deepcopy(self.generated)
-        for name, value in calibration.items():
-            generated.setdefault("parameters", {})[name] = {"string_value": f"{value:.4f}"}
+        before = generated.pop("parameters", {})
+        parameters = {name: value for name, value in before.items() if name not in CALIBRATION_PARAMETERS}
+        parameters |= {name: {"string_value": f"{value:.4f}"} for name, value in calibration.items()}
+        if parameters:
+            generated["parameters"] = parameters
         for tensor in (each for part in _TENSORS for each in generated.get(part, ())):
             tensor["dims"] = list(dims.get(tensor["name"], tensor["dims"]))
         return replace(self, generated=generated)

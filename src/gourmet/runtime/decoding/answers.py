@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
-from gourmet.contracts import GeneratedText
+from gourmet.contracts import GeneratedText, ScoredSentence
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
@@ -86,6 +86,8 @@ class AnswerJob:
             row.on_tokens = self._advanced
         self._at = 0  # the part that is being sent
         self._sent = 0  # characters of it
+        self._before = 0  # characters of the parts that were sent
+        self._sentences: list[ScoredSentence] = []  # those that were
         self.finished = False
         self.error: Exception | None = None
 
@@ -107,7 +109,7 @@ class AnswerJob:
         if len(self._parts) == 1:  # those of several rows would have to be combined
             decode = self._network.vocabulary.decode
             others = [decode(row.answer_of(tokens)) for row in self.rows for tokens in row.others]
-        return GeneratedText(self.text, self.tokens, self.score, others)
+        return GeneratedText(self.text, self.tokens, self.score, others, sentences=self._sentences)
 
     def _advanced(self, row: Row) -> None:
         if row.finished or self._in_pieces:
@@ -129,7 +131,8 @@ class AnswerJob:
                 piece = self._ready()
             self.finished = bool(self.error) or self._at == len(self._parts)
             if self.finished or (piece and self._in_pieces):
-                self._on_piece(self, GeneratedText(piece, self.tokens, self.score))
+                sentences = self._sentences if self.finished else None
+                self._on_piece(self, GeneratedText(piece, self.tokens, self.score, sentences=sentences))
 
     def _ready(self) -> str:
         """What is ready since the last time, in the order of the parts."""
@@ -137,7 +140,8 @@ class AnswerJob:
         while self._at < len(self._parts):
             part = self._parts[self._at]
             if isinstance(part, str):
-                found += part
+                text = part
+                found += text
             else:
                 text = self._text(part) if part.finished else self._settled(part)
                 found += text[self._sent :]
@@ -145,6 +149,9 @@ class AnswerJob:
                 if not part.finished:
                     break
                 self._sent = 0
+                mean = part.score / (len(part.tokens) + 1)
+                self._sentences.append(ScoredSentence(self._before, self._before + len(text), mean))
+            self._before += len(text)
             self._at += 1
         return found
 

@@ -103,8 +103,7 @@ class Captioner:
             raise BadAnswer(
                 f"{model.name!r} answered its sample with {answer.text!r}, which has no word in it"
             )
-        is_doubtful = answer.score is not None and model.is_sure(answer.score) is False
-        return f"the sample shows: {answer.text}{' (not sure)' if is_doubtful else ''}"
+        return f"the sample shows: {answer.text}{' (not sure)' if model.is_sure(answer) is False else ''}"
 
     def request_inputs(self, example: bytes, model: ModelInfo, options: Options = NO_OPTIONS) -> Tensors:
         takes = {spec.name for spec in model.inputs}

@@ -26,6 +26,7 @@ from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
 from gourmet.systems.captioner.tokenizer import MAX_TOKENS
 from gourmet.tasks import evaluation_file
+from gourmet.tasks.generation.certainty import chosen
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.system_parts import Evaluation, Stage
 from gourmet.training.task import Tick
@@ -196,10 +197,8 @@ def _answers(
 
 def _threshold(captions: Sequence[Caption]) -> float:
     """The lowest score from which on few enough are wrong."""
-    ordered = sorted(captions, key=lambda each: -each.score)
-    wrong = np.cumsum([each.cider < NEAR for each in ordered]) / np.arange(1, len(ordered) + 1)
-    allowed = np.flatnonzero(wrong <= _WRONG)
-    return ordered[int(allowed[-1]) if len(allowed) else 0].score
+    near = [each.cider >= NEAR for each in captions]
+    return chosen([each.score for each in captions], near, 1 - _WRONG, errors=0.0)
 
 
 def _scores(captions: Sequence[Caption], data: Path, part: str, threshold: float) -> CaptionScores:

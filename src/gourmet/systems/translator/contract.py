@@ -6,6 +6,7 @@ inputs and outputs have the same names. One of another pair of languages is data
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from gourmet.contracts import (
     GeneratedText,
     ModelInfo,
     Options,
+    ScoredSentence,
     Task,
     Tensors,
     TooMuch,
@@ -36,6 +38,8 @@ BEAMS: Final = "BEAMS"
 TRANSLATION: Final = "TRANSLATION"
 TOKENS: Final = "TOKENS"
 SCORE: Final = "SCORE"
+# Of a whole answer and of the last piece: where each sentence begins and ends in it, and its score, as JSON.
+SENTENCES: Final = "SENTENCES"
 
 MOST_CHARACTERS: Final = 2000
 # Each is a row of the loop, which a line of a single letter is too.
@@ -170,16 +174,25 @@ class Translator:
         try:
             text = outputs[TRANSLATION].ravel()[0]
             tokens, score = (outputs[name].ravel()[0] for name in (TOKENS, SCORE))
-        except (KeyError, IndexError) as exc:
+            sentences = _sentences(outputs)
+        except (KeyError, IndexError, TypeError, ValueError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
         said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        return GeneratedText(said, int(tokens), float(score))
+        return GeneratedText(said, int(tokens), float(score), sentences=sentences)
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
         return replace(answer, warning=self.doubt(text_of(example), answer.text))
 
     def doubt(self, text: str, translation: str) -> str:
         return "; ".join(texts.doubts(text, translation))
+
+
+def _sentences(outputs: Tensors) -> Sequence[ScoredSentence] | None:
+    """What SENTENCES says; None of a piece, and of a model that does not tell them."""
+    if SENTENCES not in outputs:
+        return None
+    told = json.loads(outputs[SENTENCES].ravel()[0])
+    return [ScoredSentence(int(begin), int(end), float(score)) for begin, end, score in told]
 
 
 class RussianTranslator(Translator):

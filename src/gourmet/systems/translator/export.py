@@ -6,7 +6,7 @@ What is served is the network in eight bits (gourmet.tasks.generation.int8), unl
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from torch import nn
 
 from gourmet import repository
 from gourmet.client.model_config import as_json
-from gourmet.contracts import SYSTEM_PARAMETER
-from gourmet.deploying.target import Check, Deployment, Export, Target
+from gourmet.contracts import SYSTEM_PARAMETER, THRESHOLD_PARAMETER
+from gourmet.deploying.target import Calibrated, Check, Deployment, Export, Target
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
@@ -29,16 +29,20 @@ from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.graphs import Encoder, MarianStep, Whole
 from gourmet.systems.translator.network import Checkpoint, find, load
-from gourmet.systems.translator.serving import DECODER, ENCODER, open_engine
+from gourmet.systems.translator.serving import DECODER, ENCODER, TranslatorNetwork, open_engine
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.tasks.generation import served
+from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.generation.onnx_graph import OPSET, Graph
 from gourmet.tasks.generation.step import step_graph
-from gourmet.tasks.system_parts import TextData
+from gourmet.tasks.system_parts import EmptyPart, TextData
 from gourmet.training.task import Tick
 
+_VALIDATION: Final = "validation"
 _VERIFIED: Final = 500
+_CALIBRATED: Final = 5000
+_ROWS: Final = 16
 _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
@@ -114,7 +118,7 @@ class TrainedTranslator:
 
 
 def served_answers(
-    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = 16
+    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
     rows = [Row(each, MAX_TOKENS) for each in sources]
     return served.served_answers(engine, tokenizer, rows, rows_at_once)
@@ -145,7 +149,7 @@ class TranslatorExport:
         if data is None:
             texts = [text.decode() for text in self.system.examples(32, seed=0)]
         else:
-            texts = [pair.text for pair in self.data.references(data, "validation", _VERIFIED)]
+            texts = [pair.text for pair in self.data.references(data, _VALIDATION, _VERIFIED)]
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, sources, answers, self.fp32, self.system)
@@ -154,7 +158,37 @@ class TranslatorExport:
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
             "verified_on": "examples" if data is None else "sentences held out",
         }
-        return Deployment(targets=_targets(source), facts=facts)
+        if data is None:
+            return Deployment(targets=_targets(source), facts=facts)
+        sure = self._calibrated(source.files, data, tick)
+        return Deployment(_targets(source), {**facts, **sure.facts}, sure.calibration)
+
+    def calibrated(self, version: Path, data: Path, tick: Tick) -> Calibrated:
+        config = as_json(repository.read_config(version.parent))
+        return self._calibrated(package.open_version(version, config), data, tick)
+
+    def _calibrated(self, files: Mapping[str, bytes], data: Path, tick: Tick) -> Calibrated:
+        """Chosen on validation, and measured there and on test, where there is one."""
+        network = TranslatorNetwork.open(files, available_cpus())
+        parts = {}
+        for part in (_VALIDATION, "test"):
+            try:
+                references = self.data.references(data, part, _CALIBRATED)
+            except EmptyPart:
+                if part == _VALIDATION:
+                    raise
+                continue
+            asked = [network.parts(self.system.written(each.text)) for each in references]
+            answers = served.whole_answers(network, asked, _ROWS, tick)
+            warned = [
+                self.system.with_warning(reference.text.encode(), answer)
+                for reference, answer in zip(references, answers, strict=True)
+            ]
+            parts[part] = judged(references, warned)
+        found = certainty(_VALIDATION, parts)
+        return Calibrated(
+            {THRESHOLD_PARAMETER: found.threshold}, {"certainty": found.as_dict()}, list(found.lines())
+        )
 
 
 def _targets(source: TrainedTranslator) -> dict[str, Target]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -81,11 +82,15 @@ class TranslatorNetwork:
         ]
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        return {
+        told = {
             contract.TRANSLATION: answer.text,
             contract.TOKENS: np.int32(answer.tokens or 0),
             contract.SCORE: np.float32(answer.score or 0.0),
         }
+        if answer.sentences is None:
+            return told
+        sentences = [(begin, end, round(score, 4)) for begin, end, score in answer.sentences]
+        return {**told, contract.SENTENCES: json.dumps(sentences)}
 
     @staticmethod
     def _row(source: Sequence[int], max_tokens: int, beams: int) -> Row:

@@ -44,6 +44,8 @@ _OTHER: Final = re.compile(_OTHER_LETTER)
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 _LATIN: Final = re.compile(r"[A-Za-z](?:[\w.@/:-]*\w)?", re.ASCII)
 _UNKNOWN: Final = "⁇"
+# What belongs to a pictogram: a joiner, the selector of its coloured form, and colours of skin.
+_JOINED: Final = "\u200d\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 # Shorter ones are abbreviations, which have a meaning in capitals.
 _CAPITALS: Final = 5
 _MOST_NAMED: Final = 8
@@ -63,15 +65,35 @@ def at_most(text: str) -> int:
 
 
 def split(text: str, size: Callable[[str], int], max_size: int) -> list[TextPart]:
-    """Sentences of at most `max_size` by their `size`: a longer one is cut at a pause, or else at a space."""
+    """Sentences of at most `max_size` by their `size`: a longer one is cut at a pause, or else at a space.
+
+    What has no letter in it, such as a number or a pictogram alone, is the same in any language.
+    """
     found: list[TextPart] = []
     for sentence in _sentences(text):
-        bare = sentence.strip()
+        bare = _without_pictograms(sentence)
         before, _, after = sentence.partition(bare) if bare else (sentence, "", "")
         found += [TextPart(before, False)] if before else []
-        found += list(_cut(bare, size, max_size)) if bare else []
+        if _LETTERS.search(bare):
+            found += _cut(bare, size, max_size)
+        elif bare:
+            found.append(TextPart(bare, False))
         found += [TextPart(after, False)] if after else []
     return found
+
+
+def _without_pictograms(sentence: str) -> str:
+    """Without the space and the pictograms around it, which no network here knows."""
+    begin, end = 0, len(sentence)
+    while end and _is_around(sentence[end - 1]):
+        end -= 1
+    while begin < end and _is_around(sentence[begin]):
+        begin += 1
+    return sentence[begin:end]
+
+
+def _is_around(sign: str) -> bool:
+    return sign.isspace() or sign in _JOINED or _is_pictogram(sign)
 
 
 def _sentences(text: str) -> Iterator[str]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from gourmet.client.errors import ModelUnavailable
-from gourmet.contracts import ModelInfo
+from gourmet.contracts import GeneratedText, ModelInfo, WarnsOfAnswers
 from gourmet.errors import UsageError
 from gourmet.pictures.header import SUFFIXES
 from gourmet.reports.page import render
 from gourmet.runtime.bounded_reading import in_short, read_bytes, read_text
 from gourmet.tasks.checking import CheckOptions, Replies, TimedServer, as_words, first_of, percentiles
+from gourmet.tasks.generation.certainty import NEAR, judged
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.scoring import TextScores, score
 from gourmet.tasks.system_parts import BadData, Reference, Stage, SystemParts
@@ -47,6 +48,7 @@ class TextAnswer:
     whole: str | None = None
     total_ms: float = 0.0
     first_piece_ms: float = 0.0
+    sure: bool | None = None
 
     @property
     def text(self) -> str:
@@ -64,6 +66,8 @@ class TextReport:
     # How near the answers are to people's, and the share of them that are the eager network's, where known.
     scores: TextScores | None = None
     agreement: float | None = None
+    # Of the answers that are sure, the share that is near to people's.
+    near_of_sure: float | None = None
     of: str = "texts"
 
     @property
@@ -91,6 +95,12 @@ class TextReport:
         ]
 
     @property
+    def sure(self) -> float | None:
+        """The share of the answers that may be relied on, where the model tells that."""
+        told = [each.sure for each in self.replies.answers if each.sure is not None]
+        return sum(told) / len(told) if told else None
+
+    @property
     def _asked(self) -> int:
         return len(self.replies.answers) + len(self.replies.failures)
 
@@ -109,6 +119,8 @@ class TextReport:
             "pieces": sum(each.pieces for each in self.replies.answers),
             "scores": self.scores and asdict(self.scores),
             "agreement": self.agreement,
+            "sure": self.sure,
+            "near_of_sure": self.near_of_sure,
         }
 
     def summary(self) -> str:
@@ -126,13 +138,18 @@ class TextReport:
                 f"BLEU        {found.all.bleu:.1f} ± {found.margin:.1f}, chrF {found.all.chrf:.1f} "
                 f"({found.signatures[0]})"
             )
+        if self.sure is not None:
+            near = self.near_of_sure
+            of_them = "" if near is None else f"; of them {100 * near:.1f} % have a chrF of at least {NEAR:g}"
+            lines.append(f"sure        {100 * self.sure:.1f} % of the answers{of_them}")
         if self.agreement is not None:
             lines.append(f"as eager    {100 * self.agreement:.1f} % of the answers are the network's own")
         return "\n".join(lines + [f"{each.text} → {each.joined}" for each in self.replies.answers[:_SHOWN]])
 
     def page(self) -> str:
-        rows = [(each.text, each.joined) for each in self.replies.answers]
-        rows += [(failure.names[0], failure.reason) for failure in self.replies.failures]
+        sure = {True: "sure", False: "rough guess", None: ""}
+        rows = [(each.text, each.joined, sure[each.sure]) for each in self.replies.answers]
+        rows += [(failure.names[0], failure.reason, "") for failure in self.replies.failures]
         title, summary = f"gourmet check: {self.model.name}", self.summary()
         return render("tasks/generation/check.html", title=title, summary=summary, rows=rows)
 
@@ -156,12 +173,22 @@ class TextCheck:
     def ask(self, question: TextQuestion, server: TimedServer) -> TextAnswer:
         began = time.monotonic()
         pieces = self._pieces(self.model, question, server)
-        arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces] or [("", 0.0)]
-        joined = "".join(piece for piece, _ in arrived)
-        whole = "".join(self._pieces(self.whole_model, question, server)) if self.whole_model else None
-        return TextAnswer(question.reference, joined, len(arrived), whole, arrived[-1][1], arrived[0][1])
+        arrived = [(piece, 1000 * (time.monotonic() - began)) for piece in pieces]
+        arrived = arrived or [(GeneratedText(""), 0.0)]
+        joined = "".join(piece.text for piece, _ in arrived)
+        whole = None
+        if self.whole_model:
+            whole = "".join(piece.text for piece in self._pieces(self.whole_model, question, server))
+        answer, system = replace(arrived[-1][0], text=joined), self.parts.generator
+        if isinstance(system, WarnsOfAnswers):
+            answer = system.with_warning(question.example, answer)
+        times = arrived[-1][1], arrived[0][1]
+        sure = self.model.is_sure(answer)
+        return TextAnswer(question.reference, joined, len(arrived), whole, *times, sure)
 
-    def _pieces(self, model: ModelInfo, question: TextQuestion, server: TimedServer) -> Iterator[str]:
+    def _pieces(
+        self, model: ModelInfo, question: TextQuestion, server: TimedServer
+    ) -> Iterator[GeneratedText]:
         """The answer of a model: its only one, or piece by piece."""
         system = self.parts.generator
         try:
@@ -169,21 +196,25 @@ class TextCheck:
         except ValueError as exc:
             raise BadData(str(exc)) from exc
         if not model.decoupled:
-            yield system.generated(server.infer(model.name, inputs).outputs, model).text
+            yield system.generated(server.infer(model.name, inputs).outputs, model)
             return
         for outputs in server.stream(model, inputs):
-            yield system.generated(outputs, model).text
+            yield system.generated(outputs, model)
 
     def score(self, replies: Replies[TextAnswer], stage: Stage) -> TextReport:
-        answers, scores, agreement = replies.answers, None, None
+        answers, scores, agreement, near = replies.answers, None, None, None
         if answers and answers[0].reference.answer:
             scores = score([each.reference for each in answers], [each.joined for each in answers])
+            if sure := [each for each in answers if each.sure]:
+                said = [GeneratedText(each.joined) for each in sure]
+                found = judged([each.reference for each in sure], said)
+                near = sum(each.is_near for each in found) / len(found)
         with replies.until_stopped():
             if answers and self.options.weights:
                 agreement = self._agreement(answers, self.options.weights, stage)
         name = self.whole_model.name if self.whole_model else ""
         of = "pictures" if self.parts.generator.example_kind == "picture" else "texts"
-        return TextReport(self.model, name, len(self), replies, scores, agreement, of)
+        return TextReport(self.model, name, len(self), replies, scores, agreement, near, of)
 
     def _agreement(self, answers: Sequence[TextAnswer], weights: Path, stage: Stage) -> float:
         """The share of answers that the network of these weights gives too."""

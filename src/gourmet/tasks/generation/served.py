@@ -7,20 +7,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from gourmet.contracts import GeneratedText
 from gourmet.deploying.target import Check
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import Vocabulary
+from gourmet.runtime.decoding.answers import AnswerJob, Parts, ServedNetwork, Vocabulary
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.manifest import sha256
 from gourmet.tasks.generation.onnx_graph import OPSET
 from gourmet.tasks.generation.packages import needed
+from gourmet.training.task import Tick
 
 # Of the answers, the share whose words need not be those of the network; of a few, one.
 _DIFFER: Final = 0.01
 _FEW: Final = 10
 # Those that are shipped have more than 97.
 _NEAR: Final = 85.0
+# A loop has a list of those that wait, which it goes through at each step.
+_ASKED_TOGETHER: Final = 250
 
 
 def write_package(
@@ -51,6 +55,23 @@ def served_answers(
     loop = Loop(engine, start=vocabulary.start, end=vocabulary.end, max_rows=rows_at_once)
     loop.complete(rows)
     return [row.tokens for row in rows]
+
+
+def whole_answers(
+    network: ServedNetwork, asked: Sequence[Parts], rows_at_once: int, tick: Tick
+) -> list[GeneratedText]:
+    """What the served model says to each, with the scores of its sentences."""
+    words = network.vocabulary
+    found: list[GeneratedText] = []
+    for first in range(0, len(asked), _ASKED_TOGETHER):
+        jobs = [
+            AnswerJob(parts, network, lambda *_: None) for parts in asked[first : first + _ASKED_TOGETHER]
+        ]
+        loop = Loop(network.engine, start=words.start, end=words.end, max_rows=rows_at_once)
+        loop.complete([row for job in jobs for row in job.rows])
+        found += [job.whole() for job in jobs]
+        tick(len(found) / len(asked), f"{len(found)}/{len(asked)}")
+    return found
 
 
 def agreement(

@@ -1,0 +1,154 @@
+"""From which score on a generated text may be relied on: chosen on texts held out, measured on others.
+
+The score is the mean logarithm of the probability of a text's pieces, of its least likely sentence. Tried on
+the translator's validation part, by the share that is sure at the same precision: the least likely piece, the
+two least likely, sums, a mean of probabilities, and logistic regressions with the length, the pieces of a
+word and the length of the answer beside the mean. None was better by more than its noise on the test part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.reports.table import columns
+from gourmet.tasks.generation.packages import needed
+from gourmet.tasks.system_parts import Reference
+
+# An answer with a chrF of at least this says about what people said.
+NEAR: Final = 50.0
+# Of the answers that are sure, at least this share shall be near.
+PRECISION: Final = 0.8
+# No mean of logarithms reaches it: of a network whose score tells nothing, no answer is sure.
+NEVER: Final = 1.0
+# Of how many standard errors half an interval of 95 % is.
+ERRORS: Final = 1.96
+_CURVE: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer, and whether it is near to what people said."""
+
+    answer: GeneratedText
+    is_near: bool
+
+    @property
+    def score(self) -> float:
+        """By which it is sure or not; one with a warning is never sure."""
+        return float("-inf") if self.answer.warning or self.answer.worst is None else self.answer.worst
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """Of the answers to a part, how many are sure, and of those how many are near."""
+
+    texts: int
+    sure: float
+    near: float
+    least: float  # the lower end of the interval of 95 % around `near`
+    near_of_all: float
+    doubtful: int  # answers with a warning
+    # By other thresholds: the threshold, the share that is sure, and of those the share that is near.
+    curve: Sequence[tuple[float, float, float]]
+
+
+@dataclass(frozen=True)
+class Certainty:
+    threshold: float
+    parts: Mapping[str, Reliance]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without the curves, which would be most of a manifest."""
+        parts = {name: asdict(replace(part, curve=())) for name, part in self.parts.items()}
+        for part in parts.values():
+            del part["curve"]
+        return {THRESHOLD_PARAMETER: self.threshold, "near": NEAR, "wanted": PRECISION, "parts": parts}
+
+    def lines(self) -> Iterator[str]:
+        if self.threshold == NEVER:
+            yield f"no score is high enough for {PRECISION:.0%} near answers: no answer will be sure"
+        yield f"sure from a score of {self.threshold:.4f} on; near: a chrF of at least {NEAR:g}"
+        rows = [("", "texts", "sure", "of them near", "at least", "near of all", "with a warning")]
+        rows += [
+            (
+                name,
+                f"{each.texts:,}",
+                f"{each.sure:.1%}",
+                f"{each.near:.1%}",
+                f"{each.least:.1%}",
+                f"{each.near_of_all:.1%}",
+                f"{each.doubtful}",
+            )
+            for name, each in self.parts.items()
+        ]
+        yield columns(rows)
+        for name, each in self.parts.items():
+            curve = [(f"{at:.2f}", f"{sure:.1%}", f"{near:.1%}") for at, sure, near in each.curve]
+            yield columns([(f"{name}: from", "sure", "of them near"), *curve])
+
+
+def judged(references: Sequence[Reference], answers: Sequence[GeneratedText]) -> list[Judged]:
+    with needed():
+        from sacrebleu.metrics.chrf import CHRF
+    chrf = CHRF()
+    return [
+        Judged(answer, chrf.sentence_score(answer.text, [reference.answer]).score >= NEAR)
+        for reference, answer in zip(references, answers, strict=True)
+    ]
+
+
+def certainty(chosen_on: str, parts: Mapping[str, Sequence[Judged]]) -> Certainty:
+    """A threshold that one of the parts says, and what it does to all."""
+    answers = parts[chosen_on]
+    threshold = chosen([each.score for each in answers], [each.is_near for each in answers], PRECISION)
+    return Certainty(threshold, {name: reliance(part, threshold) for name, part in parts.items()})
+
+
+def chosen(scores: Sequence[float], near: Sequence[bool], wanted: float, errors: float = ERRORS) -> float:
+    """The lowest score from which on the share of answers that are near is at least `wanted`.
+
+    And so many standard errors more, so that it is also were the texts drawn again.
+    """
+    # As a config has it, of four places: what is below one of them is not above it.
+    places = np.floor(1e4 * np.array(scores)) / 1e4
+    order = np.argsort(-places, kind="stable")
+    places, counts = places[order], np.arange(1, len(order) + 1)
+    shares = np.cumsum(np.array(near)[order]) / counts
+    is_last = np.append(places[1:] != places[:-1], [True])
+    enough = np.flatnonzero(is_last & np.isfinite(places) & (_least(shares, counts, errors) >= wanted))
+    return float(places[enough[-1]]) if len(enough) else NEVER
+
+
+def reliance(answers: Sequence[Judged], threshold: float) -> Reliance:
+    model = ModelInfo("", (), (), {THRESHOLD_PARAMETER: str(threshold)})
+    sure = [each for each in answers if model.is_sure(each.answer)]
+    ordered = sorted(answers, key=lambda each: -each.score)
+    scores, near = ([each.score for each in ordered], np.array([each.is_near for each in ordered]))
+    ends = [round(share * len(answers)) for share in _CURVE]
+    near_of_sure = float(np.mean([each.is_near for each in sure])) if sure else 0.0
+    return Reliance(
+        texts=len(answers),
+        sure=len(sure) / len(answers),
+        near=near_of_sure,
+        least=float(_least(np.array([near_of_sure]), np.array([len(sure)]), ERRORS)[0]) if sure else 0.0,
+        near_of_all=float(near.mean()),
+        doubtful=sum(bool(each.answer.warning) for each in answers),
+        curve=[
+            (float(scores[end - 1]), end / len(answers), float(near[:end].mean()))
+            for end in ends
+            if end and np.isfinite(scores[end - 1])
+        ],
+    )
+
+
+def _least(shares: npt.NDArray[Any], counts: npt.NDArray[Any], errors: float) -> npt.NDArray[Any]:
+    """The lower end of Wilson's interval around each share of so many."""
+    spread = errors * np.sqrt(shares * (1 - shares) / counts + (errors / counts) ** 2 / 4)
+    found: npt.NDArray[Any] = (shares + errors**2 / counts / 2 - spread) / (1 + errors**2 / counts)
+    return found

@@ -1,0 +1,197 @@
+"""Which translations may be relied on, by the shipped network: by its score and by what is doubtful."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gourmet import repository
+from gourmet.cli import main
+from gourmet.client.model_config import as_json
+from gourmet.contracts import THRESHOLD_PARAMETER, GeneratedText, ModelInfo
+from gourmet.deploying.rollback import texts_of
+from gourmet.repository.config_file import ConfigFile
+from gourmet.runtime import manifest
+from gourmet.runtime.decoding import package
+from gourmet.runtime.decoding.answers import AnswerJob
+from gourmet.runtime.decoding.loop import Loop
+from gourmet.runtime.instances import parameter
+from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.serving import TranslatorNetwork
+from gourmet.tasks.generation.served import whole_answers
+
+TRANSLATOR = repository.DEFAULT / "translator"
+ANSWERING = ("translator", "translator_stream")
+SEVERAL = "  Я люблю чай.\n\nГиппопотам съел фикус. 12 Где ближайшая аптека? 😀"
+
+
+@pytest.fixture(scope="module")
+def network() -> TranslatorNetwork:
+    return TranslatorNetwork.open(package.read(TRANSLATOR / "1" / package.FILE), 1)
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelInfo:
+    config = as_json(repository.read_config(TRANSLATOR))
+    return ModelInfo("translator", (), (), {THRESHOLD_PARAMETER: parameter(config, THRESHOLD_PARAMETER)})
+
+
+def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
+    (found,) = whole_answers(network, [network.parts(SYSTEM.written(text))], 16, lambda *_: None)
+    return SYSTEM.with_warning(text.encode(), found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Where is the nearest pharmacy?",
+        "Wo ist die nächste Apotheke?",
+        "privet kak dela",
+        "Де найближча аптека?",
+        "Він любить каву і чай.",
+        "Вона читає книгу в саду.",
+        "Аз обичам чай.",
+        "Где је најближа апотека?",
+        "Сәлам",
+        "我喜欢茶。",
+        "اين أقرب صيدلية؟",
+        "Πού είναι το φαρμακείο;",
+        "ыфва йцук",
+        "Ich люблю tea.",
+        # Russian, and more than the network knows.
+        "Вот мой бумажник.",
+        "Мы купили синхрофазотрон.",
+        "Пушкин родился в 1799 году.",
+        "Фирма Volvo выпустила новый автомобиль.",
+        "Он 😀 пришёл.",
+    ],
+)
+def test_what_is_not_russian_and_what_is_rare_is_not_called_sure(
+    network: TranslatorNetwork, model: ModelInfo, text: str
+) -> None:
+    answer = answered(network, text)
+    assert model.is_sure(answer) is False, answer
+
+
+def test_most_everyday_sentences_are_called_sure(network: TranslatorNetwork, model: ModelInfo) -> None:
+    sure = [model.is_sure(answered(network, text)) for text in SYSTEM.meanings]
+    assert sum(map(bool, sure)) > len(sure) / 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345",
+        "3,14",
+        "+7 495 123-45-67",
+        "2026-11-25",
+        "…",
+        "№ 5",
+        "😀😀 🍕",
+        "\U0001f468\u200d\U0001f467 👍🏿",
+    ],
+)
+def test_a_text_without_a_letter_is_answered_with_itself(
+    network: TranslatorNetwork, model: ModelInfo, text: str
+) -> None:
+    """The network said 124345 to the first of them."""
+    answer = answered(network, text)
+    assert (answer.text, answer.tokens, answer.sentences) == (text, 0, [])
+    assert model.is_sure(answer)
+
+
+def test_pictograms_around_a_sentence_stay_where_they_are(network: TranslatorNetwork) -> None:
+    answer = answered(network, "👍🏿 Я люблю чай. 😀")
+    assert answer.text == f"👍🏿 {answered(network, 'Я люблю чай.').text} 😀"
+    assert not answer.warning
+
+
+def test_a_text_is_as_sure_as_its_least_sure_sentence(network: TranslatorNetwork, model: ModelInfo) -> None:
+    answer = answered(network, SEVERAL)
+    assert answer.sentences
+    texts = [answer.text[begin:end] for begin, end, _ in answer.sentences]
+    apart = "Я люблю чай.", "Гиппопотам съел фикус.", "12 Где ближайшая аптека?"
+    alone = [answered(network, text) for text in apart]
+    assert texts == [each.text for each in alone]
+    assert [each.score for each in answer.sentences] == pytest.approx([each.score for each in alone])
+    assert [model.reaches(each.score) for each in answer.sentences] == [model.is_sure(each) for each in alone]
+    assert answer.worst == min(each.score for each in answer.sentences)
+    assert model.is_sure(answer) is False
+
+
+def test_the_last_piece_of_a_streamed_answer_tells_its_sentences_and_none_before_it(
+    network: TranslatorNetwork,
+) -> None:
+    pieces: list[GeneratedText] = []
+    job = AnswerJob(network.parts(SEVERAL), network, lambda _, piece: pieces.append(piece), in_pieces=True)
+    words = network.vocabulary
+    Loop(network.engine, start=words.start, end=words.end, max_rows=4).complete(job.rows)
+    outputs = [network.outputs(piece) for piece in pieces]
+    assert ["SENTENCES" in each for each in outputs] == [False] * (len(pieces) - 1) + [True]
+    whole = answered(network, SEVERAL)
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert pieces[-1].sentences == whole.sentences
+
+
+def test_the_shipped_threshold_is_the_one_that_was_measured() -> None:
+    for name in ANSWERING:
+        config = as_json(repository.read_config(repository.DEFAULT / name))
+        about = manifest.read(repository.DEFAULT / name / "1")
+        found = about["certainty"]
+        assert float(parameter(config, THRESHOLD_PARAMETER)) == found["threshold"]
+        assert found["parts"]["validation"]["least"] >= found["wanted"]
+        assert found["parts"]["test"]["texts"] > 2000
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A copy of the shipped models that answer."""
+    for name in ANSWERING:
+        shutil.copytree(repository.DEFAULT / name, tmp_path / "models" / name)
+    return tmp_path / "models"
+
+
+def test_calibrate_chooses_a_threshold_for_all_that_answer_and_a_rollback_would_find_it(
+    network: TranslatorNetwork, models: Path, tmp_path: Path
+) -> None:
+    answers = {text: answered(network, text) for text in SYSTEM.meanings}
+    data = tmp_path / "pairs.tsv"
+    pairs = [f"{answer.text}\t{text}" for text, answer in answers.items()]
+    lines = [f"{split}\tm\t{pair}" for split in ("dev", "test") for pair in pairs]
+    data.write_text("\n".join(lines))
+    before = {path: path.read_bytes() for path in models.rglob("*") if path.is_file()}
+    asked = ["calibrate", "translator", "--data", str(data), "--to", str(models)]
+    tried = CliRunner().invoke(main, [*asked, "--dry-run"])
+    assert tried.exit_code == 0, tried.output
+    assert all(path.read_bytes() == content for path, content in before.items())
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    assert "written to translator, translator_stream" in done.output
+    # All that it says counts as right here, so that all of it is sure.
+    lowest = min(answer.score or 0.0 for answer in answers.values())
+    for name in ANSWERING:
+        folder = models / name
+        threshold = parameter(as_json(repository.read_config(folder)), THRESHOLD_PARAMETER)
+        assert float(threshold) == pytest.approx(lowest, abs=1e-4)
+        about = manifest.read(folder / "1")
+        assert about["certainty"]["parts"]["test"]["sure"] == 1.0
+        assert texts_of(folder, 1)["config.pbtxt"] == (folder / "config.pbtxt").read_text()
+        assert (folder / "1" / "model.py").read_bytes() == before[folder / "1" / "model.py"]
+    again = CliRunner().invoke(main, [*asked, "--json"])
+    assert json.loads(again.stdout)["certainty"] == about["certainty"]
+
+
+def test_a_version_of_which_nothing_was_measured_has_no_threshold_of_the_one_before() -> None:
+    config = ConfigFile.read(TRANSLATOR)
+    assert parameter(config.generated, THRESHOLD_PARAMETER)
+    assert THRESHOLD_PARAMETER not in config.with_version({}, {}).text()
+
+
+def test_what_is_calibrated_before_it_is_deployed_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["calibrate", "food11", "--data", str(tmp_path), "--to", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "gourmet evaluate food11" in done.output
