@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,24 +14,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import UsageError
-from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.systems.translator.data import DATA, software
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
 from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.configuring import changed
-from gourmet.tasks.generation.int8 import RoundedInputs, rounded
+from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.packages import needed
 from gourmet.tasks.generation.texts import padded
-from gourmet.tasks.system_parts import BadData, Reference
+from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
 from gourmet.training.task import Phase, Recipe, Tick, Training
 
 # Sentences of about the same length are shown together, chosen among so many batches.
 _SORTED_BATCHES: Final = 50
 _MEASURED: Final = 500
-_MOST_BYTES: Final = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,6 @@ class Config:
     epochs: int = 16
     rate: float = 0.01  # of matrices; the other weights take a fifth of it
     warmup: float = 0.02
-    # What goes into the products is rounded as it is when the network is served: for the last epochs.
-    rounding: bool = False
-    # A table that `gourmet translate --out` wrote: what a search answered to sentences of the data. Each is
-    # shown with this answer instead of people's in so many of its showings.
-    answers: str = ""
-    taught: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -105,23 +97,10 @@ class TranslatorTraining:
         shape = shape_of(self.config, Tokenizer(files))
         network = build(shape)
         files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
-        answers = answers_of(Path(self.config.answers)) if self.config.answers else {}
-        return TranslatorTask(self.config, network.to(device), files, (train, more, held), answers)
+        return TranslatorTask(self.config, network.to(device), files, (train, more, held))
 
     def bundled_data(self) -> None:
         """None: name a file of sentences."""
-
-
-def answers_of(table: Path) -> dict[str, str]:
-    """By text; rows without an answer are left out."""
-    try:
-        rows = [json.loads(line) for line in read_text(table, _MOST_BYTES).splitlines()]
-        return {str(row["text"]): str(row["translation"]) for row in rows if row["translation"]}
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise BadData(
-            f"{table} is not a table of answers ({in_short(exc)}): write one with "
-            "`gourmet translate --out answers.jsonl`"
-        ) from exc
 
 
 def shape_of(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -161,11 +140,9 @@ class TranslatorTask:
         network: nn.Module,
         files: dict[str, bytes],
         parts: tuple[Sequence[Reference], Sequence[Reference], Sequence[Reference]],
-        answers: Mapping[str, str],
     ) -> None:
         everyday, more, self.held = parts
-        self.config, self.network, self.files, self.answers = config, network, files, answers
-        self._rounded = RoundedInputs(network) if config.rounding else None
+        self.config, self.network, self.files = config, network, files
         self.tokenizer = tokenizer = Tokenizer(files)
         self.pairs = (*everyday, *more)
         cut = [(tokenizer.encode(pair.text), tokenizer.encode_target(pair.answer)) for pair in self.pairs]
@@ -183,9 +160,6 @@ class TranslatorTask:
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """Every everyday sentence once, and some of the others; those of a length after one another."""
-        if self._rounded:
-            texts = [pair.text for pair in self.held]
-            self._rounded.measure(self.network, lambda network: translate(network, self.tokenizer, texts))
         lots = torch.randperm(len(self.more), generator=generator)[: self.config.software]
         places = torch.tensor(self.everyday + [self.more[lot] for lot in lots.tolist()])
         places = places[torch.randperm(len(places), generator=generator)]
@@ -203,17 +177,12 @@ class TranslatorTask:
         sampling, pad, end = self.config.sampling, self.tokenizer.pad, self.config.longest
         sentencepiece.set_random_generator_seed(generator.initial_seed() % 2**32)
         device = next(self.network.parameters()).device
-        lots = torch.rand(len(shown), generator=generator).tolist()
-        targets = [
-            self.answers.get(pair.text, pair.answer) if lot < self.config.taught else pair.answer
-            for pair, lot in zip(shown, lots, strict=True)
-        ]
         # Cut differently, a sentence may be longer than it was.
         source = padded(
             [self.tokenizer.encode(pair.text, sampling=sampling)[-2 * end :] for pair in shown], pad
         ).to(device)
         target = padded(
-            [self.tokenizer.encode_target(target, sampling=sampling)[: 2 * end] for target in targets], pad
+            [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
         ).to(device)
         begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
         with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):

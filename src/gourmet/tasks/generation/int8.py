@@ -83,33 +83,6 @@ def _range(values: torch.Tensor) -> Range:
     return min(ranges, key=lambda each: float((each.rounded(values) - values).square().mean()))
 
 
-class RoundedInputs:
-    """Has a network that learns compute with inputs of its products that are rounded as when it is served, in
-    the ranges that were measured last; so do copies that are made of it later.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.ranges = ranges = dict[str, Range]()
-
-        def hook_of(name: str) -> Callable[[nn.Module, Any], Any]:
-            def hook(_: nn.Module, given: Any) -> Any:
-                if name not in ranges:
-                    return None
-                values = given[0].float()
-                # Learned from as if nothing had been rounded.
-                return (values + (ranges[name].rounded(values) - values).detach(),)
-
-            return hook
-
-        for name, part in network.named_modules():
-            if type(part) is nn.Linear:
-                part.register_forward_pre_hook(hook_of(name))
-
-    def measure(self, network: nn.Module, answer: Callable[[nn.Module], object]) -> None:
-        self.ranges.clear()
-        self.ranges.update(input_ranges(network.eval(), answer))
-
-
 def quantized(network: nn.Module, answer: Callable[[nn.Module], object]) -> Any:
     """A copy with its products and words in eight bits; what goes into the products has the range that it
     had while `answer` had the network answer examples. Places stay as they are.
