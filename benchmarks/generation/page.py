@@ -10,6 +10,7 @@ from typing import Final
 
 from generation.sentences import AGREES
 from generation.served import (
+    BEAMS,
     BLS,
     FIRST_PIECE_MS,
     IN_PROCESS,
@@ -86,9 +87,15 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *ahead(f"{PYTHON}, best threads", PYTHON, _MANY, 0.85),
         *ahead(EAGER, EAGER, _MANY, 1.0),
         *(goal for arm in behind for goal in ahead(f"{arm}, best layout", arm, _MANY, 1.0)),
+        *ratio_goal(f"four beams ÷ greedy, c={_MANY}", table.get((BEAMS, _MANY)), greedy_of(table), 0.35),
         *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 2.5),
         *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.5),
     ]
+
+
+def greedy_of(table: Table) -> list[BenchRow]:
+    row = table.get((IN_PROCESS, _MANY))
+    return [row] if row else []
 
 
 def ahead_of(table: Table, words: str, begin: str, level: int, wanted: float) -> list[Requirement]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from generation.sentences import BenchExamples, Sentences
 from gourmet import repository
+from gourmet.contracts import NO_OPTIONS
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
@@ -33,6 +34,7 @@ LOOP: Final = "loop in the client"
 BLS: Final = "loop in BLS"
 IN_PROCESS: Final = "loop in process"
 STREAMED: Final = "loop in process, streamed"
+BEAMS: Final = "loop in process, four beams"
 JOINING: Final = "short ones beside long ones, joining"
 NOT_JOINING: Final = "short ones beside long ones, not joining"
 MIXED_LEVEL: Final = 8
@@ -43,9 +45,11 @@ _ASKED: Final = {
     BLS: LoadSpec("translator_bls"),
     IN_PROCESS: LoadSpec(INSIDE),
     STREAMED: LoadSpec("translator_stream"),
+    BEAMS: LoadSpec(INSIDE),
     JOINING: LoadSpec(INSIDE),
     NOT_JOINING: LoadSpec(INSIDE),
 }
+_OPTIONS: Final = {BEAMS: {"beams": 4}}
 # Those beside whom somebody is measured go on for so much longer than that.
 _LONGER_S: Final = 1.0
 # Every fourth sentence is a long one; whether those that come later join between two steps.
@@ -54,7 +58,7 @@ CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 def contender(sentences: Sentences) -> Contender:
     loads = [BenchLoad(arm, sentences.system, level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
-    loads += [BenchLoad(STREAMED, sentences.system, 1)]
+    loads += [BenchLoad(STREAMED, sentences.system, 1), BenchLoad(BEAMS, sentences.system, 8)]
     loads += [BenchLoad(arm, sentences.system, MIXED_LEVEL) for arm in CONTINUOUS]
 
     @contextmanager
@@ -153,11 +157,13 @@ class GenerationServer:
             workload = sweep.prepare(
                 asked.model,
                 self._addresses,
-                examples.source(arm),
+                replace(examples.source(arm), options=_OPTIONS.get(arm, NO_OPTIONS)),
                 through=asked.through,
                 stepped=examples.system if asked.through == "loop" else "",
             )
-            if arm not in CONTINUOUS:
+            # What a search says is not what the network says greedily.
+            self._agreement[arm] = {}
+            if arm not in (*CONTINUOUS, BEAMS):
                 info = workload.rows.info
                 system = registry.generation(info.system or examples.system)
                 answers = [system.generated(answer, info).text for answer in workload.answers.expected]

@@ -14,7 +14,7 @@ from generation import captions, captions_page, engines, page
 from generation.engines import EngineResult, EngineRun
 from generation.page import SentenceComparison
 from generation.sentences import AGREES
-from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
+from generation.served import BEAMS, BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
 from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, READING_MS, STEP_MS
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -39,6 +39,7 @@ def some_windows() -> list[BenchWindow]:
         (BLS, 8): 60,
         (IN_PROCESS, 1): 60,
         (IN_PROCESS, 8): 130,
+        (BEAMS, 8): 52,
         (f"{PYTHON}, threads: 1", 8): 100,
         (f"{PYTHON}, threads: 2", 8): 150,
         (EAGER, 8): 90,
@@ -63,6 +64,7 @@ def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
     assert stated["loop in process ÷ loop in the client, c=1"].per_turn == (6.0, 6.0)
     assert stated["loop in process ÷ loop in the client, c=1"].met is True
     assert stated["loop in process ÷ loop in BLS, c=8"].met is True
+    assert stated["four beams ÷ greedy, c=8"].per_turn == (0.4, 0.4)
     assert stated["loop in process ÷ in Python, no server, best threads, c=8"].per_turn[0] == pytest.approx(
         130 / 150
     )

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from support import small_captioner
+from support.beam_search import search
 
 from gourmet.errors import GourmetError
 from gourmet.pictures.decode import Pixels
 from gourmet.pictures.made_up import squares
-from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.systems.captioner.export import TrainedCaptioner, eager_answers
@@ -72,9 +72,12 @@ def test_a_search_of_one_beam_is_no_search_and_one_of_three_finds_nothing_worse(
     served, network = CaptionerNetwork.open(small_captioner.files(opened), 1), opened.network
     found = {beams: [Row(pixels, MOST, beams=beams) for pixels in pictures] for beams in (1, 3)}
     for rows in found.values():
-        for row in rows:
-            list(search(served.engine, row, start=network.start, end=network.end))
+        Loop(served.engine, start=network.start, end=network.end, max_rows=4).complete(rows)
     assert [row.tokens for row in found[1]] == eager(opened, pictures, [])
+    for row in found[3]:
+        alone = Row(row.source, MOST, beams=3)
+        search(served.engine, alone, start=network.start, end=network.end)
+        assert (row.tokens, row.score, row.others) == (alone.tokens, alone.score, alone.others)
     worth = {beams: [row.score / (len(row.tokens) + 1) for row in rows] for beams, rows in found.items()}
     assert sum(worth[3]) >= sum(worth[1])
 

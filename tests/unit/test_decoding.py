@@ -16,10 +16,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.beam_search import search
 
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Likeliest, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.decoding.room import GenerationRoom
@@ -235,15 +235,43 @@ def test_one_beam_is_no_search_and_more_find_nothing_worse(
     engine: Engine, sources: list[list[int]], alone: Answers
 ) -> None:
     better = 0
-    for source, (tokens, score) in zip(sources, alone, strict=True):
-        one, four = rows = [Row(source, MAX_TOKENS, beams=beams) for beams in (1, 4)]
-        for row in rows:
-            list(search(engine, row, start=PAD, end=END))
+    four = [Row(source, MAX_TOKENS, beams=4) for source in sources]
+    Loop(engine, start=PAD, end=END, max_rows=8).complete(four)
+    for source, found, (tokens, score) in zip(sources, four, alone, strict=True):
+        one = Row(source, MAX_TOKENS, beams=1)
+        search(engine, one, start=PAD, end=END)
         assert tuple(one.tokens) == tokens
         assert np.isclose(one.score, score, atol=1e-3)
-        worth = [found.score / (len(found.tokens) + 1) for found in (one, four)]
+        worth = [each.score / (len(each.tokens) + 1) for each in (one, found)]
         better += worth[1] > worth[0]
     assert better > len(sources) / 10
+
+
+def test_a_search_finds_in_any_company_what_it_finds_alone(
+    in_both_forms: tuple[Engine, Answers], sources: list[list[int]]
+) -> None:
+    """Words, score and what else it found, bit for bit, beside other searches and greedy rows, and these
+    what they have alone."""
+    engine, greedy = in_both_forms
+    right, found = (
+        [Row(source, MAX_TOKENS, beams=2 + n % 3) for n, source in enumerate(sources)] for _ in "ab"
+    )
+    for row in right:
+        search(engine, row, start=PAD, end=END)
+    assert len({tuple(row.tokens) for row in right}) > 15
+    beside = [Row(source, MAX_TOKENS) for source in sources]
+    among = [*found, *beside]
+    random.Random(5).shuffle(among)
+    Loop(engine, start=PAD, end=END, max_rows=11).complete(among)
+    for one, other in zip(found, right, strict=True):
+        assert (one.tokens, one.others, one.finished) == (other.tokens, other.others, other.finished)
+        assert one.score == other.score
+    assert [(tuple(row.tokens), row.score) for row in beside] == greedy
+
+
+def test_more_beams_than_places_are_refused(engine: Engine, sources: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="4 beams need as many rows of the loop, which has 3: ask for fewer"):
+        Loop(engine, start=PAD, end=END, max_rows=3).complete([Row(sources[0], 5, beams=4)])
 
 
 def test_what_nobody_waits_for_any_more_is_not_encoded(

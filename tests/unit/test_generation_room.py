@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support import caption_network
+from support.beam_search import search
 from support.eventually import eventually
 
 from gourmet.runtime.decoding import figures
 from gourmet.runtime.decoding.answers import AnswerJob, Parts, submit, wait_for
-from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest, onnx_graph
 from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import Row, TooManyRows
@@ -196,13 +196,17 @@ def test_a_prompt_is_forced_and_neither_counted_nor_scored() -> None:
     assert short.score > forced.score
 
 
-def test_one_beam_finds_what_the_loop_finds_after_the_same_prompt(engine: Pictures) -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_loop_finds_what_a_search_by_itself_finds_after_the_same_prompt(
+    engine: Pictures, beams: int
+) -> None:
     (picture,) = pictures(1)
-    found = Row(picture, 20, prefix=PROMPT, beams=1)
-    list(search(engine, found, start=START, end=END))
-    greedy = alone(picture, prefix=PROMPT)
-    assert found.tokens == greedy.tokens
-    assert found.score == pytest.approx(greedy.score, abs=1e-3)
+    right = Row(picture, 20, prefix=PROMPT, beams=beams)
+    search(engine, right, start=START, end=END)
+    found = alone(picture, prefix=PROMPT, beams=beams)
+    assert found.tokens == right.tokens
+    assert found.score == pytest.approx(right.score, abs=1e-3)
+    assert list(found.others) == right.others
 
 
 def test_memories_of_one_size_get_exactly_that(engine: Pictures) -> None:
@@ -231,7 +235,7 @@ def test_a_memory_of_another_size_fails_its_own_row(engine: Pictures) -> None:
 
 
 def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
-    """While one picture is encoded, another row gets all its tokens, and a third one is searched for."""
+    """While one picture is encoded, another row gets all its tokens, and a search goes on."""
     slow, fast, searched = pictures(3)
     go_on, encoding = threading.Event(), threading.Event()
 
@@ -245,10 +249,10 @@ def test_a_long_encode_delays_nobody_else_s_tokens(engine: Pictures) -> None:
     third = Row(searched, 20, beams=2)
     engine.before_step = lambda: encoding.wait(WITHIN_S) if first.tokens else None  # not before its second
     with opened(engine) as room:
-        room.submit([first])
+        room.submit([first, third])
         while not first.tokens:
             time.sleep(0.001)
-        room.submit([second, third])
+        room.submit([second])
         finished([first, third])
         assert second.finished is None
         go_on.set()
@@ -382,6 +386,98 @@ def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures) 
         for row in theirs:
             row.is_cancelled = lambda: True
         finished(theirs)
+
+
+@pytest.mark.parametrize("is_brief", [True, False])
+@pytest.mark.parametrize("others_are_brief", [True, False])
+def test_a_search_gets_its_places_while_greedy_rows_would_take_each_that_is_free(
+    engine: Pictures, is_brief: bool, others_are_brief: bool
+) -> None:
+    """It is another client's, and keeps the free ones until there are enough."""
+    many, own = pictures(2)
+    engine.is_brief = lambda source: is_brief if source is own else others_are_brief  # type: ignore[method-assign]
+    theirs = [Row(many, 8, client=f"client {number % 5}") for number in range(2000)]
+    searched, steps = Row(own, 20, beams=4, client="you"), [0]
+
+    def count() -> None:
+        steps[0] += 1
+        time.sleep(0.001)
+
+    engine.before_step = count
+    with opened(engine, max_rows=8) as room:
+        room.submit(theirs)
+        eventually(lambda: steps[0] > 20)
+        came = steps[0]
+        room.submit([searched])
+        finished([searched])
+        took = steps[0] - came
+        assert sum(row.finished is None for row in theirs) > 500
+        for row in theirs:
+            row.is_cancelled = lambda: True
+        finished(theirs)
+    assert took < 60
+    assert searched.tokens == alone(own, beams=4).tokens
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_greedy_rows_join_while_several_clients_have_searches_without_end(
+    engine: Pictures, brief: bool
+) -> None:
+    many, own = pictures(2)
+    engine.is_brief = lambda source: brief and source is own  # type: ignore[method-assign]
+    theirs = [Row(many, 12, beams=4, client=f"client {number % 5}") for number in range(500)]
+    honest, steps = Row(own, 20, client="you"), [0]
+
+    def count() -> None:
+        steps[0] += 1
+        time.sleep(0.001)
+
+    engine.before_step = count
+    with opened(engine, max_rows=8) as room:
+        room.submit(theirs)
+        eventually(lambda: steps[0] > 20)
+        came = steps[0]
+        room.submit([honest])
+        finished([honest])
+        took = steps[0] - came
+        assert sum(row.finished is None for row in theirs) > 100
+        for row in theirs:
+            row.is_cancelled = lambda: True
+        finished(theirs)
+    assert took < 100
+    assert honest.tokens == alone(own).tokens
+
+
+def test_a_search_counts_as_its_beams_in_its_client_s_share(engine: Pictures) -> None:
+    """Three of four searches while it is alone, and one, which is a quarter, while it is not."""
+    many, own = pictures(2)
+    theirs = [Row(many, 12, beams=4, client="me") for _ in range(100)]
+    honest = [Row(own, 12, client="you") for _ in range(40)]
+    with opened(engine, max_rows=16) as room:
+        loop, at = room._loop, list[tuple[int, int]]()
+
+        def count() -> None:
+            time.sleep(0.001)
+            places = sum(row.beams for row in loop.rows if row.client == "me")
+            at.append((places, sum(row.beams for row in loop.rows)))
+
+        engine.before_step = count
+        room.submit(theirs)
+        eventually(lambda: len(at) > 50)
+        assert max(places for places, _ in at) == 12
+        room.submit(honest)
+        began = len(at) + 30  # those that had joined before are finished then
+        eventually(lambda: len(at) > began + 50)
+        assert max(places for places, _ in at[began:]) == 4
+        assert max(used for _, used in at) <= 16
+        for row in (*theirs, *honest):
+            row.is_cancelled = lambda: True
+        finished([*theirs, *honest])
+
+
+def test_a_search_with_more_beams_than_places_is_refused_at_once(engine: Pictures) -> None:
+    with opened(engine, max_rows=2) as room, pytest.raises(ValueError, match="3 beams need as many rows"):
+        room.submit([Row(pictures(1)[0], 20, beams=3)])
 
 
 def test_brief_sources_are_encoded_a_few_at_a_time_while_others_wait_for_the_step(engine: Pictures) -> None:

@@ -8,14 +8,14 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from gourmet.client.tensors import dtype_of, raw
-from gourmet.contracts import Array, Generation, ModelInfo, System, TensorSpec
+from gourmet.contracts import Array, Generation, ModelInfo, Options, System, TensorSpec
 from gourmet.errors import UsageError
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.runtime.bounded_reading import in_short, read_bytes
@@ -35,6 +35,7 @@ class DataSource:
     folder: Path | None = None
     size: tuple[int, int] = (400, 300)
     reference: Path | None = None
+    options: Options = field(default_factory=dict)  # of each request, where a system has some
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,10 @@ def rows_for(info: ModelInfo, source: DataSource) -> InputRows:
     system = registry.load(info.system)
     examples, about = examples_of(system, source)
     try:
-        asked = [system.request_inputs(example, info) for example in examples]
+        if isinstance(system, Generation):
+            asked = [system.request_inputs(example, info, source.options) for example in examples]
+        else:
+            asked = [system.request_inputs(example, info) for example in examples]
     except ValueError as exc:
         raise UsageError(f"{about} cannot be sent: {exc}") from exc
     inputs = tuple(given for given in declared if given.name in asked[0])

@@ -132,6 +132,10 @@ class Lines(Generic[T]):
         self._of[client].append((cost, item))
         self._count += 1
 
+    def first(self, client: str) -> T:
+        """Of a client that has a line."""
+        return self._of[client][0][1]
+
     def next(self, allows: Callable[[str], bool] = lambda _: True) -> tuple[str, T] | None:
         """Take out the next whose client is allowed another."""
         allowed = [client for client in self._of if allows(client)]

@@ -1,13 +1,14 @@
-"""A search that follows several beginnings of an answer at a time, and takes the one that ends best."""
+"""A search that follows several beginnings of an answer at a time, and takes the one that ends best.
+
+Each beginning is a row of the loop, and has a place there; this knows what follows from what a step found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gourmet.runtime.decoding.engine import Engine
-from gourmet.runtime.decoding.loop import Row
-from gourmet.runtime.decoding.slots import Slots
+from gourmet.runtime.decoding.engine import Likeliest
 
 
 class Found(NamedTuple):
@@ -15,50 +16,61 @@ class Found(NamedTuple):
     score: float  # the logarithm of the probability of all tokens and the end
 
 
-def search(engine: Engine, row: Row, *, start: int, end: int) -> Iterator[None]:
-    """Find the answer with the best score for each of its tokens, of those that the row's beams lead to.
+class Search:
+    """Finds the answers with the best scores for each of their tokens, as many as there are beams."""
 
-    It yields after each step, so that others can have theirs in between. When the row finishes meanwhile, its
-    answer is the best so far.
-    """
-    beams = row.beams
-    slots = Slots(engine, beams, start)
-    slots.admit(engine.encode([row.source]))
-    for token in row.prefix:
-        slots.step()
-        slots.choose([token])
-        yield
-    begun = [Found([], 0.0)]
-    whole: list[Found] = []
-    for length in range(1, row.max_tokens + 1):
-        likeliest = slots.step()
+    def __init__(self, beams: int, max_tokens: int, end: int, place: int) -> None:
+        """It begins with a single place."""
+        self._beams, self._max_tokens, self._end = beams, max_tokens, end
+        # Where the beginnings are in the loop, the likeliest first.
+        self.places = [place]
+        self._begun = [Found([], 0.0)]
+        self._whole: list[Found] = []
+        self.answers: Sequence[Found] = ()  # at the end, the best first
+
+    def advance(self, likeliest: Likeliest) -> Sequence[tuple[int, int]]:
+        """By which token, after what is at which place, each beginning goes on; none at the end."""
+        beams, end = self._beams, self._end
+        tokens, scores = (each[self.places].tolist() for each in (likeliest.tokens, likeliest.scores))
         candidates = [
-            (found.score + float(score), place, int(token))
-            for place, found in enumerate(begun)
-            for token, score in zip(likeliest.tokens[place], likeliest.scores[place], strict=True)
+            (found.score + score, rank, token)
+            for rank, found in enumerate(self._begun)
+            for token, score in zip(tokens[rank], scores[rank], strict=True)
         ]
         candidates.sort(reverse=True)
         chosen: list[tuple[float, int, int]] = []
-        for rank, (score, place, token) in enumerate(candidates[: 2 * beams]):
+        for number, (score, rank, token) in enumerate(candidates[: 2 * beams]):
             if token == end:
-                if rank < beams:
-                    whole.append(Found(begun[place].tokens, score))
+                if number < beams:
+                    self._whole.append(Found(self._begun[rank].tokens, score))
             elif len(chosen) < beams:
-                chosen.append((score, place, token))
-        begun = [Found([*begun[place].tokens, token], score) for score, place, token in chosen]
+                chosen.append((score, rank, token))
+        self._begun = [Found([*self._begun[rank].tokens, token], score) for score, rank, token in chosen]
+        if self._is_over():
+            self.answers = sorted(self._whole or self._begun, key=_worth, reverse=True)[:beams]
+            return ()
+        return [(self.places[rank], token) for _, rank, token in chosen]
+
+    def _is_over(self) -> bool:
+        best, length = self._begun[0], len(self._begun[0].tokens)
+        if length >= self._max_tokens:
+            return True
         # Nothing that is begun gets better for each of its tokens than the best of it is now.
-        if len(whole) >= beams and max(map(_worth, whole)) >= begun[0].score / length:
-            break
-        if row.gave_up():
-            break
-        slots.take([place for _, place, _ in chosen])
-        slots.choose([token for _, _, token in chosen])
-        yield
-    best, *others = sorted(whole or begun, key=_worth, reverse=True)[:beams]
-    row.tokens, row.score = best
-    row.others = [found.tokens for found in others]
-    if not row.finished:
-        row.finish("stop")
+        return len(self._whole) >= self._beams and max(map(_worth, self._whole)) >= best.score / length
+
+    def move(self, places: Sequence[int], parents: Sequence[int]) -> Mapping[int, int]:
+        """Each beginning has one of these places from now on; those of whom it has to be told what their
+        parent has said, with the parent. The others stay where that is.
+        """
+        unused = iter([place for place in places if place not in parents])
+        copied: dict[int, int] = {}
+        self.places = []
+        for parent in parents:
+            place = next(unused) if parent in self.places else parent
+            if place != parent:
+                copied[place] = parent
+            self.places.append(place)
+        return copied
 
 
 def _worth(found: Found) -> float:

@@ -16,8 +16,8 @@ from gourmet.runtime.decoding.room import GenerationRoom
 _EVERY_S: Final = 1.0
 _GAUGES: Final = {"waiting": "Rows that wait for their turn", "at_work": "Rows that are being answered"}
 _COUNTERS: Final = {
-    "tokens_total": "Tokens of answers, without those of beam searches",
-    "begun_total": "Rows that have their first token",
+    "tokens_total": "Tokens of answers; of a search, its steps",
+    "begun_total": "Rows that have their first token, without searches",
     "first_token_seconds_total": "Sum of the times from a row's arrival to its first token",
 }
 

@@ -1,4 +1,4 @@
-"""A generation room: rows come in from any thread; encoding, the loop and searches each have a thread.
+"""A generation room: rows come in from any thread; encoding and the loop each have a thread.
 
     room = GenerationRoom(engine, start=1, end=0, max_rows=16)
     room.submit([Row(source, max_tokens=128, on_tokens=print)])
@@ -10,8 +10,10 @@ handing it over would cost a step. An encode that fails fails only its own rows.
 thread that did the work.
 
 Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not
-alone, since a step takes longer the more rows it has; a row counts by the steps that it may take. Of searches
-each client has one at a time, and those take their steps in turn. Rows without a client are those of the
+alone, since a step takes longer the more rows it has; a row counts by the steps that it may take, and one
+with beams as so many rows. Who has nothing in the loop may have one row, whatever its beams. Rows join in the
+order in which they were let in: while the first needs more places than are free, those behind it wait, since
+four free places never come together where others take each of them. Rows without a client are those of the
 server's neighbours, who may have all that is free.
 """
 
@@ -21,13 +23,12 @@ import contextlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
 from gourmet.runtime.turns import Lines, Recent, is_fair
@@ -36,8 +37,6 @@ from gourmet.runtime.turns import Lines, Recent, is_fair
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
 # While so many rows of a client wait, for each that can be at work, no more of it come.
 _WAITING: Final = 64
-# Each has memory of its own, and takes its part of the steps.
-_SEARCHES: Final = 4
 # Memories that are ready while the loop is full: the next to join need not wait, and few take space.
 _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
@@ -55,26 +54,27 @@ class GenerationRoom:
         self, engine: Engine, *, start: int, end: int, max_rows: int, continuous: bool = True
     ) -> None:
         """Without `continuous`, waiting rows join when all are finished."""
-        self._engine, self._start, self._end, self._max_rows = engine, start, end, max_rows
+        self._engine, self._max_rows = engine, max_rows
         self._continuous = continuous
         self._loop = Loop(engine, start=start, end=end, max_rows=max_rows)
         self._changed = threading.Condition()  # guards all that follows
-        self._waiting, self._brief, self._searched = Lines[Row](), Lines[Row](), Lines[Row]()
+        self._waiting, self._brief = Lines[Row](), Lines[Row]()
         self._preparing: set[Row] = set()
         self._preparers = ThreadPoolExecutor(_PREPARED, thread_name_prefix="prepare")
         self._encoding: Sequence[Row] = ()
-        self._ready: deque[tuple[Row, Floats]] = deque()
-        # A search keeps its rows to itself, and goes on beside the loop.
-        self._searching: dict[str, tuple[Row, Iterator[None]]] = {}
+        # The next to join, with their memories; a brief one gets its own when it joins.
+        self._ready: deque[tuple[Row, Floats | None]] = deque()
         self._recent = Recent()
         self._closing = False
-        work = self._encode, self._decode, self._search
-        self._threads = [threading.Thread(target=each, daemon=True) for each in work]
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._encode, self._decode)]
         for thread in self._threads:
             thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
-        """Raise TooManyRows, with all of them left out, where more have to be prepared than can be."""
+        """Raise TooManyRows, with all of them left out, where more have to be prepared than can be, and
+        ValueError where one has more beams than there are places.
+        """
+        self._loop.check(rows)
         unprepared = {row for row in rows if row.prepare}
         with self._changed:
             if unprepared and len(self._preparing) + len(unprepared) > _PREPARED:
@@ -88,8 +88,7 @@ class GenerationRoom:
             self._changed.notify_all()
 
     def _line_up(self, row: Row) -> None:
-        greedy = self._brief if self._engine.is_brief(row.source) else self._waiting
-        line = self._searched if row.beams > 1 else greedy
+        line = self._brief if self._engine.is_brief(row.source) else self._waiting
         line.add(row.client, row, row.beams * (len(row.prefix) + row.max_tokens))
 
     def _prepare(self, row: Row, prepare: Callable[[Row], Any]) -> None:
@@ -117,7 +116,7 @@ class GenerationRoom:
         """How many wait and are at work now, and sums since the start."""
         with self._changed:
             waiting = len(self._preparing) + sum(map(len, self._lines))
-            at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready, self._searching)))
+            at_work = sum(map(len, (self._loop.rows, self._encoding, self._ready)))
         loop = self._loop
         sums = {"tokens_total": loop.tokens, "begun_total": loop.begun}
         first = loop.first_token_s
@@ -125,7 +124,7 @@ class GenerationRoom:
 
     @property
     def _lines(self) -> Sequence[Lines[Row]]:
-        return self._waiting, self._brief, self._searched
+        return self._waiting, self._brief
 
     def close(self) -> None:
         """Stop; rows at work or waiting fail."""
@@ -135,8 +134,7 @@ class GenerationRoom:
             thread.join()
         self._preparers.shutdown(wait=False, cancel_futures=True)
         self._loop.fail(_CLOSED)
-        at_work = [row for row, _ in chain(self._ready, self._searching.values())]
-        for row in chain(at_work, list(self._preparing), *self._lines):
+        for row in chain((row for row, _ in self._ready), list(self._preparing), *self._lines):
             row.finish("failed", _CLOSED)
 
     def _notify(self) -> None:
@@ -159,31 +157,39 @@ class GenerationRoom:
                 self._changed.notify_all()
 
     def _may_encode(self) -> int:
-        if not self._waiting or not any(map(self._allowed(_READY), self._waiting.clients)):
+        """How many rows; a search counts as its beams, and may be more than that."""
+        if not self._waiting or not any(map(self._allowed(self._waiting, _READY), self._waiting.clients)):
             return 0
         ahead = _READY if self._continuous else self._max_rows
-        free = max(self._loop.capacity, ahead) - len(self._ready)
+        free = max(self._loop.capacity, ahead) - _places(row for row, _ in self._ready)
         return max(0, min(free, self._engine.max_sources))
 
     def _next(self, lines: Lines[Row], most: int, ahead: int = 0) -> list[Row]:
-        """Up to `most` whose turn it is; those that nobody waits for any more are finished on the way."""
+        """Those whose turn it is, until they have `most` places or more; those that nobody waits for any
+        more are finished on the way.
+        """
         found: list[Row] = []
-        while len(found) < most and (taken := lines.next(self._allowed(ahead, found))):
+        while _places(found) < most and (taken := lines.next(self._allowed(lines, ahead, found))):
             if not taken[1].gave_up():
                 found.append(taken[1])
         return found
 
-    def _allowed(self, ahead: int, more: Sequence[Row] = ()) -> Callable[[str], bool]:
-        """Who may have another row, beside `more`, of the loop's places and so many before it."""
+    def _allowed(self, lines: Lines[Row], ahead: int, more: Sequence[Row] = ()) -> Callable[[str], bool]:
+        """Who may have its next row, beside `more`, of the loop's places and so many before it."""
         ready = (row for row, _ in self._ready)
-        held = Counter(row.client for row in chain(self._loop.rows, self._encoding, ready, more))
+        held = Counter[str]()
+        for row in chain(self._loop.rows, self._encoding, ready, more):
+            held[row.client] += row.beams
         free = self._max_rows + ahead - held.total()
         for client in held:
             self._recent.add(client)
 
         def allowed(client: str) -> bool:
-            is_many = held[client] >= max(1, self._max_rows // 4) and not self._recent.is_alone(client)
-            return not client or (not is_many and is_fair(held[client], free))
+            if not client or not held[client]:
+                return True
+            places = lines.first(client).beams
+            is_many = held[client] + places > self._max_rows // 4 and not self._recent.is_alone(client)
+            return not is_many and is_fair(held[client], free, places)
 
         return allowed
 
@@ -213,13 +219,9 @@ class GenerationRoom:
                 )
                 if self._closing:
                     return
-                may_join = self._loop.capacity if self._continuous or self._loop.is_idle else 0
-                joining = [self._ready.popleft() for _ in range(min(may_join, len(self._ready)))]
-                may_join -= len(joining)
-                if len({row.client for row in self._loop.rows}.union(self._brief.clients)) > 1:
-                    may_join = min(may_join, _BRIEF_BESIDE)
-                brief = self._next(self._brief, may_join) if self._brief else []
-            joining += self._memories(brief)
+                let_in = self._let_in()
+            joining = [(row, memory) for row, memory in let_in if memory is not None]
+            joining += self._memories([row for row, memory in let_in if memory is None])
             capacity = self._loop.capacity
             try:
                 self._loop.add_requests([row for row, _ in joining], [memory for _, memory in joining])
@@ -228,26 +230,29 @@ class GenerationRoom:
                 self._loop.step()
             except Exception as exc:  # of the engine: it is the answer of all rows at work
                 self._loop.fail(exc)
-            if self._waiting and self._loop.capacity > capacity - len(joining):
+            if self._waiting and self._loop.capacity > capacity - _places(row for row, _ in joining):
                 self._notify()
 
-    def _search(self) -> None:
+    def _let_in(self) -> list[tuple[Row, Floats | None]]:
+        """Those that join now. There is a brief one among the next as long as any wait."""
+        free = self._loop.capacity if self._continuous or self._loop.is_idle else 0
+        several = len({row.client for row in self._loop.rows}.union(self._brief.clients)) > 1
+        found: list[tuple[Row, Floats | None]] = []
+        brief = _BRIEF_BESIDE if several else free
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._searched or self._searching)
-                if self._closing:
-                    return
-                while len(self._searching) < _SEARCHES and (
-                    taken := self._searched.next(lambda client: client not in self._searching)
-                ):
-                    client, row = taken
-                    if not row.gave_up():
-                        found = search(self._engine, row, start=self._start, end=self._end)
-                        self._searching[client] = row, found
-            for client, (row, steps) in list(self._searching.items()):
-                try:
-                    next(steps, None)
-                except Exception as exc:  # it is the answer of this row
-                    row.finish("failed", exc)
-                if row.finished:
-                    del self._searching[client]
+            if brief and self._brief and all(memory is not None for _, memory in self._ready):
+                self._ready.extend((row, None) for row in self._next(self._brief, 1))
+            if not self._ready:
+                return found
+            row, memory = self._ready[0]
+            if not row.gave_up():
+                if row.beams > free:
+                    return found
+                free -= row.beams
+                brief -= memory is None
+                found.append((row, memory))
+            self._ready.popleft()
+
+
+def _places(rows: Iterable[Row]) -> int:
+    return sum(row.beams for row in rows)

@@ -7,7 +7,7 @@ have one size, they get exactly that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -65,12 +65,17 @@ class Slots:
     def choose(self, tokens: Sequence[int]) -> None:
         self._tokens[: self.used] = tokens
 
-    def take(self, parents: Sequence[int]) -> None:
-        """The rows are copies of these from now on, as beams are."""
-        same_memories = len(parents) <= self.used
-        for each in (self._cache, self._lengths, self._tokens) if same_memories else self._rows():
-            each[: len(parents)] = each[list(parents)]
-        self.used = len(parents)
+    def copy(self, parents: Mapping[int, int]) -> None:
+        """These rows have said from now on what their parents have; those behind the last are new, and the
+        others attend to the same memory already, as beams do.
+        """
+        for row, parent in parents.items():
+            said = int(self._lengths[parent])
+            self._cache[row, :, :, :, :said] = self._cache[parent, :, :, :, :said]
+            if row >= self.used:
+                for each in (self._memory, self._mask, self._lengths, self._places):
+                    each[row] = each[parent]
+        self.used = max(self.used, *(row + 1 for row in parents))
 
     def leave(self, row: int) -> int:
         """Free this row's slot; the row that has it from now on was at the place that is returned."""

@@ -14,7 +14,6 @@ from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.pictures.decode import squashed_pixels
 from gourmet.reports.page import render
 from gourmet.reports.table import columns
-from gourmet.runtime.decoding.beams import search
 from gourmet.runtime.decoding.engine import Engine, Floats, onnx_graph
 from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.files import write_whole
@@ -122,7 +121,7 @@ class _Remembered(Engine):
 
 
 class CaptionEvaluation:
-    """Fulfils `gourmet.tasks.system_parts.Evaluation`, by what is served: graphs, the loop and the search."""
+    """Fulfils `gourmet.tasks.system_parts.Evaluation`, by what is served: graphs and the loop."""
 
     def load(self, weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
         found = load(weights)
@@ -178,13 +177,8 @@ def _answers(
     cider, found = Cider([photo.captions for photo in shown]), {}
     for beams in _BEAMS:
         rows = [Row(memory, MAX_TOKENS, beams=beams) for memory in memories]
-        if beams == 1:
-            Loop(engine, start=words.start, end=words.end, max_rows=_ROWS).complete(rows)
-        else:
-            for number, row in enumerate(rows):
-                for _ in search(engine, row, start=words.start, end=words.end):
-                    pass
-                tick(0.6 + 0.4 * number / len(rows), f"searched {number}/{len(rows)}")
+        Loop(engine, start=words.start, end=words.end, max_rows=_ROWS).complete(rows)
+        tick(0.5 + 0.5 * beams / max(_BEAMS), f"described with beams: {beams}")
         texts = [words.decode(row.tokens) for row in rows]
         found[_name(part, beams)] = [
             Caption(
