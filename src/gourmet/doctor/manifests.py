@@ -98,7 +98,7 @@ def faults(manifests: list[Manifest]) -> list[str]:
     """Everything that is wrong, a sentence each."""
     found, names = [], dict[str, set[str]]()
     for each in manifests:
-        names.setdefault(each["kind"], set()).add(each["metadata"]["name"])
+        names.setdefault(each["kind"], set()).add(each.get("metadata", {}).get("name"))
     for name, labels, pod in pods(manifests):
         found += [f"{name} {fault}" for fault in _of_pod(pod)]
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
