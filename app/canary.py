@@ -12,7 +12,6 @@ import hashlib
 import logging
 import math
 import os
-import queue
 import statistics
 import threading
 import time
@@ -27,6 +26,7 @@ from gourmet.client.deadline import Deadline
 from gourmet.client.tensors import Inputs
 from gourmet.client.triton import Answer, Triton
 from gourmet.contracts import Canary, ModelInfo
+from gourmet.runtime.turns import Lines, Shares
 
 # The request id of those that ask whether a model answers: nobody's request, and always for the same photo.
 PROBE: Final = "readyz"
@@ -40,8 +40,9 @@ _MAY_FAIL: Final = 0.02
 _TIMES: Final = 200
 _LEAST_TIMES: Final = 50
 _MAY_TAKE_S: Final = 0.02  # beside twice as long
-# Photos that wait to be compared. More are dropped: what is compared must keep nobody waiting.
-_MOST_WAITING: Final = 4
+# Photos that are compared or wait for it, of a client fewer, so that nobody's keep all others' from it. More
+# are dropped: what is compared must keep nobody waiting.
+_MOST_COMPARED: Final = 5
 _BESIDE_S: Final = 5.0
 # What is compared of an answer, and the label by which a difference is counted.
 Said = tuple[str, str]
@@ -172,7 +173,8 @@ class Canaries:
         self._triton, self._count = triton, count
         self._watches: dict[str, CanaryWatch] = {}
         self._lock = threading.Lock()
-        self._waiting = queue.Queue[Callable[[], None]](_MOST_WAITING)
+        self._places, self._waiting = Shares(_MOST_COMPARED), Lines[Callable[[], None]]()
+        self._has_come = threading.Condition(self._lock)
         self._worker: threading.Thread | None = None
 
     def infer(
@@ -206,7 +208,7 @@ class Canaries:
                 watch.asked(new.version, "failed" if is_refusal else "away")
             return info, answer
         if is_one:
-            self._compare(watch, other, said, inputs, request_id, say)
+            self._compare(watch, other, said, inputs, request_id, say, deadline.client)
         return first, answer
 
     def _watch(self, model: str, canary: Canary) -> CanaryWatch:
@@ -217,7 +219,14 @@ class Canaries:
             return watch
 
     def _compare(
-        self, watch: CanaryWatch, other: ModelInfo, said: Said, inputs: Inputs, request_id: str, say: Say
+        self,
+        watch: CanaryWatch,
+        other: ModelInfo,
+        said: Said,
+        inputs: Inputs,
+        request_id: str,
+        say: Say,
+        client: str,
     ) -> None:
         """Ask the other version beside the requests, where few wait for that already."""
 
@@ -236,16 +245,23 @@ class Canaries:
             else:
                 watch.differed(said, there, request_id)
 
-        try:
-            self._waiting.put_nowait(compare)
-        except queue.Full:
-            watch.compared("dropped")
-            return
-        with self._lock:
-            if self._worker is None:  # in a process that was forked by then
+        with self._has_come:
+            if is_taken := self._places.allows(client):
+                self._places.take(client)
+                self._waiting.add(client, compare)
+                self._has_come.notify()
+            if is_taken and self._worker is None:  # in a process that was forked by then
                 self._worker = threading.Thread(target=self._work, name="compare versions", daemon=True)
                 self._worker.start()
+        if not is_taken:
+            watch.compared("dropped")
 
     def _work(self) -> None:
         while True:
-            self._waiting.get()()
+            with self._has_come:
+                while not (found := self._waiting.next()):
+                    self._has_come.wait()
+            client, compare = found
+            compare()
+            with self._has_come:
+                self._places.give_back(client)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -53,7 +54,8 @@ class SharedLimiter:
             ) from None
         self.rate = alone.rate
         self._alone, self._uncounted = alone, uncounted
-        self._failure: type[Exception] = redis.RedisError
+        # What another program keeps at that address may answer with no numbers at all.
+        self._failures = (redis.RedisError, TypeError, ValueError)
         try:
             server = redis.Redis.from_url(
                 url,
@@ -62,8 +64,11 @@ class SharedLimiter:
                 socket_timeout=_TIMEOUT_S,
                 socket_connect_timeout=_TIMEOUT_S,
             )
-        except ValueError as exc:
-            raise SettingsError(f"RATE_LIMIT_STORAGE is not usable: {exc}") from None
+        except ValueError:  # whose words may have a part of the password in them
+            raise SettingsError(
+                "RATE_LIMIT_STORAGE is not usable: its port and its database are numbers, as in "
+                "redis://host:6379/0"
+            ) from None
         self._script = server.register_script(_SCRIPT)
         self._lock = threading.Lock()
         self._is_away = False
@@ -75,7 +80,7 @@ class SharedLimiter:
                 quota = self._shared(client, count)
                 self._note(away=False)
                 return quota
-            except self._failure as exc:
+            except self._failures as exc:
                 self._note(away=True, why=str(exc))
         self._uncounted()
         return self._alone.take(client, count)
@@ -85,6 +90,8 @@ class SharedLimiter:
         key = _PREFIX + hashlib.blake2b(client.encode(), digest_size=16).hexdigest()
         each = self.rate.seconds / self.rate.requests
         owed_s, wait_s = map(float, self._script([key], [count * each, self.rate.seconds, each * 1e-6]))
+        if not (math.isfinite(owed_s) and math.isfinite(wait_s)):
+            raise ValueError(f"it says {owed_s} and {wait_s}")
         return Quota.of(self.rate, owed_s, wait_s)
 
     def _may_ask(self) -> bool:

@@ -68,7 +68,7 @@ def _rate(value: Any) -> Any:
 
 
 def _redis(value: str) -> str:
-    if not re.fullmatch(r"rediss?://\S+", value):
+    if not re.fullmatch(r"rediss?://([^\s/?#@]*@)?[^\s/?#@]+(/\d*)?(\?[^\s@]*)?", value):
         said = {"refused": value.rpartition("@")[2]}  # before it may be a password
         raise PydanticCustomError("redis", "is not the address of a Redis", said)
     return value
@@ -123,7 +123,10 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
         None, description="a rate such as 10/s, 60/min or 1000/h"
     )
     rate_limit_storage: Annotated[str, AfterValidator(_redis)] = Field(
-        "", repr=False, description="the address of a Redis, as redis://host:6379 or rediss://host:6379"
+        "",
+        repr=False,
+        description="the address of a Redis, as redis://host:6379 or rediss://host:6379, with / ? # and @ in "
+        "its password as %2F %3F %23 and %40",
     )
     cors_origins: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=_ORIGIN)], ...], BeforeValidator(_split)

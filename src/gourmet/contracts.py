@@ -42,6 +42,7 @@ SUBJECT_THRESHOLD_PARAMETER: Final = "subject_threshold"
 CALIBRATION_PARAMETERS: Final = (TEMPERATURE_PARAMETER, THRESHOLD_PARAMETER, SUBJECT_THRESHOLD_PARAMETER)
 # Says, as JSON, which version is tried beside which.
 CANARY_PARAMETER: Final = "canary"
+_LONGEST: Final = 1_000  # of its texts
 
 
 class BadModel(GourmetError):
@@ -81,9 +82,23 @@ class Canary:
     def of(cls, parameters: Mapping[str, str]) -> Canary | None:
         """The one that a model's config tells of; None where that was written by nobody here."""
         try:
-            return cls(**json.loads(parameters.get(CANARY_PARAMETER) or "null"))
-        except (TypeError, ValueError):
+            found = cls(**json.loads(parameters.get(CANARY_PARAMETER) or "null"))
+        except (TypeError, ValueError, RecursionError):
             return None
+        return found if found._is_usable() else None
+
+    def _is_usable(self) -> bool:
+        """Whether each value is what it should be: configs are written by hand, too."""
+        texts = [self.old, self.new, self.began]
+        if not isinstance(self.parameters, dict) or not isinstance(self.is_shadow, bool):
+            return False
+        texts += [*self.parameters, *self.parameters.values()]
+        if not all(isinstance(each, str) and len(each) <= _LONGEST for each in texts):
+            return False
+        shares = self.share, self.tolerance
+        are_shares = all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares)
+        versions = f"{self.old}{self.new}"
+        return are_shares and versions.isascii() and versions.isdecimal() and self.old != self.new
 
     def text(self) -> str:
         return json.dumps(asdict(self))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.eventually import eventually
-from support.ray_cluster import classified, cluster, command, workers
+from support.ray_cluster import ABSENT, classified, cluster, command, workers
 
 from gourmet.systems.food11.contract import SYSTEM
 
@@ -77,3 +81,37 @@ def test_what_was_stopped_goes_on_upon_a_cluster_and_the_other_way(
     assert not out.exists()
     with cluster(2) as ray:
         assert classified(argv, ray) == here
+
+
+def test_a_cluster_of_its_own_is_reached_by_nobody_else(
+    photos: Path, here: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from elsewhere, nor as another user of the machine, whose own it does not join either."""
+    pytest.importorskip("ray", reason=ABSENT)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name, folder in (("HOME", tmp_path / "home"), ("TMPDIR", Path("/tmp") / f"own-{os.getpid()}")):
+        folder.mkdir()
+        monkeypatch.setenv(name, str(folder))
+    shared, seen = Path(os.environ["TMPDIR"]), set[str]()
+    (shared / "ray").mkdir()
+    (shared / "ray" / "ray_current_cluster").write_text("192.0.2.1:6379")  # as another user may leave it
+
+    def meanwhile(process: subprocess.Popen[str]) -> None:
+        part = tmp_path / "out.jsonl.part"
+        eventually(
+            lambda: process.poll() is not None or (part.exists() and part.stat().st_size > 10_000), 120
+        )
+        for each in psutil.Process(process.pid).children(recursive=True):
+            seen.update(at.laddr.ip for at in each.net_connections("inet") if at.status == psutil.CONN_LISTEN)
+        (made,) = (each for each in shared.iterdir() if each.name != "ray")
+        assert made.stat().st_mode & 0o077 == 0
+
+    try:
+        out = command(photos, tmp_path / "out.jsonl", "--together", "2", "--engine", "ray")
+        assert classified(out, meanwhile=meanwhile) == here
+        assert seen
+        assert all(ipaddress.ip_address(each.removeprefix("::ffff:")).is_loopback for each in seen), seen
+        assert not (tmp_path / "home" / ".ray").exists(), "a token that everybody could read"
+        assert [each.name for each in shared.iterdir()] == ["ray"]
+    finally:
+        shutil.rmtree(shared)

@@ -338,6 +338,7 @@ def of_manifests(given: Given) -> Iterator[Case]:
     )
     files["code of somebody"] = f"!!python/object/apply:builtins.open ['{given.victim / 'code'}', w]".encode()
     files["a pod of nothing"] = b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [[]]}\n"
+    files |= hostile_inputs.manifests()
     for name, file in given.files(files, "all.yaml"):
         yield Case("doctor", f"manifests, {name}", ["doctor", "--cluster", str(file)])
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from support.fake_classifier import client, code, form, knowing
 
 from app.admission.queue import AdmissionQueue
 from app.admission.rate_limit import Limiter
+from app.admission.shared_rates import SharedLimiter
 from app.core.settings import Rate, Settings, SettingsError
 from gourmet.systems.food11 import contract
 
@@ -257,11 +260,46 @@ def test_without_its_package_the_shared_count_ends_the_start_with_what_to_do(
     client(**STORAGE)  # nothing is counted, so nothing is needed
 
 
-@pytest.mark.parametrize("address", ["redis.example:6379", "http://:a-password@redis.example", "redis://"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("redis.example:6379", "http://:a-password@redis.example", "redis://"),
+        *(f"redis://:a-password{sign}more@redis.example" for sign in "/?#@"),
+    ],
+)
 def test_an_address_that_is_no_redis_is_refused_without_its_password(address: str) -> None:
     with pytest.raises(SettingsError, match=r"RATE_LIMIT_STORAGE is .*give the address of a Redis") as found:
         Settings.from_env({"RATE_LIMIT": "2/h", "RATE_LIMIT_STORAGE": address})
     assert "a-password" not in str(found.value)
+
+
+def test_a_port_of_a_redis_that_is_none_is_refused_without_what_stands_there() -> None:
+    pytest.importorskip("redis")
+    with pytest.raises(SettingsError, match="RATE_LIMIT_STORAGE is not usable") as found:
+        SharedLimiter("redis://:a-password", Limiter(Rate(2, 3600)), lambda: None)
+    assert "a-password" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"*2\r\n$3\r\ninf\r\n$3\r\nnan\r\n", b"*2\r\n$1\r\nx\r\n:1\r\n", b"$-1\r\n", b"-WRONGTYPE x\r\n"],
+)
+def test_a_redis_that_answers_with_no_numbers_is_one_that_is_away(answer: bytes) -> None:
+    pytest.importorskip("redis")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while said := connection.recv(65536):
+                    connection.sendall(b"+OK\r\n" * (said.count(b"SETINFO")) + answer * (b"EVAL" in said))
+
+        threading.Thread(target=serve, daemon=True).start()
+        uncounted: list[int] = []
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        limiter = SharedLimiter(url, Limiter(Rate(2, 3600)), lambda: uncounted.append(1))
+        assert [bool(limiter.take("one").wait_s) for _ in range(3)] == [False, False, True]
+        assert len(uncounted) == 3
 
 
 # Hosts and other sites

@@ -25,6 +25,7 @@ from gourmet.bulk.summary import Summary
 from gourmet.bulk.tables import Columns, check_table, write_table
 from gourmet.commands.bulk_table import table_of
 from gourmet.errors import GourmetError, UsageError
+from gourmet.reports.table import spreadsheet_cell
 from gourmet.systems.food11.contract import SYSTEM
 
 COLUMNS: Columns = {
@@ -251,6 +252,7 @@ def test_all_formats_hold_the_same_rows(tmp_path: Path) -> None:
     assert (first["path"], first["sure"], first["error"]) == ("a.jpg", "yes", "")
     assert json.loads(first["probabilities"]) == rows[0]["probabilities"]
     assert formula["path"] == "'=cmd()"
+    assert {spreadsheet_cell(f"{sign}1")[0] for sign in "=+-@\t\r\n"} == {"'"}
     assert (failed["answer"], failed["error"]) == ("", "this is not a picture [x]")
 
 

@@ -177,8 +177,8 @@ class Asked:
         with self.lock:
             self.counted[what, model, version, how] += 1
 
-    def version(self, request_id: str = "x") -> str:
-        info, answer = self.canaries.infer(self.info, {}, Deadline(5), request_id, say)
+    def version(self, request_id: str = "x", client: str = "") -> str:
+        info, answer = self.canaries.infer(self.info, {}, Deadline(5, client=client), request_id, say)
         assert info.version == answer.model_version
         return info.version
 
@@ -249,6 +249,48 @@ def test_a_shadow_that_fails_or_stands_still_slows_no_answer(fault: str) -> None
     assert time.monotonic() - began < 1
     # One is under way and four wait.
     assert asked.compared("dropped") >= 200 - 6
+
+
+def test_one_whose_photos_are_slow_keeps_nobody_else_s_from_being_compared() -> None:
+    asked = Asked(PlayedTriton(), ALL)
+    asked.triton.takes_s["m/1"] = 0.2
+    for each in range(50):
+        asked.version(str(each), "greedy")
+    assert (before := asked.compared("dropped")) > 40
+    asked.version("x", "another")
+    assert asked.compared("dropped") == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[]",
+        *(
+            json.dumps(json.loads(ALL.text()) | {name: value})
+            for name, value in (
+                ("share", "0.1"),
+                ("share", 30),
+                ("share", None),
+                ("tolerance", float("nan")),
+                ("new", ["2"]),
+                ("new", "../x"),
+                ("new", "1"),
+                ("is_shadow", "no"),
+                ("began", "x" * 100_000),
+                ("parameters", ["threshold"]),
+                ("parameters", {"threshold": 0.9}),
+            )
+        ),
+    ],
+    ids=lambda text: text[-60:],
+)
+def test_a_config_that_says_of_a_canary_what_is_none_tries_nothing(text: str) -> None:
+    """It is Triton's, where anybody who deploys may write, and each photo of its model reads it."""
+    config = {"parameters": {CANARY_PARAMETER: {"string_value": text}}}
+    metadata = {"name": "m", "inputs": [], "outputs": [], "versions": ["1", "2"]}
+    info = ModelInfo.from_triton(metadata, config)
+    assert (info.canary, info.version, info.at("2").target) == (None, "2", "m/2")
 
 
 METADATA = {

@@ -77,6 +77,15 @@ def test_what_requests_wait_for_is_not_asked_of_a_slow_one_and_statistics_of_the
         assert ask(balanced, "statistics") == "a"
 
 
+def test_names_that_strangers_make_up_leave_nothing() -> None:
+    servers = [ScriptedServer("a"), ScriptedServer("b")]
+    with closing(BalancedTransport(servers)) as balanced:
+        for number in range(100):
+            ask(balanced, "metadata", f"made-up-{number}")
+        ask(balanced)
+        assert {name for each in balanced._replicas for name in each.paces} == {"food"}
+
+
 def test_one_that_stands_still_gets_no_more_than_a_few_before_any_deadline_passes() -> None:
     servers = [ScriptedServer(name, 0.01) for name in ("a", "b", "c")]
     servers[0].seconds = 2.0

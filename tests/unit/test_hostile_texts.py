@@ -41,6 +41,14 @@ def hostile() -> Iterator[str]:
     return (hostile_text(draw) for _ in range(MANY))
 
 
+def test_a_text_of_characters_that_stand_for_many_is_no_more_work_than_its_limit_says(
+    tokenizer: Tokenizer,
+) -> None:
+    with pytest.raises(ValueError, match="stand for 36,000 others; at most 4,000 are read"):
+        text_of("\ufdfa" * MOST_CHARACTERS)
+    assert not problem("Да… " * (MOST_CHARACTERS // 4)), "three dots are one character"
+
+
 def test_a_hostile_text_is_refused_in_a_sentence_or_taken_apart_and_joined_again(
     tokenizer: Tokenizer,
 ) -> None:

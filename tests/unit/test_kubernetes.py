@@ -6,6 +6,7 @@ They were never applied to a cluster. Spoiled copies of them show that each chec
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from kubernetes_validate.utils import all_versions
+from support import hostile_inputs
 from support.kubernetes import (
     KNOWN,
     SERVICES,
@@ -260,3 +262,17 @@ def test_what_is_no_manifest_of_pods_is_refused_in_a_sentence(tmp_path: Path, te
     ran = CliRunner().invoke(main, ["doctor", "--cluster", str(tmp_path / "some.yaml")])
     assert ran.exit_code
     assert says in str(ran.exception or "") + ran.output
+
+
+@pytest.mark.parametrize("name", hostile_inputs.manifests())
+def test_manifests_that_cost_more_than_they_are_long_are_refused_at_once(name: str) -> None:
+    began = time.process_time()
+    piped = CliRunner().invoke(main, ["doctor", "--cluster", "-"], hostile_inputs.manifests()[name])
+    assert piped.exit_code == 1
+    assert piped.output.startswith("Error: - ")
+    assert time.process_time() - began < 3
+
+
+def test_manifests_of_stdin_are_looked_at_whole_or_not_at_all() -> None:
+    piped = CliRunner().invoke(main, ["doctor", "--cluster", "-"], b"kind: Pod\n#" + b"x" * (4 << 20))
+    assert "Error: - cannot be read as manifests: it is larger than 4 MB" in piped.output

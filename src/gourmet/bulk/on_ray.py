@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from gourmet.bulk.asked_model import AskedModel
@@ -30,15 +33,20 @@ _DEATHS: Final = 5
 
 @contextlib.contextmanager
 def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany]]:
-    """How rows are asked for in the cluster at RAY_ADDRESS, or else the one that runs here, or a new one."""
-    ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
+    """How rows are asked for in the cluster at RAY_ADDRESS, or else in one of its own.
+
+    Who runs a cluster runs what they like on those who join it: none is joined that was not named.
+    """
     # It would tell its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError) as exc:
-        raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
-    try:
+    with contextlib.ExitStack() as stack:
+        given = {} if os.environ.get("RAY_ADDRESS") else stack.enter_context(_private())
+        ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
+        try:
+            ray.init(log_to_driver=False, logging_level="error", **given)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
+            raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
+        stack.callback(ray.shutdown)
         task = ray.remote(num_cpus=1, max_retries=_DEATHS)(_rows)
 
         def ask(names: Sequence[str]) -> list[Row]:
@@ -52,8 +60,21 @@ def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany
 
         # Each process has its next task at hand.
         yield ask, HowMany(_REQUESTS * together, 2 * max(1, int(ray.cluster_resources().get("CPU", 1))))
-    finally:
-        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[Mapping[str, object]]:
+    """What starts a cluster that nobody else reaches: neither from elsewhere nor as another user.
+
+    By itself Ray listens on all interfaces, takes tasks of whoever reads a token that all users may read,
+    and keeps its sockets in a folder that all may write.
+    """
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+    # On any system, and read when Ray is imported: a node's address is that of loopback.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        # It lets everybody into the folder that it is given.
+        yield {"address": "local", "include_dashboard": False, "_temp_dir": str(Path(folder, "r"))}
 
 
 def _raised(cause: Any) -> Exception:

@@ -70,7 +70,9 @@ class _Replica:
         self.failed: dict[str, int] = {}
 
     def cost(self, model: str, now: float) -> float:
-        return self.paces[model].seconds(now) * (self.under_way + 1)
+        # Anybody may ask about a name: one that was never asked for an answer leaves nothing here.
+        pace = self.paces.get(model)
+        return pace.seconds(now) * (self.under_way + 1) if pace else 0.0
 
     def is_left_out(self, model: str) -> bool:
         return "" in self.left_out or model in self.left_out

@@ -6,7 +6,7 @@ They are those of deploy/kubernetes, rendered, or with changes of one's own. A f
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,10 @@ from gourmet.runtime.bounded_reading import in_short, read_bytes
 Manifest = dict[str, Any]
 
 _MOST_BYTES: Final = 4 << 20
+# Far more than a cluster of this project has: what follows goes through all of them for each.
+_MOST_MANIFESTS: Final = 300
+_MOST_VALUES: Final = 20_000
+_LONGEST_PLAIN: Final = 4_096  # which may be a number, in quotes it is not
 
 
 def examined(path: Path) -> Iterator[Finding]:
@@ -27,7 +31,7 @@ def examined(path: Path) -> Iterator[Finding]:
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
         raise GourmetError(f"{path} has no whole manifests: {in_short(exc)}") from exc
     yield from (fail(fault) for fault in found)
-    names = sorted({name for name, _, _ in pods(manifests)})
+    names = sorted({str(name) for name, _, _ in pods(manifests)})
     if not names:
         raise UsageError(f"{path} has no manifests of pods: give what `kubectl kustomize` prints")
     if not found:
@@ -38,13 +42,39 @@ def _read(path: Path) -> list[Manifest]:
     import yaml
 
     try:
-        text = sys.stdin.buffer.read(_MOST_BYTES) if str(path) == "-" else read_bytes(path, _MOST_BYTES)
+        text = _stdin() if str(path) == "-" else read_bytes(path, _MOST_BYTES)
+        _check_size(text)
         found = [each for each in yaml.safe_load_all(text) if each is not None]
     except (OSError, RecursionError, ValueError, yaml.YAMLError) as exc:
         raise GourmetError(f"{path} cannot be read as manifests: {in_short(exc)}") from exc
     if not all(isinstance(each, dict) and isinstance(each.get("kind"), str) for each in found):
         raise GourmetError(f"{path} has no whole manifests: each has a kind and fields")
     return found
+
+
+def _stdin() -> bytes:
+    if len(text := sys.stdin.buffer.read(_MOST_BYTES + 1)) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MB")
+    return text
+
+
+def _check_size(text: bytes) -> None:
+    """Raise ValueError for more than manifests have, before any of it is made.
+
+    Aliases, of which `kubectl kustomize` prints none, would make billions of values of a few bytes.
+    """
+    import yaml
+
+    documents = values = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        values += isinstance(event, yaml.NodeEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has aliases (*name): give what `kubectl kustomize` prints")
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > _LONGEST_PLAIN:
+            raise ValueError(f"a value without quotes is longer than {_LONGEST_PLAIN:,} characters")
+        if documents > _MOST_MANIFESTS or values > _MOST_VALUES:
+            raise ValueError(f"at most {_MOST_MANIFESTS} manifests of {_MOST_VALUES:,} values are looked at")
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
@@ -66,14 +96,16 @@ def pods(manifests: list[Manifest]) -> Iterator[tuple[str, dict[str, str], Manif
 
 def faults(manifests: list[Manifest]) -> list[str]:
     """Everything that is wrong, a sentence each."""
-    found = []
+    found, names = [], dict[str, set[str]]()
+    for each in manifests:
+        names.setdefault(each["kind"], set()).add(each.get("metadata", {}).get("name"))
     for name, labels, pod in pods(manifests):
         found += [f"{name} {fault}" for fault in _of_pod(pod)]
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             about = f"{name}/{container['name']}"
             is_server = is_a_server(container, pod)
             found += [f"{about} {fault}" for fault in _of_container(container, is_server=is_server)]
-            found += [f"{about} {fault}" for fault in _of_names(container, pod, manifests)]
+            found += [f"{about} {fault}" for fault in _of_names(container, pod, names)]
         found += [f"{name} {fault}" for fault in _of_selectors(labels, manifests)]
     return found + list(_of_network(manifests))
 
@@ -120,13 +152,9 @@ def _of_container(container: Manifest, *, is_server: bool) -> Iterator[str]:
         yield "has no probes"
 
 
-def _of_names(container: Manifest, pod: Manifest, manifests: list[Manifest]) -> Iterator[str]:
+def _of_names(container: Manifest, pod: Manifest, names: Mapping[str, set[str]]) -> Iterator[str]:
     """Ports, volumes, ConfigMaps, claims and files by the names under which they are somewhere else."""
     volumes = {each["name"]: each for each in pod.get("volumes", [])}
-    names = {
-        each["kind"]: {one["metadata"]["name"] for one in of_kind(manifests, each["kind"])}
-        for each in manifests
-    }
     for mount in container.get("volumeMounts", []):
         if mount["name"] not in volumes:
             yield f"mounts {mount['name']}, which is not a volume"

@@ -32,7 +32,7 @@ def _is_number(text: str) -> bool:
 
 def spreadsheet_cell(text: str) -> str:
     """As no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
 
 
 def write_section(page: Path, begin: str, end: str, words: str, heading: str) -> None:

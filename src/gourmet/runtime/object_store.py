@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.errors import GourmetError, UsageError
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.runtime.bounded_reading import in_short
 from gourmet.runtime.optional import optional
 
@@ -40,10 +40,8 @@ def check_object_name(name: str) -> None:
 
 def names_below(name: str) -> Iterator[str]:
     """Those of all objects below a prefix, which ends as a folder's name does, in the store's order."""
-    bucket, prefix = _parts(name)
-    with _explained(name):
-        for some in _store(bucket).list(prefix or None):
-            yield from (f"{_SCHEME}{bucket}/{each['path']}" for each in some)
+    bucket, _ = _parts(name)
+    yield from (f"{_SCHEME}{bucket}/{key}" for key, _ in _listed(name))
 
 
 def read_object(name: str, most: int) -> bytes:
@@ -52,9 +50,14 @@ def read_object(name: str, most: int) -> bytes:
     with _explained(name):
         try:
             found = _store(bucket).get(key)
-            if found.meta["size"] > most:
+            content, size = bytearray(), int(found.meta["size"])
+            for piece in found if size <= most else ():
+                content += piece
+                if (size := len(content)) > most:  # whatever it said
+                    break
+            if size > most:
                 raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", name)
-            return bytes(found.bytes())
+            return bytes(content)
         except FileNotFoundError:
             raise OSError(errno.ENOENT, "no such object", name) from None
         except _obstore().exceptions.PermissionDeniedError:
@@ -64,19 +67,40 @@ def read_object(name: str, most: int) -> bytes:
 def fetch(name: str, folder: Path) -> str:
     """Put all objects below a name into a folder; say how many there were."""
     check_object_name(name)
-    bucket, prefix = _parts(name)
     objects, size = 0, 0
-    for each in names_below(name):
-        key = _parts(each)[1]
-        path = folder / Path(key).relative_to(prefix)  # a key has no ".." in it: they refuse to list it
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _explained(each), path.open("wb") as file:
-            for piece in _store(bucket).get(key):
-                size += file.write(piece)
+    for key, its_size in _listed(name):
+        try:
+            with _explained(f"{name}: {key}"):
+                size += _fetch(name, key, folder)
+        except FileNotFoundError:
+            if not its_size:  # what consoles make of a folder: its real name ends in "/"
+                continue
+            raise GourmetError(f"{name}: {key} went away after it was listed: try again") from None
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not below that name"
+            raise GourmetError(f"{name}: {key} cannot be a file in {folder} ({why}): rename it") from exc
         objects += 1
     if not objects:
         raise GourmetError(f"nothing found below {name}: put the contents of triton/models there")
     return f"{objects} objects, {size >> 20} MB, fetched from {name}"
+
+
+def _listed(name: str) -> Iterator[tuple[str, int]]:
+    """Keys below a name, and their sizes."""
+    bucket, prefix = _parts(name)
+    with _explained(name):
+        for some in _store(bucket).list(prefix or None):
+            yield from ((each["path"], each["size"]) for each in some)
+
+
+def _fetch(name: str, key: str, folder: Path) -> int:
+    """Put an object where its key says, and say how large it is."""
+    bucket, prefix = _parts(name)
+    path = folder / Path(key).relative_to(prefix)  # a key has no ".." in it: they refuse to list it
+    found = _store(bucket).get(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        return sum(map(file.write, found))
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -101,7 +125,7 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except _obstore().exceptions.BaseError as exc:
-        said = re.search("<Message>(.*?)</Message>", str(exc))
+        said = re.search("<Message>(.{1,300}?)</Message>", str(exc))
         raise GourmetError(
             f"{name} cannot be had: {said[1] if said else in_short(exc)}\n"
             "       AWS_ENDPOINT_URL and AWS_REGION say where it is, "
@@ -113,4 +137,4 @@ if __name__ == "__main__":
     try:
         sys.stdout.write(fetch(sys.argv[1], Path(sys.argv[2])) + "\n")
     except GourmetError as reason:
-        sys.exit(str(reason))
+        sys.exit(printable(str(reason)))

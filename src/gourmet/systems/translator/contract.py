@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,6 +56,9 @@ def problem(text: str) -> str:
     """Why a text cannot be translated; empty if it can."""
     if len(text) > MOST_CHARACTERS:
         return f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are translated at a time"
+    # As the tokenizer reads it: some characters stand for up to eighteen.
+    if (found := len(unicodedata.normalize("NFKC", text))) > 2 * MOST_CHARACTERS:
+        return f"the text's characters stand for {found:,} others; at most {2 * MOST_CHARACTERS:,} are read"
     # Triton's Python backend takes NULs away from a text's end.
     if not text.replace("\0", " ").strip():
         return "the text is empty: send a sentence"
