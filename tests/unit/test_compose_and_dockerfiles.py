@@ -451,6 +451,9 @@ def test_what_the_web_image_installs_by_hash_is_what_is_pinned() -> None:
     assert set(map(canonicalize_name, direct)) <= hashed_names
     # Of any Python 3.11: what only its first ones need, as Debian's is one, must not be missing.
     assert "async-timeout" in hashed_names
+    # Compose and the manifests give it TRITON_GRPC_URL, with which it does not start without gRPC.
+    assert "TRITON_GRPC_URL" in SERVICES["flask"]["environment"]
+    assert {"grpcio", "protobuf"} <= hashed_names
 
 
 def test_every_variable_of_the_compose_files_is_in_the_docs() -> None:
