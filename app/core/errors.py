@@ -55,6 +55,7 @@ class RefusedRequest(ServingError):
         "too_many_sentences": {"status": 413},
         "upload_too_large": {"status": 413, "closes_connection": True},
         "corrections_full": {"status": 507},
+        "corrections_unavailable": {"status": 503, "retry_after_s": RETRY_AFTER_S},
     }
 
     def __init__(self, code: str, message: str) -> None:

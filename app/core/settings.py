@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from gourmet.client.address import FORMS, Address
 from gourmet.errors import GourmetError, UsageError
+from gourmet.runtime.object_store import check_object_name, is_object
 from gourmet.systems.registry import load_all
 
 # For refusals, health and metrics, whatever else there is to do.
@@ -72,6 +73,16 @@ def _redis(value: str) -> str:
         said = {"refused": value.rpartition("@")[2]}  # before it may be a password
         raise PydanticCustomError("redis", "is not the address of a Redis", said)
     return value
+
+
+def _place(value: Any) -> str:
+    place = "" if value is None else str(value)
+    if is_object(place):
+        try:
+            check_object_name(place)
+        except UsageError as exc:
+            raise UsageError(f"KEEP_CORRECTIONS: {exc}") from None  # pydantic wraps a ValueError
+    return place
 
 
 def _split(value: Any) -> Any:
@@ -138,7 +149,8 @@ class Settings(BaseModel, frozen=True, allow_inf_nan=False):
     log_format: Literal["text", "json"] = "text"
     lab_page: Literal["on", "off"] = "on"
     lab_reports: Path | None = None
-    keep_corrections: Path | None = None
+    # A folder, or s3://BUCKET/PREFIX, which a Path would spoil.
+    keep_corrections: Annotated[str, BeforeValidator(_place)] = ""
 
     @field_validator("triton_grpc_url")
     @classmethod

@@ -29,18 +29,24 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kubernetes"
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
 VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]
-# By image: the Dockerfile, if it is ours, and the service of compose that it is in.
-IMAGES = {
+REDIS = "valkey/valkey:8.1.9-alpine"
+# By image: the Dockerfile, if it is ours, and the service of compose that it is in, if any.
+IMAGES: dict[str, tuple[Path | None, str]] = {
     f"gourmetgram-triton:{VERSION}": (ROOT / "Dockerfile.triton", "triton"),
     f"gourmetgram-triton-cpu:{VERSION}": (ROOT / "Dockerfile.triton-cpu", "triton"),
     f"gourmetgram-flask:{VERSION}": (ROOT / "Dockerfile.flask", "flask"),
     SERVICES["proxy"]["image"]: (None, "proxy"),
+    REDIS: (None, "redis"),
 }
 MODELS = {registry.load(name).model_variable for name in registry.names()}
 KNOWN = {
     "triton": MODELS | {ADMIN_ENV, MEMORY_ENV, "GOURMET_LOAD_ALL"},
-    "flask": MODELS | set(VARIABLES.values()) | {"GUNICORN_CMD_ARGS"},
+    # Kubernetes makes RATE_LIMIT_STORAGE of the password; obstore reads AWS' variables.
+    "flask": MODELS
+    | set(VARIABLES.values())
+    | {"GUNICORN_CMD_ARGS", "REDIS_PASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"},
     "proxy": set[str](),
+    "redis": {"REDIS_PASSWORD", "REDISCLI_AUTH"},
 }
 SIZES = {"Mi": 1 << 20, "Gi": 1 << 30, "m": 1 << 20, "g": 1 << 30}
 
@@ -63,6 +69,18 @@ def rendered(folder: str) -> list[Manifest]:
 
 def overlay(name: str) -> list[Manifest]:
     return rendered(f"overlays/{name}")
+
+
+def overlay_with(name: str, component: str, folder: Path) -> list[Manifest]:
+    """An overlay with one more component at the end of its list, as docs/kubernetes.md says."""
+    there = folder / "deploy" / "kubernetes"
+    shutil.copytree(FOLDER, there)
+    shutil.copytree(ROOT / "proxy", folder / "proxy")
+    changed = there / "overlays" / name / "kustomization.yaml"
+    text = yaml.safe_load(changed.read_text())
+    text["components"].append(f"../../components/{component}")
+    changed.write_text(yaml.safe_dump(text))
+    return rendered(str(changed.parent))
 
 
 def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
@@ -109,10 +127,11 @@ def _of_image(container: Manifest, *, is_server: bool) -> Iterator[str]:
     if not is_server:
         return
     dockerfile, service = IMAGES[container["image"]]
-    limit = re.sub(r"\$\{\w+:-(.*)\}", r"\1", SERVICES[service]["mem_limit"])
-    given = container["resources"]["limits"].get("memory")
-    if given and size(given) != size(limit):
-        yield f"may use another memory than in compose, {limit}"
+    if service in SERVICES:
+        limit = re.sub(r"\$\{\w+:-(.*)\}", r"\1", SERVICES[service]["mem_limit"])
+        given = container["resources"]["limits"].get("memory")
+        if given and size(given) != size(limit):
+            yield f"may use another memory than in compose, {limit}"
     if dockerfile:
         exposed = instructions(dockerfile, "EXPOSE")[0].split()
         if [str(port["containerPort"]) for port in container.get("ports", [])] != exposed:

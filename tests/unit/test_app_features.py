@@ -19,11 +19,13 @@ from werkzeug.test import TestResponse
 from app.classifier import Prediction
 from app.core.errors import InferenceFailed, ServingError
 from app.core.settings import Rate
-from app.features import compare, corrections
+from app.features import compare, correction_stores
 from app.features.compare import verdict
+from app.features.correction_stores import InFolder
 from app.features.model_cards import as_html
 from gourmet.client.deadline import Deadline
 from gourmet.contracts import TensorSpec
+from gourmet.pictures.decode import Pixels
 from gourmet.pictures.drawn import made_up
 from gourmet.pictures.label_folders import folder_of
 from gourmet.systems.food11.contract import SYSTEM
@@ -174,6 +176,10 @@ def correct(browser: Any, label: str, photo: bytes = SYSTEM.sample()) -> TestRes
     return browser.post(ADDRESS, query_string={"label": label}, data=form(photo, name="my holiday.jpg"))  # type: ignore[no-any-return]
 
 
+def keep(folder: Path, label_folder: str, pixels: Pixels) -> None:
+    InFolder(folder).keep("food11", label_folder, pixels, Deadline(10))
+
+
 def kept(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -245,11 +251,11 @@ HARD = (
 def test_a_correction_of_any_label_is_read_as_that_label(tmp_path: Path, labels: tuple[str, ...]) -> None:
     for class_id, label in enumerate(labels):
         pixels = np.full((224, 224, 3), class_id, np.uint8)
-        corrections.keep(tmp_path, folder_of(label, labels), pixels)
-    found = LabelledPictures(labels).listing(tmp_path, "all")
+        keep(tmp_path, folder_of(label, labels), pixels)
+    found = LabelledPictures(labels).listing(tmp_path / "food11", "all")
     assert sorted(photo.class_id for photo in found) == list(range(len(labels)))
     for photo in found:
-        with Image.open(tmp_path / photo.name) as picture:
+        with Image.open(tmp_path / "food11" / photo.name) as picture:
             assert picture.getpixel((9, 9)) == (photo.class_id,) * 3
 
 
@@ -259,9 +265,7 @@ def test_corrections_of_one_photo_at_the_same_moment_are_answered_and_the_last_o
     for number in range(20):
         pixels = np.full((224, 224, 3), number, np.uint8)
         with ThreadPoolExecutor(16) as pool:
-            kept = [
-                pool.submit(corrections.keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)
-            ]
+            kept = [pool.submit(keep, tmp_path, SYSTEM.labels[each % 4], pixels) for each in range(16)]
         assert [each.exception() for each in kept] == [None] * 16
     assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 20
 
@@ -270,10 +274,10 @@ def test_corrections_that_were_kept_before_are_read_as_what_they_were_said_to_be
     labels = ("1", "2", "3", "C++", "Noodles/Pasta", "Dairy product")
     folders = ("1", "2", "3", "C-", "Noodles-Pasta", "Dairy-product")
     for number, before in enumerate(folders):
-        corrections.keep(tmp_path, before, np.full((224, 224, 3), number, np.uint8))
+        keep(tmp_path, before, np.full((224, 224, 3), number, np.uint8))
     found = {
         photo.name.partition("/")[0]: photo.class_id
-        for photo in LabelledPictures(labels).listing(tmp_path, "all")
+        for photo in LabelledPictures(labels).listing(tmp_path / "food11", "all")
     }
     assert found == {name: class_id for class_id, name in enumerate(folders)}
 
@@ -295,7 +299,7 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, label: str, phot
 
 
 def test_a_full_folder_takes_no_more_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corrections, "MOST", 1)
+    monkeypatch.setattr(correction_stores, "MOST", 1)
     browser = client(keep_corrections=tmp_path)
     assert correct(browser, "Egg").status_code == 200
     assert correct(browser, "Soup").status_code == 200, "the same photo takes no further place"

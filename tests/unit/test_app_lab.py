@@ -48,7 +48,7 @@ WHEN = "2026-11-21T10:00:00+00:00"
 def client(reports: Path | None = None, **settings: Any) -> FlaskClient:
     """The app with nobody at Triton's address."""
     return create_app(
-        Settings(triton_url="127.0.0.1:1", lab_reports=reports, connect_timeout_s=0.5, **settings)
+        Settings(**{"triton_url": "127.0.0.1:1"} | settings, lab_reports=reports, connect_timeout_s=0.5)
     ).test_client()
 
 
@@ -122,6 +122,22 @@ def test_that_triton_is_away_is_kept_as_well(monkeypatch: pytest.MonkeyPatch) ->
     browser = counting(monkeypatch, TritonUnavailable("away"))
     for _ in range(3):
         assert browser.get("/lab/figures").status_code == 503
+
+
+def test_the_page_says_which_of_several_tritons_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
+    monkeypatch.setattr(AppTriton, "config", lambda *_: {})
+    browser = client(triton_url="127.0.0.1:1,127.0.0.1:2")
+    said = "127.0.0.1:1, the first of 2 Tritons"
+    assert browser.get("/lab/figures").get_json()["machine"] == [said]
+    assert f"<span>{said}</span>" in browser.get("/lab").text
+    # The first is left out while it does not answer: the figures are the other's.
+    monkeypatch.setattr(AppTriton, "servers", lambda _: {"127.0.0.1:1": False, "127.0.0.1:2": True})
+    browser = client(triton_url="127.0.0.1:1,127.0.0.1:2")
+    assert browser.get("/lab/figures").get_json()["machine"] == ["127.0.0.1:2, the first of 2 Tritons"]
+    monkeypatch.undo()
+    monkeypatch.setattr(AppTriton, "statistics", lambda *_: [COUNTED])
+    assert client().get("/lab/figures").get_json()["machine"] == []
 
 
 METRICS = b"""# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]

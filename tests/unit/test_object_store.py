@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 from click.testing import CliRunner
 from kubernetes_validate.utils import all_versions
 from support.eventually import eventually
-from support.kubernetes import FOLDER, ROOT, faults, of_kind, one, pod, rendered
+from support.kubernetes import faults, of_kind, one, overlay_with, pod
 from support.object_store import Bucket, bucket
 from support.triton import MODELS
 from support.up import GOURMET
@@ -134,15 +132,7 @@ def test_a_run_over_a_bucket_that_was_killed_goes_on_with_a_row_for_each(
 
 @pytest.fixture(params=["development", "cpu", "gpu"])
 def manifests(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
-    """An overlay with the component in its list, as docs/kubernetes.md says."""
-    folder = tmp_path / "deploy" / "kubernetes"
-    shutil.copytree(FOLDER, folder)
-    shutil.copytree(ROOT / "proxy", tmp_path / "proxy")
-    overlay = folder / "overlays" / request.param / "kustomization.yaml"
-    text = yaml.safe_load(overlay.read_text())
-    text["components"].append("../../components/object-store")
-    overlay.write_text(yaml.safe_dump(text))
-    return rendered(str(overlay.parent))
+    return overlay_with(request.param, "object-store", tmp_path)
 
 
 def test_a_pod_fetches_its_models_before_it_verifies_them(manifests: list[dict[str, Any]]) -> None:

@@ -6,9 +6,11 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.haproxy import ABSENT, HAPROXY, Haproxy
 from support.triton import run_triton, some_models
 
 from gourmet.serving.waiting import wait_until
@@ -69,18 +71,24 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced_web(
-    start: Callable[..., Any], collector: Collector, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
+def traced_triton(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     models = some_models(tmp_path_factory.mktemp("traced"), MODEL)
-    for triton in run_triton(models, traces_to=f"{collector.url}/v1/traces"):
-        yield start(
-            triton.http_url,
-            FOOD11_MODEL_NAME=MODEL,
-            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
-            OTEL_BSP_SCHEDULE_DELAY="200",
-            LOG_FORMAT="json",
-        )
+    yield from run_triton(models, traces_to=f"{collector.url}/v1/traces")
+
+
+def started(start: Callable[..., Any], url: str, collector: Collector) -> Any:
+    return start(
+        url,
+        FOOD11_MODEL_NAME=MODEL,
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_BSP_SCHEDULE_DELAY="200",
+        LOG_FORMAT="json",
+    )
+
+
+@pytest.fixture(scope="module")
+def traced_web(start: Callable[..., Any], collector: Collector, traced_triton: Any) -> Any:
+    return started(start, traced_triton.http_url, collector)
 
 
 def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
@@ -96,6 +104,36 @@ def test_a_photo_s_trace_reaches_from_the_browser_to_the_model(
     wait_until(
         lambda: collector.seen(b"gourmetgram-triton", TRACE), 60, "Triton did not go on with the trace"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAPROXY, reason=ABSENT)
+@pytest.mark.parametrize("own", [True, False], ids=["the app's own choice", "HAProxy on both sides"])
+def test_a_trace_goes_on_through_what_balances(
+    start: Callable[..., Any],
+    collector: Collector,
+    traced_triton: Any,
+    sample: bytes,
+    tmp_path: Path,
+    own: bool,
+) -> None:
+    haproxy, trace = Haproxy(tmp_path / "log"), f"{own:032x}".replace("0", "a")
+    several = f"127.0.0.1:9,{traced_triton.http_url}"
+    web = started(start, several if own else haproxy.triton, collector)
+    absent = dict.fromkeys(("TRITON_2", "TRITON_2_GRPC", "TRITON_3", "TRITON_3_GRPC", "WEB_2"), "127.0.0.1:9")
+    there = {"TRITON_1": traced_triton.http_url, "TRITON_1_GRPC": traced_triton.grpc_url}
+    haproxy.start(absent | there | {"WEB_1": f"127.0.0.1:{web.port}"})
+    try:
+        site = web if own else haproxy
+        wait_until(lambda: site.predict(sample).status == 200, 30, "nobody answers")
+        reply = site.predict(sample, traceparent=PARENT.replace(TRACE, trace))
+        assert reply.status == 200
+        wait_until(lambda: collector.seen(b"POST /predict", trace), 30, "the web app sent no span")
+        wait_until(
+            lambda: collector.seen(b"gourmetgram-triton", trace), 60, "Triton did not go on with the trace"
+        )
+    finally:
+        haproxy.stop()
 
 
 def test_the_request_s_line_of_log_leads_to_the_trace(traced_web: Any, sample: bytes) -> None:

@@ -171,7 +171,8 @@ def _of_names(container: Manifest, pod: Manifest, names: Mapping[str, set[str]])
             yield f"has variables of {source['configMapRef']['name']}, which is not there"
     for variable in container.get("env", []):
         secret = variable.get("valueFrom", {}).get("secretKeyRef")
-        if secret and (secret["key"] != variable["name"] or not secret["optional"]):
+        # A Redis without a password would let in whoever reaches it; the others start without their secrets.
+        if secret and (secret["key"] != variable["name"] or secret["optional"] == _is_redis(container)):
             yield f"wants {variable['name']} under another name, or does without a secret"
     ports = {port["name"] for port in container.get("ports", [])}
     ports |= {port["containerPort"] for port in container.get("ports", [])}
@@ -180,6 +181,10 @@ def _of_names(container: Manifest, pod: Manifest, names: Mapping[str, set[str]])
         asked = (probe.get("httpGet") or probe.get("tcpSocket") or {}).get("port")
         if asked and asked not in ports:
             yield f"is asked at {asked}, where it does not listen"
+
+
+def _is_redis(container: Manifest) -> bool:
+    return any(port.get("name") == "redis" for port in container.get("ports", []))
 
 
 def _of_selectors(labels: dict[str, str], manifests: list[Manifest]) -> Iterator[str]:
@@ -207,7 +212,7 @@ def _of_network(manifests: list[Manifest]) -> Iterator[str]:
             for rule in spec.get("ingress", [])
             if "from" in rule
         ]
-        wanted = {"triton": {"flask"}, "flask": {"proxy"}}.get(name)
+        wanted = {"triton": {"flask"}, "flask": {"proxy"}, "redis": {"flask"}}.get(name)
         if wanted and (set().union(*let_in) != wanted or len(let_in) != len(spec["ingress"])):
             yield f"{name} lets in others than {wanted}"
     servers = {labels.get("app.kubernetes.io/name"): pod for _, labels, pod in pods(manifests)}

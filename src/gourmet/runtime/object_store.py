@@ -25,6 +25,9 @@ _SCHEME: Final = "s3://"
 # For the requests of one question, after which a store is away.
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _TIMES: Final = {"connect_timeout": "5s", "timeout": "60s"}
+# The same for somebody who waits for an answer.
+_RETRIES_SOON: Final = {"max_retries": 1, "retry_timeout": timedelta(seconds=2)}
+_TIMES_SOON: Final = {"connect_timeout": "1s", "timeout": "3s"}
 
 
 def is_object(name: str) -> bool:
@@ -38,10 +41,13 @@ def check_object_name(name: str) -> None:
     _obstore()
 
 
-def names_below(name: str) -> Iterator[str]:
-    """Those of all objects below a prefix, which ends as a folder's name does, in the store's order."""
+def names_below(name: str, *, soon: bool = False) -> Iterator[str]:
+    """Those of all objects below a prefix, which ends as a folder's name does, in the store's order.
+
+    `soon`: a request for a thousand of them takes seconds at most.
+    """
     bucket, _ = _parts(name)
-    yield from (f"{_SCHEME}{bucket}/{key}" for key, _ in _listed(name))
+    yield from (f"{_SCHEME}{bucket}/{key}" for key, _ in _listed(name, soon=soon))
 
 
 def read_object(name: str, most: int) -> bytes:
@@ -64,6 +70,19 @@ def read_object(name: str, most: int) -> bytes:
             raise OSError(errno.EACCES, "the store denies access to it", name) from None
 
 
+def put_object(name: str, data: bytes) -> None:
+    """Write it whole, within seconds; OSError or GourmetError where that fails."""
+    bucket, key = _parts(name)
+    with _explained(name):
+        _store(bucket, soon=True).put(key, data, use_multipart=False)
+
+
+def delete_object(name: str) -> None:
+    bucket, key = _parts(name)
+    with _explained(name):
+        _store(bucket, soon=True).delete(key)
+
+
 def fetch(name: str, folder: Path) -> str:
     """Put all objects below a name into a folder; say how many there were."""
     check_object_name(name)
@@ -81,15 +100,15 @@ def fetch(name: str, folder: Path) -> str:
             raise GourmetError(f"{name}: {key} cannot be a file in {folder} ({why}): rename it") from exc
         objects += 1
     if not objects:
-        raise GourmetError(f"nothing found below {name}: put the contents of triton/models there")
+        raise GourmetError(f"nothing found below {name}: put the files there, or name another prefix")
     return f"{objects} objects, {size >> 20} MB, fetched from {name}"
 
 
-def _listed(name: str) -> Iterator[tuple[str, int]]:
+def _listed(name: str, *, soon: bool = False) -> Iterator[tuple[str, int]]:
     """Keys below a name, and their sizes."""
     bucket, prefix = _parts(name)
     with _explained(name):
-        for some in _store(bucket).list(prefix or None):
+        for some in _store(bucket, soon).list(prefix or None):
             yield from ((each["path"], each["size"]) for each in some)
 
 
@@ -113,10 +132,11 @@ def _obstore() -> Any:
 
 
 @cache
-def _store(bucket: str) -> Any:
-    options = {**_TIMES, "allow_http": True}  # of an endpoint that says so
+def _store(bucket: str, soon: bool = False) -> Any:
+    times, retries = (_TIMES_SOON, _RETRIES_SOON) if soon else (_TIMES, _RETRIES)
+    options = {**times, "allow_http": True}  # of an endpoint that says so
     return optional("obstore.store", "S3", "s3.txt").S3Store(
-        bucket, client_options=options, retry_config=_RETRIES
+        bucket, client_options=options, retry_config=retries
     )
 
 

@@ -26,6 +26,7 @@ from gourmet.client.sample import BadSample
 from gourmet.contracts import DEATHS_ENV
 from gourmet.errors import GourmetError
 from gourmet.runtime.home import HOME_ENV, home
+from gourmet.runtime.object_store import is_object
 from gourmet.runtime.signals import STOPS, handled, stops_set
 from gourmet.serving.connect import LOADS_WITHIN_S, ask_sample, connect
 from gourmet.serving.processes import Child
@@ -243,7 +244,8 @@ class Supervisor:
         env["MAX_AT_WORK"] = str(options.threads)
         env["LAB_REPORTS"] = str(Path(env.get("LAB_REPORTS") or "runs").resolve())
         if corrections := env.get(_CORRECTIONS, "").strip():
-            env[_CORRECTIONS] = str(Path(corrections).resolve())
+            if not is_object(corrections):
+                env[_CORRECTIONS] = str(Path(corrections).resolve())
             self._say(f"corrected photos are kept in {env[_CORRECTIONS]}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
