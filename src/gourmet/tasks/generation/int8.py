@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from gourmet.errors import GourmetError
+
+Network = TypeVar("Network", bound=nn.Module)
 
 _LARGEST: Final = 127.0
 _LEVELS: Final = 255
@@ -52,7 +54,7 @@ class Range(NamedTuple):
         return (levels.clamp(0, _LEVELS) - self.zero) * self.scale
 
 
-def input_ranges(network: nn.Module, answer: Callable[[nn.Module], object]) -> dict[str, Range]:
+def input_ranges(network: Network, answer: Callable[[Network], object]) -> dict[str, Range]:
     """Of each product that `answer` has the network compute, by its name."""
     seen: dict[str, list[torch.Tensor]] = {}
 
@@ -83,7 +85,7 @@ def _range(values: torch.Tensor) -> Range:
     return min(ranges, key=lambda each: float((each.rounded(values) - values).square().mean()))
 
 
-def quantized(network: nn.Module, answer: Callable[[nn.Module], object]) -> Any:
+def quantized(network: Network, answer: Callable[[Network], object]) -> Network:
     """A copy with its products and words in eight bits; what goes into the products has the range that it
     had while `answer` had the network answer examples. Places stay as they are.
     """
