@@ -363,8 +363,10 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
-def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures) -> None:
+@pytest.mark.parametrize("is_brief", [True, False])
+def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures, is_brief: bool) -> None:
     many, own = pictures(2)
+    engine.is_brief = lambda source: is_brief  # type: ignore[method-assign]
     theirs = [Row(many, 12, client="me") for _ in range(200)]
     honest = Row(own, 12, client="you")
     with opened(engine, max_rows=8) as room:

@@ -42,7 +42,7 @@ _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
 _PREPARED: Final = 32
 # Brief ones that are encoded between two steps while rows of several clients wait: a dozen are not brief.
-_BRIEF_BESIDE: Final = 2
+_BRIEF_BESIDE: Final = 1
 # The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
 # of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
 _NICE: Final = 5
@@ -164,12 +164,14 @@ class GenerationRoom:
         free = max(self._loop.capacity, ahead) - _places(row for row, _ in self._ready)
         return max(0, min(free, self._engine.max_sources))
 
-    def _next(self, lines: Lines[Row], most: int, ahead: int = 0) -> list[Row]:
-        """Those whose turn it is, until they have `most` places or more; those that nobody waits for any
-        more are finished on the way.
+    def _next(self, lines: Lines[Row], most: int, ahead: int = 0, joining: Sequence[Row] = ()) -> list[Row]:
+        """Those whose turn it is beside those that are `joining`, until they have `most` places or more; those
+        that nobody waits for any more are finished on the way.
         """
         found: list[Row] = []
-        while _places(found) < most and (taken := lines.next(self._allowed(lines, ahead, found))):
+        while _places(found) < most and (
+            taken := lines.next(self._allowed(lines, ahead, [*joining, *found]))
+        ):
             if not taken[1].gave_up():
                 found.append(taken[1])
         return found
@@ -241,7 +243,8 @@ class GenerationRoom:
         brief = _BRIEF_BESIDE if several else free
         while True:
             if brief and self._brief and all(memory is not None for _, memory in self._ready):
-                self._ready.extend((row, None) for row in self._next(self._brief, 1))
+                joining = [row for row, _ in found]
+                self._ready.extend((row, None) for row in self._next(self._brief, 1, joining=joining))
             if not self._ready:
                 return found
             row, memory = self._ready[0]
