@@ -248,12 +248,12 @@ class GenerationRoom:
             if not self._ready:
                 return found
             row, memory = self._ready[0]
-            if not row.gave_up():
-                if row.beams > free:
-                    return found
-                free -= row.beams
-                brief -= memory is None
-                found.append((row, memory))
+            if row.beams > free and not row.gave_up():
+                return found
+            # The loop leaves out those that gave up; they were waited for all the same.
+            free -= row.beams
+            brief -= memory is None
+            found.append((row, memory))
             self._ready.popleft()
 
 
