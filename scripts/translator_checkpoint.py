@@ -1,4 +1,4 @@
-"""The checkpoint that the served translator was made of, out of its package: to train on, deploy or measure again.
+"""The checkpoint that the served translator was made of, out of its package: to train, deploy or measure.
 
     .venv/bin/python -P scripts/translator_checkpoint.py            # writes runs/translator
 
@@ -67,7 +67,7 @@ def checkpoint(version: Path, out: Path) -> None:
     tensors["model.shared.weight"] = tensors["lm_head.weight"]
     lacking = set(dict(network.named_parameters(remove_duplicate=False))) - set(tensors)
     if lacking:
-        raise GourmetError(f"{version} lacks {', '.join(sorted(lacking))}: it is not a translator of eight bits")
+        raise GourmetError(f"{version} has no {', '.join(sorted(lacking))}: it is not of eight bits")
     network.load_state_dict(tensors, strict=False)
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
