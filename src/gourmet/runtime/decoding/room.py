@@ -165,8 +165,8 @@ class GenerationRoom:
         return max(0, min(free, self._engine.max_sources))
 
     def _next(self, lines: Lines[Row], most: int, ahead: int = 0, joining: Sequence[Row] = ()) -> list[Row]:
-        """Those whose turn it is beside the ones `joining`, until they have `most` places or more; what nobody
-        waits for any more is finished on the way.
+        """Those whose turn it is beside the ones `joining`, until they have `most` places or more; what
+        nobody waits for any more is finished on the way.
         """
         found: list[Row] = []
         while _places(found) < most and (
