@@ -66,8 +66,8 @@ def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany
 def _private() -> Iterator[Mapping[str, object]]:
     """What starts a cluster that nobody else reaches: neither from elsewhere nor as another user.
 
-    By itself Ray listens on all interfaces, takes tasks of whoever reads a token that all users may read,
-    and keeps its sockets in a folder that all may write.
+    By itself Ray listens on all interfaces, takes tasks from anyone who has a token that all users may
+    read, and keeps its sockets in a folder that all may write.
     """
     os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
     # On any system, and read when Ray is imported: a node's address is that of loopback.

@@ -171,7 +171,7 @@ def _of_names(container: Manifest, pod: Manifest, names: Mapping[str, set[str]])
             yield f"has variables of {source['configMapRef']['name']}, which is not there"
     for variable in container.get("env", []):
         secret = variable.get("valueFrom", {}).get("secretKeyRef")
-        # A Redis without a password would let in whoever reaches it; the others start without their secrets.
+        # A Redis without a password would let anyone in who reaches it; others start without their secrets.
         if secret and (secret["key"] != variable["name"] or secret["optional"] == _is_redis(container)):
             yield f"wants {variable['name']} under another name, or does without a secret"
     ports = {port["name"] for port in container.get("ports", [])}

@@ -1,7 +1,7 @@
 """Products of eight bits: a network whose answer to a row depends on no other row.
 
 What goes into a product is rounded by a scale that was measured once, while the network answered examples.
-With a scale that is measured anew each time, as ONNX Runtime's own dynamic quantization has it, a sentence's
+With a scale that is measured each time, as ONNX Runtime's own dynamic quantization has it, a sentence's
 words would depend on the sentences beside it. Products of integers are exact, so a row has the same bits in
 any company. Weights have a scale for each output, and embeddings one for each word.
 
