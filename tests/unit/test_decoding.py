@@ -47,7 +47,7 @@ def network() -> torch.nn.Module:
     torch.manual_seed(2)
     for weights in found.parameters():
         if weights.requires_grad and weights.dim() > 1:
-            torch.nn.init.normal_(weights, 0, 0.3)
+            torch.nn.init.normal_(weights, 0, 0.4)
     with torch.no_grad():
         found.final_logits_bias[0, END] = 4.5
     return rounded(found).eval()

@@ -16,7 +16,7 @@ class Found(NamedTuple):
     score: float  # the logarithm of the probability of all tokens and the end
 
 
-class Search:
+class BeamSearch:
     """Finds the answers with the best scores for each of their tokens, as many as there are beams."""
 
     def __init__(self, beams: int, max_tokens: int, end: int, place: int) -> None:

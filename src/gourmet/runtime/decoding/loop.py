@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.decoding.beams import Search
+from gourmet.runtime.decoding.beams import BeamSearch
 from gourmet.runtime.decoding.engine import Engine, Floats, Likeliest
 from gourmet.runtime.decoding.slots import Slots
 
@@ -81,7 +81,7 @@ class Loop:
         self._end = end
         # Of each place; that of a search are several, but for its first step.
         self._rows: list[Row] = []
-        self._searches: dict[Row, Search] = {}
+        self._searches: dict[Row, BeamSearch] = {}
         # Sums over all rows so far: tokens, rows with their first one, and how long that took.
         self.tokens, self.begun, self.first_token_s = 0, 0, 0.0
 
@@ -112,7 +112,7 @@ class Loop:
         waited_for = [(row, memory) for row, memory in zip(rows, memories, strict=True) if not row.gave_up()]
         for row, _ in waited_for:
             if row.beams > 1:
-                self._searches[row] = Search(row.beams, row.max_tokens, self._end, len(self._rows))
+                self._searches[row] = BeamSearch(row.beams, row.max_tokens, self._end, len(self._rows))
             self._rows.append(row)
         if waited_for:
             self._slots.admit([memory for _, memory in waited_for])
@@ -127,7 +127,7 @@ class Loop:
         found = self._slots.step()
         tokens = found.tokens[:, 0].tolist()
         advanced: list[Row] = []
-        searching: dict[Row, Search] = {}
+        searching: dict[Row, BeamSearch] = {}
         for place, (row, score) in enumerate(zip(self._rows, found.scores[:, 0].tolist(), strict=True)):
             if row.forced < len(row.prefix):
                 tokens[place] = row.prefix[row.forced]
@@ -177,7 +177,7 @@ class Loop:
         for row in rows:
             row.finish("failed", error)
 
-    def _advance(self, row: Row, search: Search, found: Likeliest, tokens: list[int]) -> None:
+    def _advance(self, row: Row, search: BeamSearch, found: Likeliest, tokens: list[int]) -> None:
         """Its beginnings go on in its places; the tokens of these become theirs."""
         chosen = search.advance(found)
         if not chosen:
