@@ -162,7 +162,8 @@ def test_every_engine_says_what_the_network_says(tmp_path: Path, monkeypatch: py
     draw = random.Random(3)
     lines = [" ".join(draw.choices(WORDS.split(), k=draw.randrange(2, 7))) for _ in range(30)]
     data = tmp_path / "pairs.tsv"
-    data.write_text("".join(f"test\tmade up\tnothing {at}\t{line}\n" for at, line in enumerate(lines)))
+    parts = [(part, at, line) for part in ("dev", "test") for at, line in enumerate(lines)]
+    data.write_text("".join(f"{part}\tmade up\tnothing {at}\t{line}\n" for part, at, line in parts))
     run = engines.measure(tiny_checkpoint(tmp_path, lines), data, 20, lambda share, words="": None)
     names = ("ONNX Runtime", "OpenVINO", "CTranslate2", "transformers")
     assert {(each.engine, each.agrees) for each in run.results if each.form == "fp32"} == {

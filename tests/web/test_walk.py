@@ -17,7 +17,9 @@ from gourmet.serving.preflight import free_ports
 pytestmark = pytest.mark.slow
 
 MOST_OF_A_PHOTO = 22
-MOST_OF_A_STREAM = 26
+MOST_OF_A_STREAM = (
+    28  # with whether its answer is sure: what a model says of that, and the shape of an answer
+)
 # What a model's own module ends with here, so that its process is watched as the web's is.
 WATCHED = f"""
 import pathlib, sys
