@@ -16,7 +16,6 @@ from typing import Any
 
 from app.core.settings import Settings, SettingsError
 from gourmet.runtime import malloc
-from gourmet.runtime.interpreter import take_short_turns
 from gourmet.runtime.run_folder import RunFolder
 
 bind = f"{os.environ.get('WEB_HOST', '127.0.0.1')}:{os.environ.get('PORT', '5000')}"
@@ -82,7 +81,6 @@ def name_hosts(server: Any) -> None:
 
 def post_fork(server: Any, worker: Any) -> None:
     malloc.use(malloc.WEB)
-    take_short_turns()
     if folder := os.environ.get(_METRICS):
         _reserve(Path(folder))
 

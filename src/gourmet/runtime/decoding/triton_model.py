@@ -31,7 +31,6 @@ from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import TooManyRows
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
 from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
-from gourmet.runtime.interpreter import take_short_turns
 from gourmet.runtime.turns import client_of_request
 
 # Rows that go through a step together, unless the config says otherwise.
@@ -51,7 +50,6 @@ class GenerationModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
-        take_short_turns()
         try:
             version = Path(args["model_repository"]) / args["model_version"]
             system = parameter(config, SYSTEM_PARAMETER)
