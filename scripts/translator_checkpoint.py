@@ -19,13 +19,14 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from gourmet import repository
-from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import read_table
+from gourmet.errors import GourmetError, printable
+from gourmet.runtime import manifest
 from gourmet.runtime.decoding import package
-from gourmet.runtime.manifest import MANIFEST, sha256
-from gourmet.systems.translator.network import build
+from gourmet.runtime.manifest import PARAMETER, REQUIRED, sha256
+from gourmet.systems.translator.network import built_with
 from gourmet.systems.translator.serving import DECODER, ENCODER
 from gourmet.systems.translator.tokenizer import FILES, Tokenizer
 from gourmet.systems.translator.train import Config, shape_of
@@ -33,6 +34,8 @@ from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.training.files import save_tensors
 from gourmet.training.loop import BEST
 
+# Of a config whose files have to be those of a manifest.
+_ASKED_FOR = {"parameters": {PARAMETER: {"string_value": REQUIRED}}}
 # What parts are called in the graphs, and in the network.
 _NAMES = (
     (r"^(layers|embedding)", r"model.{part}.\1"),
@@ -55,31 +58,43 @@ _NAMES = (
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/translator"), show_default=True)
 def checkpoint(version: Path, out: Path) -> None:
     """Write the checkpoint that a served translator of ours was made of."""
-    files, manifest = package.read(version / package.FILE), read_table(version / MANIFEST)
-    tokenizer = Tokenizer({name: files[name] for name in FILES})
-    about: dict[str, Any] = manifest["network"]["shape"]
-    config = Config(**{key: value for key, value in about.items() if key in Config.__dataclass_fields__})
-    shape = shape_of(config, tokenizer)
-    network = build(shape)
-    tensors = dict[str, torch.Tensor]()
-    for part, name in (("encoder", ENCODER), ("decoder", DECODER)):
-        tensors.update(_tensors(part, files[name]))
-    tensors["model.shared.weight"] = tensors["lm_head.weight"]
-    lacking = set(dict(network.named_parameters(remove_duplicate=False))) - set(tensors)
-    if lacking:
-        raise GourmetError(f"{version} has no {', '.join(sorted(lacking))}: it is not of eight bits")
-    network.load_state_dict(tensors, strict=False)
+    try:
+        same = _write(version, out)
+    except GourmetError as exc:
+        raise click.ClickException(printable(str(exc))) from exc
+    click.echo(f"{out / BEST}: {'bit for bit' if same else 'NOT'} the file that was deployed")
+
+
+def _write(version: Path, out: Path) -> bool:
+    """Whether it is the checkpoint that was deployed. The package has to be the one of its manifest."""
+    files, facts = package.open_version(version, _ASKED_FOR), manifest.read(version)
+    with package.opened_as("a translator"):
+        tokenizer = Tokenizer({name: files[name] for name in FILES})
+        about: dict[str, Any] = facts["network"]["shape"]
+        deployed = facts["training"]["weights_sha256"]
+        config = Config(**{key: value for key, value in about.items() if key in Config.__dataclass_fields__})
+        shape = shape_of(config, tokenizer)
+        tensors = dict[str, torch.Tensor]()
+        for part, name in (("encoder", ENCODER), ("decoder", DECODER)):
+            tensors.update(_tensors(part, files[name]))
+        tensors["model.shared.weight"] = tensors["lm_head.weight"]
+        network = built_with(shape, tensors)
+        if lacking := set(dict(network.named_parameters(remove_duplicate=False))) - set(tensors):
+            raise GourmetError(f"{version} has no {', '.join(sorted(lacking))}: it is not of eight bits")
+        network.load_state_dict(tensors, strict=False)
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (out / name).write_bytes(files[name])
     (out / CONFIG).write_text(json.dumps(shape, indent=2) + "\n", encoding="utf-8")
     save_tensors(out / BEST, network.state_dict(), about)
-    same = sha256(out / BEST) == manifest["training"]["weights_sha256"]
-    click.echo(f"{out / BEST}: {'bit for bit' if same else 'NOT'} the file that was deployed")
+    return sha256(out / BEST) == deployed
 
 
 def _tensors(part: str, graph: bytes) -> Iterator[tuple[str, torch.Tensor]]:
-    held = {each.name: numpy_helper.to_array(each) for each in onnx.load_from_string(graph).graph.initializer}
+    initializers = onnx.load_from_string(graph).graph.initializer
+    if any(map(uses_external_data, initializers)):
+        raise GourmetError("a graph of the package has weights in other files, which none of ours has")
+    held = {each.name: numpy_helper.to_array(each) for each in initializers}
     for name, values in held.items():
         of, _, what = name.rpartition(".")
         if what not in ("weight", "bias") or not of:

@@ -88,7 +88,10 @@ class Generator:
             )
         if asks_configured:
             model = (configured[system] if system else next(iter(configured.values()))) + model
-        return self.models.find(model, deadline, system)
+        found = self.models.find(model, deadline, system)
+        with _said_of_model():
+            _ = found.info.threshold  # which every answer is held against
+        return found
 
     def find_streaming(self, model: str, streaming: str, deadline: Deadline, system: str) -> ReadyModel:
         """The model of that name; where none is named, `streaming` if the configured one answers whole."""
@@ -178,11 +181,18 @@ def joined(pieces: Iterator[GeneratedText | None]) -> GeneratedText:
 
 def _inputs(model: ReadyModel, example: bytes, options: Options) -> Tensors:
     try:
-        return model.system.request_inputs(example, model.info, options)
+        with _said_of_model():
+            return model.system.request_inputs(example, model.info, options)
     except TooMuch as exc:
         raise RefusedRequest("too_many_sentences", str(exc)) from exc
     except ValueError as exc:
         raise BadRequest(str(exc)) from exc
+
+
+@contextlib.contextmanager
+def _said_of_model() -> Iterator[None]:
+    try:
+        yield
     except BadModel as exc:
         raise InferenceFailed(str(exc)) from exc
 

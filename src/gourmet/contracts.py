@@ -8,6 +8,7 @@ protocols and no system by name. A system's folder has a `contract.py` whose `SY
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -170,11 +171,15 @@ class ModelInfo:
         """A parameter of the config that is a number."""
         text = self.parameters.get(parameter, "")
         try:
-            return float(text) if text else default
+            found = float(text) if text else default
         except ValueError:
+            found = math.nan
+        if not math.isfinite(found) or (parameter == TEMPERATURE_PARAMETER and found <= 0):
+            above = " above 0" if parameter == TEMPERATURE_PARAMETER else ""
             raise BadModel(
-                f"the config of {self.name!r} says {parameter} = {text!r}, which is not a number"
-            ) from None
+                f"the config of {self.name!r} says {parameter} = {text[:80]!r}, which is not a number{above}"
+            )
+        return found
 
     @cached_property
     def temperature(self) -> float:

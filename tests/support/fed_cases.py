@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import shutil
 import tempfile
@@ -316,9 +317,26 @@ def of_calibration(given: Given) -> Iterator[Case]:
     pairs.write_text("dev\ta\tYes.\tДа.\n")
     repository = given.folder() / "models"
     shutil.copytree(MODELS / "translator", repository / "translator")
-    for name, file in given.files(hostile_inputs.texts(), "pairs.tsv"):
+    lines = {
+        "a text too long to ask": f"Yes.\t{'Да. ' * 600}",
+        "a word without end": f"Yes.\t{'я' * 1_000_000}",
+        "a translation without end": f"{'yes ' * 1_000_000}\tДа.",
+        "a million lines of a letter": "а\t" + "\na" * 1_000_000,
+    }
+    sentences = {name: f"dev\ta\t{each}\n".encode() for name, each in lines.items()}
+    for name, file in given.files(hostile_inputs.texts() | sentences, "pairs.tsv"):
         words = ["calibrate", "translator", "--to", str(repository), "--data", str(file)]
         yield Case("calibrate", f"sentences, {name}", words, more={"writes": [str(repository)]})
+    for name, file in given.files(hostile_inputs.packages(), "model.zip"):
+        model = file.parent / "models" / "translator"
+        (model / "1").mkdir(parents=True)
+        shutil.copy(MODELS / "translator" / "config.pbtxt", model)
+        its = hashlib.sha256(file.read_bytes()).hexdigest() if name in hostile_inputs.packages() else "0"
+        (model / "1" / "manifest.json").write_text(json.dumps(about | {"file": file.name, "sha256": its}))
+        place = model / "1" / file.name
+        file.rename(place) if name != "loop" else place.symlink_to(place)
+        words = ["calibrate", "translator", "--to", str(model.parent), "--data", str(pairs)]
+        yield Case("calibrate", f"package, {name}", words, more={"writes": [str(model.parent)]})
     for name, file in given.files(manifests, "manifest.json"):
         model = file.parent / "models" / "translator"
         (model / "1").mkdir(parents=True)

@@ -245,6 +245,37 @@ def archives() -> dict[str, bytes]:
     }
 
 
+def packages() -> dict[str, bytes]:
+    """model.zip of a model that generates: nothing of it may be packed, and its parts are what they say."""
+
+    def packed(name: str, content: bytes) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr(name, content)
+        return buffer.getvalue()
+
+    return {
+        "half a gigabyte deflated": with_zeros(packed("source.spm", b""), "vocab.json", 1 << 29),
+        "parts that share their bytes": sharing_bytes(packed("source.spm", bytes(1 << 20)), 2_000),
+        "encrypted": packed("source.spm", b"x").replace(b"PK\1\2\24\3\24\0\0", b"PK\1\2\24\3\24\0\1"),
+        "unknown method": packed("source.spm", b"x").replace(b"\0\0\0\0!\0", b"\0\0\x63\0!\0"),
+        "nothing": packed("a", b""),
+        "another vocabulary": packed("source.spm", b"none"),
+        "elsewhere, a list": packed("elsewhere.json", b"[]"),
+        "elsewhere, deep": packed("elsewhere.json", b"[" * DEEP),
+        "elsewhere, above": packed("elsewhere.json", b'{"a": {"model": "..", "sha256": "0"}}'),
+        "elsewhere, itself": packed("elsewhere.json", b'{"a": {"model": "", "sha256": "0"}}'),
+        "elsewhere, long": packed("elsewhere.json", b'{"a": {"model": "%b", "sha256": "0"}}' % (b"x" * 300)),
+    }
+
+
+def sharing_bytes(archive: bytes, count: int) -> bytes:
+    """A zip of one part as one of so many: each is the bytes of the first."""
+    at, end = archive.index(b"PK\1\2"), archive.rindex(b"PK\5\6")
+    tail = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, count * (end - at), at, 0)
+    return archive[:at] + archive[at:end] * count + tail
+
+
 def arrays() -> dict[str, bytes]:
     """.npz files."""
 

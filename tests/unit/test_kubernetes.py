@@ -106,6 +106,7 @@ OF_PODS: list[tuple[str, str, str, Any]] = [
     ("triton/triton is started otherwise", "triton", "containers/0/args", ["gourmet", "up"]),
     ("triton/triton mounts tmp, which", "triton", "volumes/1/name", "temporary"),
 ]
+A_TRITON = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "triton"}}}
 OF_OTHERS: list[tuple[str, str, str, str, Any]] = [
     ("triton has no Service", "Service", "triton", "selector/tier", "models"),
     ("triton has no PodDisruptionBudget", "PodDisruptionBudget", "triton", "selector", GONE),
@@ -113,8 +114,17 @@ OF_OTHERS: list[tuple[str, str, str, str, Any]] = [
     ("is open", "NetworkPolicy", "nothing-else", "policyTypes", ["Ingress"]),
     ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from", [{"podSelector": {}}]),
     ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from", GONE),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from/0", {"namespaceSelector": {}}),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/0/from/0", {"ipBlock": {"cidr": "::/0"}}),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/1/ports", [{"port": 8000}]),
+    ("triton lets in others", "NetworkPolicy", "triton", "ingress/1/ports", [{"port": 8002, "endPort": 9}]),
+    ("flask lets in others", "NetworkPolicy", "flask", "ingress/0/ports", GONE),
+    ("triton may reach others", "NetworkPolicy", "triton", "egress", [{"to": [A_TRITON]}]),
+    ("flask may reach others", "NetworkPolicy", "flask", "egress/0/to", GONE),
+    ("flask may reach others", "NetworkPolicy", "flask", "egress/0/to/0", {"podSelector": {}}),
+    ("proxy may reach others", "NetworkPolicy", "proxy", "egress/1/ports", [{"port": 53}, {"port": 80}]),
     (
-        "its policy opens [8000, 8001]",
+        "its policy opens 8000, 8001",
         "NetworkPolicy",
         "triton",
         "ingress",
@@ -151,6 +161,26 @@ def test_a_pod_that_is_not_selected_or_reached_by_others_is_said(
     change(one(manifests, kind, name)["spec"], path, value)
     found = faults(manifests)
     assert any(fault in each for each in found), found
+
+
+def test_a_policy_of_any_name_that_opens_triton_or_lets_it_out_is_said() -> None:
+    manifests = overlay("cpu")
+    policy = {"kind": "NetworkPolicy", "metadata": {"name": "for-a-while"}}
+    every = {"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 8000}]}]}
+    out = {"podSelector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}, "egress": [{}]}
+    for spec, fault in ((every, "lets in others than {'flask'}"), (out, "may reach others than it has to")):
+        assert f"triton {fault}" in faults([*manifests, {**policy, "spec": spec}])
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_prometheus_alone_comes_past_the_proxy(name: str) -> None:
+    """Where its namespace has a Grafana, that may be everybody's; and the app believes the proxy's header."""
+    for policy in ("flask", "triton"):
+        rules = one(overlay(name), "NetworkPolicy", policy)["spec"]["ingress"]
+        others = [peer for rule in rules for peer in rule["from"] if "namespaceSelector" in peer]
+        assert [peer["podSelector"]["matchLabels"] for peer in others] == [
+            {"app.kubernetes.io/name": "prometheus"}
+        ]
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

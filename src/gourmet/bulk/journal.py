@@ -23,6 +23,7 @@ Columns = Mapping[str, "type | Sequence[str]"]
 SUFFIX: Final = ".part"
 # No row is as long as this.
 _LONGEST: Final = 1 << 20
+_LARGEST: Final = 1e15  # of numbers, which a table has in 32 bits
 
 
 class Journal:
@@ -122,6 +123,14 @@ def _check(row: Row, columns: Columns) -> None:
     if row.keys() != columns.keys():
         raise ValueError("it has other columns")
     for name, kind in columns.items():
-        kinds = (kind, int) if kind is float else kind if isinstance(kind, type) else dict
-        if row[name] is not None and not isinstance(row[name], kinds):
-            raise ValueError(f"its {name} is {row[name]!r}")
+        if row[name] is not None and not _fits(row[name], kind):
+            raise ValueError(f"its {name} is {row[name]!r:.80}")
+
+
+def _fits(value: Any, kind: type | Sequence[str]) -> bool:
+    """Whether a table of any format can have it, which then says what it says."""
+    if not isinstance(kind, type):
+        return value.keys() == {*kind} and all(each is None or _fits(each, float) for each in value.values())
+    if kind is float:
+        return isinstance(value, float | int) and abs(value) <= _LARGEST  # which is not true of nan
+    return isinstance(value, kind) and (kind is not str or value.isascii() or bool(value.encode()))

@@ -62,8 +62,8 @@ class Summary:
             self.total += 1
             if row["sha256"]:
                 digests.append(_number(row["sha256"]))
-            if row["error"]:
-                self.failures[_reason(row["error"])] += 1
+            if row["error"] or None in (row["answer"], row["probability"]):
+                self.failures[_reason(row["error"] or "it has none")] += 1
                 if len(self.failed) < _SHOWN:
                     self.failed.append(row)
                 continue

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.doctor import policies
 from gourmet.doctor.findings import Finding, fail, ok
 from gourmet.errors import GourmetError, UsageError
 from gourmet.runtime.bounded_reading import in_short, read_bytes
@@ -107,7 +108,8 @@ def faults(manifests: list[Manifest]) -> list[str]:
             found += [f"{about} {fault}" for fault in _of_container(container, is_server=is_server)]
             found += [f"{about} {fault}" for fault in _of_names(container, pod, names)]
         found += [f"{name} {fault}" for fault in _of_selectors(labels, manifests)]
-    return found + list(_of_network(manifests))
+    by_name = {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests, "NetworkPolicy")}
+    return found + list(policies.faults(by_name, [(labels, pod) for _, labels, pod in pods(manifests)]))
 
 
 def is_a_server(container: Manifest, pod: Manifest) -> bool:
@@ -196,32 +198,3 @@ def _of_selectors(labels: dict[str, str], manifests: list[Manifest]) -> Iterator
         selector = spec.get("selector") or spec.get("podSelector") or {}
         if not selector or not selector.get("matchLabels", selector).items() <= labels.items():
             yield f"has no {kind}"
-
-
-def _of_network(manifests: list[Manifest]) -> Iterator[str]:
-    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(manifests, "NetworkPolicy")}
-    if policies and policies.get("nothing-else") != {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}:
-        yield "what no policy names is open"
-    for name, spec in policies.items():
-        let_in = [
-            {
-                each["podSelector"].get("matchLabels", {}).get("app.kubernetes.io/name", "anybody")
-                for each in rule["from"]
-                if "podSelector" in each
-            }
-            for rule in spec.get("ingress", [])
-            if "from" in rule
-        ]
-        wanted = {"triton": {"flask"}, "flask": {"proxy"}, "redis": {"flask"}}.get(name)
-        if wanted and (set().union(*let_in) != wanted or len(let_in) != len(spec["ingress"])):
-            yield f"{name} lets in others than {wanted}"
-    servers = {labels.get("app.kubernetes.io/name"): pod for _, labels, pod in pods(manifests)}
-    for name, spec in policies.items():
-        open_ports = {port["port"] for rule in spec.get("ingress", []) for port in rule["ports"]}
-        listens = {
-            port["containerPort"]
-            for each in servers.get(name, {}).get("containers", [])
-            for port in each["ports"]
-        }
-        if open_ports != listens:
-            yield f"{name} listens at {sorted(listens)} and its policy opens {sorted(open_ports)}"

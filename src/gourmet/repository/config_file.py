@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,10 @@ class ConfigFile:
 
         A network of which nothing was measured has none, and not those of the one before it.
         """
+        if wrong := [name for name, value in calibration.items() if not math.isfinite(value)]:
+            raise RepositoryError(
+                f"{', '.join(wrong)} of {self.model.name} would be no number: calibrate again"
+            )
         generated = copy.deepcopy(self.generated)
         before = generated.pop("parameters", {})
         parameters = {name: value for name, value in before.items() if name not in CALIBRATION_PARAMETERS}

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -18,16 +19,27 @@ from gourmet.errors import GourmetError
 
 # Of a text, or a table of JSON; examples to learn from may be larger, and say so.
 MAX_TEXT: Final = 16 << 20
-_MAX_WEIGHTS: Final = 16 << 30
+MAX_WEIGHTS: Final = 16 << 30
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """To be read by its opener, no further than it bounds; OSError for anything but a regular file."""
+def open_regular(path: Path, most: int = sys.maxsize) -> BinaryIO:
+    """To be read by its opener; OSError for anything but a regular file, and for a larger one.
+
+    What says that it is empty may go on for ever: it is read no further than its opener bounds.
+    """
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if about.st_size > most:
+        file.close()
+        raise _too_large(path, most)
     return file
+
+
+def _too_large(path: Path, most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -35,12 +47,11 @@ def read_bytes(path: Path, most: int) -> bytes:
 
     What would wait for a writer, such as a FIFO, is not waited for.
     """
-    with open_regular(path) as file:
-        about = os.fstat(file.fileno())
+    with open_regular(path, most) as file:
         # As much memory as is asked for is taken at once; files of the kernel's say that they are empty.
-        content = b"" if about.st_size > most else file.read(min(most, max(about.st_size, 1 << 20)) + 1)
-    if about.st_size > most or len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
+        content = file.read(min(most, max(os.fstat(file.fileno()).st_size, 1 << 20)) + 1)
+    if len(content) > most:
+        raise _too_large(path, most)
     return content
 
 
@@ -48,8 +59,8 @@ def check_weights(path: Path) -> None:
     """Raise GourmetError unless it is a file that weights or a network can lie in."""
     if not path.is_file():
         raise GourmetError(f"{path} does not exist: train first, or name another file")
-    if (size := path.stat().st_size) > _MAX_WEIGHTS:
-        raise GourmetError(f"{path} has {size >> 30} GB; at most {_MAX_WEIGHTS >> 30} GB of weights are read")
+    if (size := path.stat().st_size) > MAX_WEIGHTS:
+        raise GourmetError(f"{path} has {size >> 30} GB; at most {MAX_WEIGHTS >> 30} GB of weights are read")
 
 
 def read_text(path: Path, most: int = MAX_TEXT) -> str:

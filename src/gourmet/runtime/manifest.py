@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime.bounded_reading import in_short, read_table
+from gourmet.runtime.bounded_reading import MAX_WEIGHTS, in_short, open_regular, read_table
 from gourmet.runtime.instances import parameter
 
 MANIFEST: Final = "manifest.json"
@@ -36,8 +36,8 @@ class ManifestError(GourmetError):
 
 
 def sha256(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
-    with path.open("rb") as opened:
+    """The digest of a regular file, in hexadecimal; OSError for anything else, and where it is too large."""
+    with open_regular(path, MAX_WEIGHTS) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
@@ -105,7 +105,7 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
                 raise ValueError(f"{named!r} is not a file of the version")
         files = [file] if file else [version / named for named in wanted]
         found = {each: sha256(each) for each in files}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as exc:
         raise ManifestError(
             f"{path} cannot be read as a manifest, or its file not at all ({exc!r}): deploy the model again "
             "with `gourmet deploy`"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import TypeAdapter
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gourmet.errors import GourmetError, UsageError
-from gourmet.runtime import malloc
+from gourmet.runtime import malloc, zips
 from gourmet.runtime.bounded_reading import in_short
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.signals import first_stop
@@ -208,7 +207,6 @@ class _Run:
 
 def as_it_was_saved(path: Path) -> dict[str, Any]:
     """What `save` wrote: tensors and plain values, no larger than the file, since nothing of it is packed."""
-    with zipfile.ZipFile(path) as archive:
-        if any(each.compress_type or each.file_size != each.compress_size for each in archive.infolist()):
-            raise ValueError("parts of it are packed, which no checkpoint's are")
+    with zips.opened(path) as archive:
+        zips.unpacked_parts(archive)
     return dict(torch.load(path, map_location="cpu", weights_only=True))

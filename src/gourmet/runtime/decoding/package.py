@@ -7,16 +7,18 @@ models of their own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from gourmet.errors import GourmetError
-from gourmet.runtime import manifest
+from gourmet.runtime import manifest, zips
+from gourmet.runtime.bounded_reading import in_short, read_table, what_it_says
 
 FILE: Final = "model.zip"
 REFERENCE: Final = "package.json"
@@ -44,16 +46,33 @@ def write(path: Path, files: Mapping[str, bytes], elsewhere: Mapping[str, str] =
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """All files of a package in a version's folder, those that are elsewhere included."""
+    """All files of a package in a version's folder, those that are elsewhere included.
+
+    They are no larger than the package: nothing of it is packed.
+    """
     try:
-        with zipfile.ZipFile(path) as package:
-            files = {name: package.read(name) for name in package.namelist()}
-        refers = json.loads(files.pop(_ELSEWHERE, b"{}"))
-        found = {name: _beside(path, each, _GRAPH) for name, each in refers.items()}
+        with what_it_says(), zips.opened(path) as package:
+            files = {each.filename: package.read(each) for each in zips.unpacked_parts(package)}
+            refers = json.loads(files.pop(_ELSEWHERE, b"{}"))
+            found = {name: _beside(path, each, _GRAPH) for name, each in refers.items()}
         return files | {name: graph.read_bytes() for name, graph in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as exc:
+    except (OSError, ValueError) as exc:
         raise GourmetError(
-            f"{path} cannot be read: {exc}. Deploy the model again with `gourmet deploy`"
+            f"{path} cannot be read: {in_short(exc)}. Deploy the model again with `gourmet deploy`"
+        ) from exc
+
+
+@contextlib.contextmanager
+def opened_as(what: str) -> Iterator[None]:
+    """Within, a package's files are taken for those of `what`; GourmetError says where they are not."""
+    try:
+        yield
+    except GourmetError:
+        raise
+    except Exception as exc:  # what tokenizers and ONNX Runtime make of what somebody wrote
+        raise GourmetError(
+            f"the package is not that of {what} ({type(exc).__name__}: {in_short(exc)}): deploy the model "
+            "again with `gourmet deploy`"
         ) from exc
 
 
@@ -68,9 +87,9 @@ def reference_to(model: str, sha256: str) -> str:
 
 def read_reference(path: Path) -> dict[str, str]:
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_table(path)
         return {key: str(about[key]) for key in ("model", "sha256")}
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+    except (OSError, ValueError, KeyError) as exc:
         raise GourmetError(f"{path} cannot be read ({exc!r}): deploy the model again") from exc
 
 
@@ -96,7 +115,7 @@ def _referred_to(reference: Path) -> Path:
 def _beside(reference: Path, about: Mapping[str, Any], file: str) -> Path:
     """The file of a model beside that of `reference` that has the sha256 that it says."""
     model, digest = str(about["model"]), str(about["sha256"])
-    if model != Path(model).name:
+    if model != Path(model).name or model in ("", ".."):
         raise ValueError(f"{model!r} is not the name of a model")
     beside = reference.parents[2] / model
     for path in sorted(beside.glob(f"[0-9]*/{file}")):

@@ -8,15 +8,16 @@ Data are a folder with
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.runtime.bounded_reading import read_text
+from gourmet.runtime import zips
+from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part
 
 PARTS: Final = {"train": "train", "validation": "dev", "test": "test"}
@@ -46,11 +47,17 @@ def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPh
 
 def read(data: Path, wanted: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
     """Each as the file that it is."""
-    with zipfile.ZipFile(data / PHOTOS) as archive:
+    with contextlib.ExitStack() as opened:
+        try:
+            archive = opened.enter_context(zips.opened(data / PHOTOS))
+        except (OSError, ValueError) as exc:
+            raise _not_a_zip(data, exc) from exc
         for photo in wanted:
-            if archive.getinfo(photo.name).file_size > _MOST_OF_A_PHOTO:
-                raise BadData(f"{data / PHOTOS}: {photo.name} is larger than photos are")
-            yield archive.read(photo.name)
+            try:
+                content = zips.part(archive, photo.name, _MOST_OF_A_PHOTO)
+            except (OSError, ValueError) as exc:
+                raise BadData(f"{data / PHOTOS} is damaged at {photo.name}: {in_short(exc)}") from exc
+            yield content
 
 
 @functools.lru_cache(maxsize=2)
@@ -69,10 +76,14 @@ def _captions(data: Path) -> Mapping[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=2)
 def _there(data: Path) -> frozenset[str]:
     try:
-        with zipfile.ZipFile(data / PHOTOS) as archive:
+        with zips.opened(data / PHOTOS) as archive:
             return frozenset(archive.namelist())
-    except (OSError, zipfile.BadZipFile) as exc:
-        raise BadData(f"{data / PHOTOS} cannot be read: {exc}") from exc
+    except (OSError, ValueError) as exc:
+        raise _not_a_zip(data, exc) from exc
+
+
+def _not_a_zip(data: Path, reason: Exception) -> BadData:
+    return BadData(f"{data / PHOTOS} cannot be read: {in_short(reason)}")
 
 
 def _text(path: Path) -> str:

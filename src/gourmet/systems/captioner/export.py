@@ -19,7 +19,7 @@ import torch
 from gourmet.contracts import THRESHOLD_PARAMETER
 from gourmet.deploying.target import Check, Deployment, Export, Target
 from gourmet.pictures.decode import Pixels, squashed_pixels
-from gourmet.runtime.bounded_reading import read_bytes
+from gourmet.runtime.bounded_reading import in_short, read_bytes, what_it_says
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
@@ -154,10 +154,15 @@ class CaptionerExport:
             measured = evaluation_file.read(weights)
         except NotEvaluated:
             return Deployment(targets=_targets(source), facts=facts)
-        sure = {THRESHOLD_PARAMETER: float(measured[THRESHOLD_PARAMETER])}
-        return Deployment(
-            targets=_targets(source), facts=facts | {"scores": measured["scores"]}, calibration=sure
-        )
+        try:
+            with what_it_says():
+                sure = {THRESHOLD_PARAMETER: float(measured[THRESHOLD_PARAMETER])}
+                facts |= {"scores": measured["scores"]}
+        except ValueError as exc:
+            raise NotEvaluated(
+                f"what was measured of {weights} cannot be used ({in_short(exc)}): run `gourmet evaluate`"
+            ) from exc
+        return Deployment(targets=_targets(source), facts=facts, calibration=sure)
 
 
 def _targets(source: TrainedCaptioner) -> dict[str, Target]:

@@ -19,6 +19,7 @@ from gourmet.contracts import GeneratedText
 from gourmet.pictures.decode import PictureError, Pixels, from_base64, squashed_pixels
 from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
+from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Row
@@ -55,10 +56,11 @@ class CaptionerNetwork:
 
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionerNetwork:
-        vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
-        engine = CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"]))
-        engine.fewest_rows = fewest_rows(files[DECODER])
-        return cls(engine, files)
+        with package.opened_as("a captioner"):
+            vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
+            engine = CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"]))
+            engine.fewest_rows = fewest_rows(files[DECODER])
+            return cls(engine, files)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         images = inputs[contract.IMAGE]

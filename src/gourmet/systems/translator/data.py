@@ -29,6 +29,9 @@ _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
 _MOST_BYTES: Final = 512 << 20
+_MOST_LINES: Final = 10_000_000
+# Of a sentence and of its translation: what compares them takes memory and time for each letter.
+_LONGEST: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ def _rows(path: Path, *columns: int) -> list[list[str]]:
             f"{path} cannot be read: {exc}. Wanted are {PAIRS}, a folder that holds it, or a file of two "
             "columns with a tab between"
         ) from exc
+    if text.count("\n") > _MOST_LINES:
+        raise BadData(f"{path} has more than {_MOST_LINES:,} lines: give fewer")
     # Not by splitlines, which also ends lines at characters that sentences may have.
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     if not rows:
@@ -102,4 +107,8 @@ def _rows(path: Path, *columns: int) -> list[list[str]]:
         if len(row) != wanted or not all(cell.strip() for cell in row):
             texts = sum(bool(cell.strip()) for cell in row)
             raise BadData(f"{path}: line {number} has {texts} texts; {wanted} are needed, tabs between them")
+        if (longest := max(map(len, row))) > _LONGEST:
+            raise BadData(
+                f"{path}: line {number} has a text of {longest:,} characters; at most {_LONGEST:,} are read"
+            )
     return rows

@@ -24,7 +24,7 @@ from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.translator.contract import SYSTEM, Translator
+from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
 from gourmet.systems.translator.graphs import Encoder, MarianStep, Whole
@@ -36,7 +36,7 @@ from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.int8 import quantized
 from gourmet.tasks.generation.onnx_graph import OPSET, Graph
 from gourmet.tasks.generation.step import step_graph
-from gourmet.tasks.system_parts import EmptyPart, TextData
+from gourmet.tasks.system_parts import BadData, EmptyPart, TextData
 from gourmet.training.task import Tick
 
 _VALIDATION: Final = "validation"
@@ -178,7 +178,11 @@ class TranslatorExport:
                 if part == _VALIDATION:
                     raise
                 continue
-            asked = [network.parts(self.system.written(each.text)) for each in references]
+            try:
+                texts = [text_of(each.text) for each in references]
+            except ValueError as exc:
+                raise BadData(f"{data} has a text that no translator is asked about: {exc}") from exc
+            asked = [network.parts(self.system.written(text)) for text in texts]
             answers = served.whole_answers(network, asked, _ROWS, tick)
             warned = [
                 self.system.with_warning(reference.text.encode(), answer)

@@ -59,7 +59,7 @@ def load(weights: Path) -> Checkpoint:
         raise GourmetError(f"{folder} lacks {', '.join(lacking)}, which belong beside {weights.name}")
     tensors, about = load_tensors(weights)
     try:
-        network = _built_for(read_table(folder / CONFIG), tensors)
+        network = built_with(read_table(folder / CONFIG), tensors)
         tokenizer = Tokenizer({name: read_bytes(folder / name, _MOST_BYTES) for name in FILES})
     except GourmetError:
         raise
@@ -91,7 +91,7 @@ def check_architecture(folder: Path) -> None:
         raise GourmetError(f"{folder} has a vocabulary for each language, and only a shared one is served")
 
 
-def _built_for(config: dict[str, Any], tensors: Tensors) -> nn.Module:
+def built_with(config: dict[str, Any], tensors: Tensors) -> nn.Module:
     """The network of `config`, whose sizes are none that the file of weights does not have."""
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
     limits = dict.fromkeys(_SIZES, longest) | dict.fromkeys(_LAYERS, len(tensors))

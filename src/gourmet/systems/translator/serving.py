@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from gourmet.contracts import GeneratedText
+from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
 from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
 from gourmet.runtime.decoding.loop import Row
@@ -63,8 +64,9 @@ class TranslatorNetwork:
 
     @classmethod
     def open(cls, files: Mapping[str, bytes], threads: int) -> TranslatorNetwork:
-        tokenizer = Tokenizer(files)
-        return cls(open_engine(files, threads, tokenizer.pad), tokenizer)
+        with package.opened_as("a translator"):
+            tokenizer = Tokenizer(files)
+            return cls(open_engine(files, threads, tokenizer.pad), tokenizer)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:
         texts = [contract.text_of(row) for row in inputs[contract.TEXT]]

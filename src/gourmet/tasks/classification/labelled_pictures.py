@@ -27,6 +27,7 @@ import numpy.typing as npt
 from gourmet.pictures.decode import PictureError, identify, square_pixels
 from gourmet.pictures.header import SUFFIXES
 from gourmet.pictures.label_folders import OTHER, PARTS, class_of, number_of
+from gourmet.runtime import zips
 from gourmet.runtime.bounded_reading import in_short, read_bytes
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part, evenly
 
@@ -97,11 +98,11 @@ class LabelledPictures:
         with contextlib.ExitStack() as opened:
             archives: dict[Path, zipfile.ZipFile] = {}
             for photo in photos:
-                if photo.source not in archives and not photo.source.is_dir():
-                    archives[photo.source] = opened.enter_context(_opened(photo.source))
                 try:
+                    if photo.source not in archives and not photo.source.is_dir():
+                        archives[photo.source] = opened.enter_context(zips.opened(photo.source))
                     content = _content(photo, archives.get(photo.source))
-                except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as exc:
+                except (OSError, ValueError) as exc:
                     raise BadData(f"{photo.source} is damaged at {photo.name}: {in_short(exc)}") from exc
                 yield content
 
@@ -135,11 +136,7 @@ class LabelledPictures:
 def _content(photo: LabelledPhoto, archive: zipfile.ZipFile | None) -> bytes:
     if archive is None:
         return read_bytes(photo.source / photo.name, MAX_BYTES)
-    with archive.open(photo.name) as packed:
-        content = packed.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it unpacks to more than {MAX_BYTES >> 20} MB")
-    return content
+    return zips.part(archive, photo.name, MAX_BYTES)
 
 
 def decode(
@@ -204,19 +201,13 @@ def _members(source: Path) -> list[str]:
     if source.is_dir():
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
     else:
-        with _opened(source) as archive:
-            names = [info.filename for info in archive.infolist() if not info.is_dir()]
+        try:
+            with zips.opened(source) as archive:
+                names = [info.filename for info in archive.infolist() if not info.is_dir()]
+        except (OSError, ValueError) as exc:
+            raise BadData(f"{source} is not a zip that can be read: {in_short(exc)}") from exc
     shown = (name for name in names if not any(s.startswith((".", "__MACOSX")) for s in name.split("/")))
     return sorted(name for name in shown if Path(name).suffix.lower() in SUFFIXES)
-
-
-def _opened(source: Path) -> zipfile.ZipFile:
-    try:
-        if not source.is_file():
-            raise OSError("it is not a regular file")
-        return zipfile.ZipFile(source)
-    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as exc:
-        raise BadData(f"{source} is not a zip that can be read: {exc}") from exc
 
 
 def _held_out(photo: LabelledPhoto, part: str) -> bool:

@@ -35,7 +35,8 @@ class TritonPythonModel:
         version = Path(args["model_repository"]) / args["model_version"]
         config = json.loads(args["model_config"])
         try:
-            tokenizer = Tokenizer(package.open_version(version, config))
+            with package.opened_as("a translator"):
+                tokenizer = Tokenizer(package.open_version(version, config))
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
         encoder, decoder = partial(_ask, "translator_encoder"), partial(_ask, "translator_decoder")

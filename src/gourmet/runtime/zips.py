@@ -1,0 +1,51 @@
+"""Somebody's zips: opened without waiting, and no part of one read further than a bound.
+
+Standard library only: packages are opened with this inside Triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from gourmet.runtime.bounded_reading import MAX_WEIGHTS, in_short, open_regular
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """OSError, or ValueError, where it cannot be opened, and where a part of it is damaged."""
+    with damage_said(), open_regular(path, MAX_WEIGHTS) as file, zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+@contextlib.contextmanager
+def damage_said() -> Iterator[None]:
+    """Within, what is wrong with a zip or a part of it is a ValueError."""
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as exc:
+        raise ValueError(in_short(exc)) from exc  # encrypted, or packed otherwise: RuntimeError
+
+
+def part(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """What is packed under this name, whatever size it says it has."""
+    with damage_said(), archive.open(name) as packed:
+        content = packed.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it unpacks to more than {most >> 20} MB")
+    return content
+
+
+def unpacked_parts(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """All parts of a zip that packs nothing; ValueError where they are more than its file has."""
+    parts = archive.infolist()
+    if any(each.compress_type or each.file_size != each.compress_size for each in parts):
+        raise ValueError("parts of it are packed, and none of ours are")
+    # Many names may stand for the same bytes.
+    if sum(each.file_size for each in parts) > os.fstat(archive.fp.fileno()).st_size:  # type: ignore[union-attr]
+        raise ValueError("its parts have more bytes than the file")
+    return parts
