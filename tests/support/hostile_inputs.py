@@ -270,8 +270,9 @@ def packages() -> dict[str, bytes]:
 
 
 def sharing_bytes(archive: bytes, count: int) -> bytes:
-    """A zip of one part as one of so many: each is the bytes of the first."""
-    at, end = archive.index(b"PK\1\2"), archive.rindex(b"PK\5\6")
+    """The zip with each of its parts named so many times, which are the same bytes."""
+    at = archive.index(b"PK\1\2")
+    end = min(place for mark in (b"PK\5\6", b"PK\6\6") if (place := archive.find(mark, at)) > 0)
     tail = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, count * (end - at), at, 0)
     return archive[:at] + archive[at:end] * count + tail
 

@@ -207,11 +207,22 @@ def test_a_text_is_sure_where_its_score_is_high_enough_and_nothing_about_it_is_d
     assert ('id="doubt" role="status" hidden' in page) is (not words)
 
 
-@pytest.mark.parametrize("told", ["", "7", "[[0, 1]]", '[["a", 1, 2]]', "{"])
+@pytest.mark.parametrize("told", ["", "7", "[[0, 1]]", '[["a", 1, 2]]', "{", "[" * 9_000])
 def test_sentences_that_cannot_be_read_are_the_fault_of_the_model(listen: Listen, told: str) -> None:
     browser = create_app(Settings(triton_url=listen(_scored("-1", "Yes.", told)).url)).test_client()
     reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator"})
     assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
+
+
+@pytest.mark.parametrize("threshold", ["sure", "nan", "1e999"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_threshold_that_is_not_a_number_is_the_fault_of_the_model(
+    listen: Listen, threshold: str, stream: bool
+) -> None:
+    browser = create_app(Settings(triton_url=listen(_scored(threshold, "Yes.", "[]")).url)).test_client()
+    reply = browser.post(TRANSLATE, json={"text": "Да.", "model": "translator", "stream": stream})
+    assert (reply.status_code, reply.json["error"]["code"]) == (502, "inference_failed")
+    assert "which is not a number" in reply.json["error"]["message"]
 
 
 def test_the_page_says_what_its_network_is_and_what_its_examples_mean(browser: FlaskClient) -> None:

@@ -175,8 +175,13 @@ def test_a_file_of_something_else_is_refused_and_kept(written: bytes, tmp_path: 
         b'{"path": "a.jpg"}',
         json.dumps(dict.fromkeys(COLUMNS) | {"sure": "yes"}).encode(),
         json.dumps(dict.fromkeys(COLUMNS) | {"probabilities": [1.0]}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"probabilities": {"Soup": 1.0}}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"probabilities": {"Egg": "x", "Soup": 1}}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"probability": 10**400}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"probability": float("nan")}).encode(),
+        json.dumps(dict.fromkeys(COLUMNS) | {"answer": "\ud800"}).encode(),
     ],
-    ids=["number", "deep", "few", "kind", "list"],
+    ids=["number", "deep", "few", "kind", "list", "labels", "texts", "huge", "nan", "half a letter"],
 )
 def test_a_row_that_no_run_wrote_is_refused_with_its_number(written: bytes, tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
@@ -303,4 +308,6 @@ def test_the_summary_counts_and_shows_what_to_look_at(tmp_path: Path) -> None:
     assert "&lt;b&gt;c.jpg" in page
     assert page.count("<img") == 1
     assert "Soup (0.25)" in page
+    nothing = dict.fromkeys(COLUMNS)  # of a journal that somebody wrote
+    assert "1 without an answer: it has none" in Summary.of([row("a.jpg"), nothing]).text()
     assert Summary.of([]).text() == "0 of 0 photos have an answer, 0 of them sure"

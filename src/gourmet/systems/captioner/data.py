@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gourmet.pictures.decode import Pixels
 from gourmet.runtime import zips
 from gourmet.runtime.bounded_reading import in_short, read_text
 from gourmet.tasks.system_parts import BadData, EmptyPart, check_part
@@ -25,6 +26,7 @@ PHOTOS: Final = "photos.zip"
 CAPTIONS: Final = "captions.tsv"
 _MOST_BYTES: Final = 64 << 20
 _MOST_OF_A_PHOTO: Final = 16 << 20
+_LONGEST: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,18 @@ def read(data: Path, wanted: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
             yield content
 
 
+def decoded(
+    data: Path, wanted: Sequence[CaptionedPhoto], side: int, decode: Callable[[bytes, int], Pixels]
+) -> Iterator[Pixels]:
+    """Each as squares of `side` pixels; raises BadData for what is not a photo that may be decoded."""
+    for photo, file in zip(wanted, read(data, wanted), strict=True):
+        try:
+            square = decode(file, side)
+        except (OSError, ValueError) as exc:
+            raise BadData(f"{data / PHOTOS}: {photo.name} cannot be used: {in_short(exc)}") from exc
+        yield square
+
+
 @functools.lru_cache(maxsize=2)
 def _captions(data: Path) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, list[str]] = defaultdict(list)
@@ -69,6 +83,8 @@ def _captions(data: Path) -> Mapping[str, tuple[str, ...]]:
             continue
         if not tab or not caption.strip():
             raise BadData(f"{data / CAPTIONS}: line {number} is not a name and a caption with a tab between")
+        if len(caption) > _LONGEST:
+            raise BadData(f"{data / CAPTIONS}: line {number} has more than {_LONGEST:,} characters")
         found[name].append(caption.strip())
     return {name: tuple(captions) for name, captions in found.items()}
 

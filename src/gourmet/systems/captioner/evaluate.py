@@ -19,7 +19,7 @@ from gourmet.runtime.decoding.loop import Loop, Row
 from gourmet.runtime.files import write_whole
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.captioner.cider import TOKENIZER, Cider, scored_words
-from gourmet.systems.captioner.data import CaptionedPhoto, photos, read
+from gourmet.systems.captioner.data import CaptionedPhoto, decoded, photos
 from gourmet.systems.captioner.export import TrainedCaptioner
 from gourmet.systems.captioner.network import load
 from gourmet.systems.captioner.serving import DECODER, CaptionerNetwork
@@ -140,7 +140,7 @@ class CaptionEvaluation:
         checkpoint = load(weights)
         side = checkpoint.network.side
         held = photos(data, "validation", limit)
-        seen = [squashed_pixels(file, side) for file in read(data, held[: 4 * _ROWS])]
+        seen = list(decoded(data, held[: 4 * _ROWS], side, squashed_pixels))
         files = TrainedCaptioner(checkpoint, seen).files
         found: dict[str, list[Caption]] = {}
         for part in _PARTS:
@@ -169,8 +169,8 @@ def _answers(
 ) -> dict[str, list[Caption]]:
     served = CaptionerNetwork.open(files, available_cpus())
     memories: list[Floats] = []
-    for file in read(data, shown):
-        memories += served.engine.encode([squashed_pixels(file, side)])
+    for square in decoded(data, shown, side, squashed_pixels):
+        memories += served.engine.encode([square])
         tick(0.5 * len(memories) / len(shown), f"seen {len(memories)}/{len(shown)}")
     decoder = onnx_graph(files[DECODER], available_cpus())
     engine, words = _Remembered(decoder), served.vocabulary

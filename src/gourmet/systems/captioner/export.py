@@ -25,7 +25,7 @@ from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
 from gourmet.systems.captioner.contract import STREAMING_MODEL, SYSTEM
-from gourmet.systems.captioner.data import photos, read
+from gourmet.systems.captioner.data import decoded, photos
 from gourmet.systems.captioner.graphs import decoder_graph, memory_graph, vision_graph
 from gourmet.systems.captioner.int8_vision import BODY, GRID, body
 from gourmet.systems.captioner.network import CaptionerCheckpoint, CaptionNetwork, find, load
@@ -138,12 +138,12 @@ class CaptionerExport:
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
         checkpoint = load(weights)
-        files = (
-            SYSTEM.examples(_EXAMPLES, seed=0)
-            if data is None
-            else read(data, photos(data, "validation", _VERIFIED))
-        )
-        pictures = [squashed_pixels(file, checkpoint.network.side) for file in files]
+        side = checkpoint.network.side
+        if data is None:
+            pictures = [squashed_pixels(file, side) for file in SYSTEM.examples(_EXAMPLES, seed=0)]
+        else:
+            held = photos(data, "validation", _VERIFIED)
+            pictures = list(decoded(data, held, side, squashed_pixels))
         source = TrainedCaptioner(checkpoint, pictures, self.fp32)
         facts = {
             "network": {"system": SYSTEM.name, "architecture": "BLIP", "shape": checkpoint.about},

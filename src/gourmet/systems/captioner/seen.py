@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from gourmet.pictures.decode import identify, is_harmless, squashed_pixels
+from gourmet.pictures.header import FORMATS
 from gourmet.runtime.decoding.engine import onnx_graph
 from gourmet.runtime.files import written_aside
-from gourmet.systems.captioner.data import CaptionedPhoto, read
+from gourmet.systems.captioner.data import CaptionedPhoto, decoded
 from gourmet.systems.captioner.int8_vision import GRID
 from gourmet.tasks.static_int8 import PIXELS
 from gourmet.training.task import Tick
@@ -28,8 +30,11 @@ Seen = npt.NDArray[np.float16]
 
 
 def pixels(photo: bytes, side: int) -> Pixels:
-    """A whole photo, squashed to a square."""
-    with Image.open(io.BytesIO(photo)) as image:
+    """A whole photo, squashed to a square, by the filter that ours were; PictureError or OSError."""
+    if not is_harmless(photo):  # another process decodes it
+        return squashed_pixels(photo, side)
+    identify(photo)
+    with Image.open(io.BytesIO(photo), formats=FORMATS) as image:
         return np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC))
 
 
@@ -55,8 +60,8 @@ def seen(
         run, found = onnx_graph(body, threads), None
         with written_aside(path) as aside:
             for first in range(0, len(photos), _ROWS):
-                files = read(data, photos[first : first + _ROWS])
-                squares = [_viewed(pixels(file, side), view, first + at) for at, file in enumerate(files)]
+                whole = decoded(data, photos[first : first + _ROWS], side, pixels)
+                squares = [_viewed(each, view, first + at) for at, each in enumerate(whole)]
                 (rows,) = run([GRID], {PIXELS: np.stack(squares)})
                 if found is None:
                     shape = (len(photos), *rows.shape[1:])

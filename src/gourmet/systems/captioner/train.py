@@ -14,7 +14,7 @@ import torch
 from gourmet.errors import UsageError
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import sha256
-from gourmet.systems.captioner.data import photos, read
+from gourmet.systems.captioner.data import decoded, photos
 from gourmet.systems.captioner.int8_vision import BODY, body
 from gourmet.systems.captioner.learning import CaptionerConfig, CaptionerTask, spoken
 from gourmet.systems.captioner.network import GRID_VISION, CaptionNetwork, load
@@ -79,7 +79,7 @@ class CaptionerTraining:
         if not sees.is_file():
             some = train[:: max(1, len(train) // _CALIBRATED_ON)]
             with written_aside(sees) as aside:
-                squares = np.stack([pixels(file, SIDE) for file in read(data, some)])
+                squares = np.stack(list(decoded(data, some, SIDE, pixels)))
                 aside.write_bytes(body(network.vision_model, squares))
         graph, views = sees.read_bytes(), [(train, view) for view in range(config.views)]
         looked = [

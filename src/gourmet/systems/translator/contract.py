@@ -179,7 +179,7 @@ class Translator:
             text = outputs[TRANSLATION].ravel()[0]
             tokens, score = (outputs[name].ravel()[0] for name in (TOKENS, SCORE))
             sentences = _sentences(outputs)
-        except (KeyError, IndexError, TypeError, ValueError) as exc:
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
         said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
         return GeneratedText(said, int(tokens), float(score), sentences=sentences)
