@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 _CLOSERS: Final = "\"'»”’)\\]"
-# A sentence ends at its signs, and what closes with them, where a space and what may begin one follow. No sign
-# is tried twice, or two thousand of them would take a thousand times as long.
+# A sentence ends at its signs, and what closes with them, where a space and what may begin one follow.
+# No sign is tried twice, or two thousand of them would take a thousand times as long.
 _END: Final = re.compile(
     rf"(?<![.!?…])[.!?…]++[{_CLOSERS}]*+(?=\s++[\"'«“„(\[—–-]*+\s?[A-ZÀ-ÖØ-ÞА-ЯЁ0-9])|\n"
 )
