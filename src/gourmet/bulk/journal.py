@@ -133,4 +133,6 @@ def _fits(value: Any, kind: type | Sequence[str]) -> bool:
         return value.keys() == {*kind} and all(each is None or _fits(each, float) for each in value.values())
     if kind is float:
         return isinstance(value, float | int) and abs(value) <= _LARGEST  # which is not true of nan
-    return isinstance(value, kind) and (kind is not str or value.isascii() or bool(value.encode()))
+    if isinstance(value, str):
+        value.encode()  # half a character is refused
+    return isinstance(value, kind)

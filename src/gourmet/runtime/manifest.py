@@ -38,7 +38,7 @@ class ManifestError(GourmetError):
 def sha256(path: Path) -> str:
     """The digest of a regular file, in hexadecimal; OSError for anything else, and where it is too large."""
     with open_regular(path, MAX_WEIGHTS) as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def read(version: Path) -> dict[str, Any]:
