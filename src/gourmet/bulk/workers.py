@@ -19,8 +19,9 @@ from gourmet.bulk.run import AskRows, HowMany, answered
 from gourmet.errors import GourmetError
 from gourmet.runtime.instances import available_cpus
 
-# Of those of a task, so many requests are under way at a time.
-_THREADS: Final = 4
+# Of those of a task, so many requests are under way at a time: a loop has its rows, and fewer pictures than
+# it takes that have to be decoded by another process (gourmet.runtime.decoding.room).
+_THREADS: Final = 3
 
 
 class RowMaker(Protocol):

@@ -32,7 +32,7 @@ def bulk_options(command: Command) -> Command:
             type=click.Choice(["triton", "file"]),
             default="triton",
             show_default=True,
-            help="Ask the model in Triton, or its file from here.",
+            help="Ask the model in Triton, or open its file, without a Triton.",
         ),
     ):
         command = option(command)

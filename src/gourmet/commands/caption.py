@@ -65,6 +65,7 @@ def caption(
     gourmet caption dog.jpg --stream
     gourmet caption holiday/ --csv > captions.csv
     gourmet caption holiday/ --out captions.parquet
+    gourmet caption s3://bucket/photos --via file --engine ray --out captions.parquet
     """
     from gourmet.bulk.inputs import Inputs
     from gourmet.bulk.tables import check_table

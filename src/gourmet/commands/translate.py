@@ -124,7 +124,7 @@ def _print(lines: Sequence[str], kind: str, by: GeneratingRun) -> None:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts as they are given, or the lines of stdin, which is read once; empty ones are left out."""
+    """Texts as they are given, or the lines of stdin; empty ones are left out."""
 
     given: Sequence[str]
     column: str = "text"
@@ -133,7 +133,15 @@ class _Texts:
         return (text for text in self.given or _read(sys.stdin.buffer) if text)
 
     def count(self) -> int | None:
-        return sum(1 for _ in self) if self.given else None
+        """None where stdin is a pipe, which can be read only once."""
+        if self.given:
+            return sum(1 for _ in self)
+        if not sys.stdin.buffer.seekable():
+            return None
+        place = sys.stdin.buffer.tell()
+        found = sum(1 for _ in self)
+        sys.stdin.buffer.seek(place)
+        return found
 
 
 def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
