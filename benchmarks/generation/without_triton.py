@@ -86,8 +86,8 @@ def in_python(
         room = GenerationRoom(network.engine, start=words.start, end=words.end, max_rows=_ROWS)
 
         def say(example: str | bytes) -> str:
-            (parts,) = network.requested({given: [example]})
-            return wait_for(parts, network, room, within_s=_WITHIN_S).text
+            (answer,) = wait_for(network.requested({given: [example]}), network, room, within_s=_WITHIN_S)
+            return answer.text
 
         try:
             alone = [*map(say, examples.examples)]

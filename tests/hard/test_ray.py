@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.eventually import eventually
-from support.ray_cluster import ABSENT, classified, cluster, command, workers
+from support.ray_cluster import ABSENT, cluster, command, rows_of, workers
 from support.table import Keep, Row
 
 PHOTOS = 20_000
@@ -34,7 +34,7 @@ def photos(food_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     pytest.importorskip("ray", reason=ABSENT)
-    rows = classified(command(photos, tmp_path_factory.mktemp("here") / "out.jsonl"))
+    rows = rows_of(command(photos, tmp_path_factory.mktemp("here") / "out.jsonl"))
     assert len(rows) == PHOTOS
     return rows
 
@@ -59,7 +59,7 @@ def test_two_nodes_keep_the_pace_of_one_on_the_same_processors(
             order = [("one", one), ("two", two)]
             for nodes, ray in order if turn % 2 else order[::-1]:
                 began = time.monotonic()
-                found = classified(command(listed, tmp_path / f"{nodes}-{turn}.jsonl"), ray)
+                found = rows_of(command(listed, tmp_path / f"{nodes}-{turn}.jsonl"), ray)
                 took[nodes] += time.monotonic() - began
                 rows += found if nodes == "two" else []
     pace = took["one"] / took["two"]
@@ -92,6 +92,6 @@ def test_a_worker_and_then_a_node_are_killed(
             ray.remove_node(second, allow_graceful=False)
             died.append(kept())
 
-        rows = classified(command(photos, out), ray, meanwhile)
+        rows = rows_of(command(photos, out), ray, meanwhile)
     seen = f"killed after {' and '.join(f'{each:,}' for each in died)} rows; every row that of the local run"
     table(row("Ray: a worker and then one of two nodes killed", rows, here, seen, died[-1] < PHOTOS))

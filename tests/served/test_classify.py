@@ -122,12 +122,12 @@ def test_a_file_that_is_not_the_one_that_was_deployed_is_not_asked(photos: Path,
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("translator", "is a program of its own, not a file: ask it with --via triton"),
+        ("translator", "'translator' does not classify pictures: name another with --model"),
         ("nowhere", "no file of 'nowhere' found in"),
         ("food_classifier_int8/9", "has no version 9"),
     ],
 )
-def test_a_model_without_a_file_of_its_own_is_refused(photos: Path, model: str, says: str) -> None:
+def test_a_model_that_has_no_file_or_is_no_classifier_is_refused(photos: Path, model: str, says: str) -> None:
     argv = ["classify", str(photos), "--model", model, "--via", "file", "--model-repository", str(REPOSITORY)]
     result = CliRunner().invoke(main, argv)
     assert result.exit_code != 0

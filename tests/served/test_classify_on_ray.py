@@ -1,4 +1,4 @@
-"""`gourmet classify --engine ray` on a real cluster of two nodes, of which one dies on the way."""
+"""`--engine ray` on a real cluster of two nodes, of which one dies on the way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import pytest
 from support.eventually import eventually
-from support.ray_cluster import ABSENT, classified, cluster, command, workers
+from support.ray_cluster import ABSENT, cluster, command, rows_of, verb, workers
 
 from gourmet.systems.food11.contract import SYSTEM
+from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the command makes of them by itself."""
-    rows = classified(command(photos, tmp_path_factory.mktemp("here") / "out.jsonl", "--together", "2"))
+    rows = rows_of(command(photos, tmp_path_factory.mktemp("here") / "out.jsonl", "--together", "2"))
     assert len(rows) == 500
     assert sum(bool(row["error"]) for row in rows) == 20
     return rows
@@ -65,7 +66,7 @@ def test_a_worker_and_then_a_node_that_are_killed_change_nothing_in_the_table(
             ray.remove_node(second, allow_graceful=False)
             assert not out.exists(), "it was over before the node died"
 
-        assert classified(command(photos, out, "--together", "2"), ray, meanwhile) == here
+        assert rows_of(command(photos, out, "--together", "2"), ray, meanwhile) == here
     assert died
 
 
@@ -80,7 +81,29 @@ def test_what_was_stopped_goes_on_upon_a_cluster_and_the_other_way(
         process.send_signal(signal.SIGKILL)
     assert not out.exists()
     with cluster(2) as ray:
-        assert classified(argv, ray) == here
+        assert rows_of(argv, ray) == here
+        translated_while_a_worker_dies(ray, tmp_path)
+
+
+def translated_while_a_worker_dies(ray: Any, folder: Path) -> None:
+    """Five hundred lines, in two tasks; on the cluster that is there, since another takes half a minute."""
+    texts = folder / "texts.txt"
+    texts.write_bytes(b"\n".join(TRANSLATOR.examples(500, seed=1)))
+    here, out = folder / "here.jsonl", folder / "there.jsonl"
+    died = []
+
+    def meanwhile(_: subprocess.Popen[str]) -> None:
+        (node,) = ray.list_all_nodes()
+        eventually(lambda: bool(workers(node)), 120)
+        for each in workers(node):
+            each.send_signal(signal.SIGKILL)
+            died.append(each.pid)
+        assert not out.exists(), "it was over before a worker died"
+
+    rows = rows_of(verb("translate", "--out", out), ray, meanwhile, texts)
+    assert died
+    assert len(rows) == 500
+    assert rows == rows_of(verb("translate", "--out", here), given=texts)
 
 
 def test_a_cluster_of_its_own_is_reached_by_nobody_else(
@@ -108,7 +131,7 @@ def test_a_cluster_of_its_own_is_reached_by_nobody_else(
 
     try:
         out = command(photos, tmp_path / "out.jsonl", "--together", "2", "--engine", "ray")
-        assert classified(out, meanwhile=meanwhile) == here
+        assert rows_of(out, meanwhile=meanwhile) == here
         assert seen
         assert all(ipaddress.ip_address(each.removeprefix("::ffff:")).is_loopback for each in seen), seen
         assert not (tmp_path / "home" / ".ray").exists(), "a token that everybody could read"

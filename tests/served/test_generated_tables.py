@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.triton import RunningTriton
+from PIL import Image
+from support.triton import MODELS, RunningTriton
 
 from gourmet.bulk.journal import SUFFIX
 from gourmet.cli import main
@@ -24,6 +25,11 @@ def run(triton: RunningTriton, *words: object, given: str | bytes | None = None)
     return CliRunner().invoke(main, [*map(str, words), "--url", triton.http_url], input=given)
 
 
+def by_file(*words: object, given: str | None = None) -> Result:
+    argv = [*words, "--via", "file", "--url", "127.0.0.1:9", "--model-repository", MODELS]
+    return CliRunner().invoke(main, list(map(str, argv)), input=given)
+
+
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -31,22 +37,25 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def test_each_line_that_is_not_empty_has_the_translation_that_it_has_alone(
     triton: RunningTriton, tmp_path: Path
 ) -> None:
-    lines = [*TEXTS[:20], "", "я" * 2001, *TEXTS[20:]]
-    out = tmp_path / "out.jsonl"
+    # The last has several sentences, and ends as texts do in C.
+    lines = [*TEXTS[:20], "", "я" * 2001, *TEXTS[20:], f"{' '.join(TEXTS[:9])}\0"]
+    out, here = tmp_path / "out.jsonl", tmp_path / "here.jsonl"
     done = run(triton, "translate", "--out", out, given="\n".join(lines))
     assert done.exit_code == 0, done.output
-    assert "40 of 41 have an answer" in done.output
+    assert "41 of 42 have an answer" in done.output
+    assert by_file("translate", "--out", here, given="\n".join(lines)).exit_code == 0
+    assert here.read_text() == out.read_text(), "bit for bit"
     rows = rows_of(out)
     assert [row["text"] for row in rows] == [line for line in lines if line]
     assert [row["translation"] for row in rows if not row["error"]] == run(
-        triton, "translate", *TEXTS
+        triton, "translate", *TEXTS, lines[-1]
     ).stdout.splitlines()
     (failed,) = (row for row in rows if row["error"])
     assert "2,000" in failed["error"]
     assert {row["version"] for row in rows if not row["error"]} == {"1"}
     assert all(row["score"] < 0 for row in rows if not row["error"])
     scores: dict[bool, list[float]] = {True: [], False: []}
-    for row in rows:
+    for row in rows[:-1]:
         if not row["error"]:
             scores[row["sure"]].append(row["score"])
     assert max(scores[False]) < min(scores[True]), "of everyday sentences, about which nothing is doubtful"
@@ -77,17 +86,22 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     for number, photo in enumerate(CAPTIONER.examples(9, seed=2)):
         (photos / f"{number}.jpg").write_bytes(photo)
     (photos / "none.png").write_bytes(b"no picture")
-    out = tmp_path / "out.csv"
+    with Image.open(io.BytesIO(CAPTIONER.sample())) as sample:
+        sample.save(photos / "progressive.jpg", progressive=True)  # decoded by another process
+    out, here = tmp_path / "out.csv", tmp_path / "here.csv"
     done = run(triton, "caption", photos, "--out", out)
     assert done.exit_code == 0, done.output
+    assert by_file("caption", photos, "--out", here).exit_code == 0
+    assert here.read_text() == out.read_text(), "bit for bit"
     rows = list(csv.DictReader(io.StringIO(out.read_text(), newline="")))
-    assert [Path(row["path"]).name for row in rows] == [*(f"{number}.jpg" for number in range(9)), "none.png"]
+    others = ["none.png", "progressive.jpg"]
+    assert [Path(row["path"]).name for row in rows] == [*(f"{number}.jpg" for number in range(9)), *others]
     printed = run(triton, "caption", photos).stdout.splitlines()
     assert [f"{row['path']}: {row['caption']}" for row in rows if row["caption"]] == [
         line.removesuffix("  (not sure)") for line in printed
     ]
     assert {row["sure"] for row in rows if row["caption"]} <= {"yes", "no"}
-    assert rows[-1]["error"]
+    assert [Path(row["path"]).name for row in rows if row["error"]] == ["none.png"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +109,7 @@ def test_each_photo_of_a_folder_has_a_caption_or_a_reason(triton: RunningTriton,
     [
         (("translate", "Да.", "--out", "out.txt"), "ends in none of"),
         (("caption", ".", "--out", "out.csv"), "there is nothing to ask captioner about"),
-        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out and --beams"),
+        (("caption", ".", "--out", "out.csv", "--stream"), "leave out --csv, --out, --beams, --via"),
     ],
 )
 def test_what_makes_no_table_is_said(

@@ -36,17 +36,27 @@ def cluster(*cpus: int) -> Iterator[Any]:
 
 
 def command(photos: Path, out: Path, *words: object) -> list[str]:
-    argv = [GOURMET, "classify", photos, "--via", "file", "--model-repository", MODELS, "--out", out, *words]
-    return list(map(str, argv))
+    return verb("classify", photos, "--out", out, *words)
 
 
-def classified(
-    argv: list[str], cluster: Any = None, meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None
+def verb(*words: object) -> list[str]:
+    """One that asks a model's own file."""
+    return [str(word) for word in (GOURMET, *words, "--via", "file", "--model-repository", MODELS)]
+
+
+def rows_of(
+    argv: list[str],
+    cluster: Any = None,
+    meanwhile: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+    given: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of a command that runs here or on a cluster, while something is done."""
+    """The rows of a command that runs here or on a cluster, while something is done; `given` is stdin."""
     more = ["--engine", "ray"] if cluster else []
     env = {**os.environ, **({"RAY_ADDRESS": cluster.address} if cluster else {})}
-    with subprocess.Popen([*argv, *more], stderr=subprocess.PIPE, text=True, env=env) as process:
+    with (
+        (given or Path(os.devnull)).open() as stdin,
+        subprocess.Popen([*argv, *more], stdin=stdin, stderr=subprocess.PIPE, text=True, env=env) as process,
+    ):
         try:
             meanwhile(process)
             said = process.communicate(timeout=1_200)[1]
@@ -59,6 +69,6 @@ def classified(
 
 
 def workers(node: Any) -> list[psutil.Process]:
-    """Processes of a node that ask about photos now."""
+    """Processes of a node that are at work now."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    return [each for each in raylet.children(recursive=True) if each.cmdline()[:1] == ["ray::_rows"]]
+    return [each for each in raylet.children(recursive=True) if each.cmdline()[:1] == ["ray::task"]]

@@ -579,8 +579,8 @@ def test_a_search_tells_what_else_it_found(engine: Pictures) -> None:
     (picture,) = pictures(1)
     network = Network(engine)
     with opened(engine) as room:
-        answer = wait_for([Row(picture, 20, beams=3)], network, room, within_s=WITHIN_S)
-        assert not wait_for([Row(picture, 20)], network, room, within_s=WITHIN_S).others
+        (answer,) = wait_for([[Row(picture, 20, beams=3)]], network, room, within_s=WITHIN_S)
+        assert not wait_for([[Row(picture, 20)]], network, room, within_s=WITHIN_S)[0].others
     assert len({answer.text, *answer.others}) == 3
 
 
@@ -598,7 +598,7 @@ def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: 
     with opened(engine) as room:
         submit([AnswerJob(parts, network, hear, in_pieces=True)], room)
         assert done.wait(WITHIN_S)
-        whole = wait_for(again, network, room, within_s=WITHIN_S)
+        (whole,) = wait_for([again], network, room, within_s=WITHIN_S)
     assert pieces[0].startswith("2 3 4")
     assert len(pieces) > 3
     assert "".join(pieces) == whole.text

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gourmet.bulk.model_file import opened
-from gourmet.bulk.photos import Photos, through
-from gourmet.contracts import ModelInfo
-from gourmet.errors import UsageError
-from gourmet.pictures.classifier import PictureClassifier
-from gourmet.serving.connect import connect
-from gourmet.systems import registry
+from gourmet.bulk.open_model import OpenModel, behind_triton
 
 
 @dataclass(frozen=True)
@@ -20,24 +14,12 @@ class AskedModel:
 
     model: str
     url: str
-    folder: str = ""
+    folder: str
+    timeout_s: float  # of a request to Triton
 
-    def open(self) -> Photos:
+    def open(self) -> OpenModel:
         if self.folder:
-            info, ask = opened(Path(self.folder))
-            return Photos(info, _system(info), ask, lambda: None)
-        triton = connect(self.url)
-        try:
-            info = triton.describe(self.model)
-            return Photos(info, _system(info), through(triton, info), triton.close)
-        except BaseException:
-            triton.close()
-            raise
+            from gourmet.bulk.model_file import opened  # and ONNX Runtime with it
 
-
-def _system(model: ModelInfo) -> PictureClassifier:
-    if not model.system:
-        raise UsageError(
-            f"the config of {model.name!r} does not say which system it belongs to: name another"
-        )
-    return registry.classification(model.system)
+            return opened(Path(self.folder))
+        return behind_triton(self.url, self.model, self.timeout_s)

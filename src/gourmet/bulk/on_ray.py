@@ -12,27 +12,22 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from gourmet.bulk.asked_model import AskedModel
 from gourmet.bulk.journal import Row
-from gourmet.bulk.photos import Photos
-from gourmet.bulk.run import AskRows, HowMany, answered
+from gourmet.bulk.run import AskRows, HowMany
+from gourmet.bulk.workers import Work, how_many, task
 from gourmet.errors import GourmetError
 from gourmet.runtime.bounded_reading import in_short
 from gourmet.runtime.optional import optional
 
-# Requests of a task, which is then some tenths of a second, and how many of them are under way at a time.
-_REQUESTS: Final = 16
-_THREADS: Final = 4
 # What kills its process each time is not asked for ever.
 _DEATHS: Final = 5
 
 
 @contextlib.contextmanager
-def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany]]:
+def on_ray(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]:
     """How rows are asked for in the cluster at RAY_ADDRESS, or else in one of its own.
 
     Who runs a cluster runs what they like on those who join it: none is joined that was not named.
@@ -47,19 +42,18 @@ def on_ray(source: AskedModel, together: int) -> Iterator[tuple[AskRows, HowMany
         except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
             raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
         stack.callback(ray.shutdown)
-        task = ray.remote(num_cpus=1, max_retries=_DEATHS)(_rows)
+        remote = ray.remote(num_cpus=1, max_retries=_DEATHS)(task)
 
         def ask(names: Sequence[str]) -> list[Row]:
             try:
-                found: list[Row] = ray.get(task.remote(source, names, together))
+                found: list[Row] = ray.get(remote.remote(work, names, together))
             except ray.exceptions.RayTaskError as exc:
                 raise _raised(exc.cause) from exc
             except ray.exceptions.RayError as exc:
                 raise GourmetError(f"Ray: {in_short(exc)}") from exc
             return found
 
-        # Each process has its next task at hand.
-        yield ask, HowMany(_REQUESTS * together, 2 * max(1, int(ray.cluster_resources().get("CPU", 1))))
+        yield ask, how_many(work, together, max(1, int(ray.cluster_resources().get("CPU", 1))))
 
 
 @contextlib.contextmanager
@@ -79,17 +73,3 @@ def _private() -> Iterator[Mapping[str, object]]:
 
 def _raised(cause: Any) -> Exception:
     return cause if isinstance(cause, GourmetError) else GourmetError(f"a worker: {cause!r}")
-
-
-def _rows(source: AskedModel, names: Sequence[str], together: int) -> list[Row]:
-    try:
-        rows = answered(_opened(source).rows, names, HowMany(together, _THREADS))
-        return [row for some in rows for row in some]
-    except GourmetError as exc:  # some of which cannot be handed to another process
-        raise GourmetError(str(exc)) from None
-
-
-@cache
-def _opened(source: AskedModel) -> Photos:
-    """Once for each process."""
-    return source.open()

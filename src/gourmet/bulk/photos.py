@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
+from gourmet.bulk.asked_model import AskedModel
 from gourmet.bulk.inputs import as_text, read_input
 from gourmet.bulk.journal import Columns, Row
-from gourmet.client.deadline import Deadline
+from gourmet.bulk.open_model import OpenModel
 from gourmet.client.errors import InvalidRequest
-from gourmet.client.triton import Triton
-from gourmet.contracts import Array, ModelInfo, Tensors
-from gourmet.errors import GourmetError, printable
+from gourmet.contracts import Array, ModelInfo
+from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.classifier import PictureClassifier
 from gourmet.pictures.decode import PictureError
+from gourmet.systems import registry
 
 MOST_BYTES: Final = 64 << 20
-_TIMEOUT_S: Final = 60.0
-# What a model says to some photos as it takes them, and its version; raises InvalidRequest.
-AskModel = Callable[[Array], tuple[Tensors, str]]
 
 
 @dataclass(frozen=True)
@@ -36,22 +34,33 @@ class _Read:
     error: str = ""
 
 
-def through(triton: Triton, model: ModelInfo) -> AskModel:
-    (spec,) = model.inputs
+@dataclass(frozen=True)
+class Classifying:
+    """Fulfils gourmet.bulk.workers.Work: what a classifier is asked about photos."""
 
-    def ask(rows: Array) -> tuple[Tensors, str]:
-        answer = triton.infer(model.target, {spec.name: rows}, Deadline(_TIMEOUT_S))
-        return answer.outputs, answer.model_version
+    source: AskedModel
+    requests: int = 16
 
-    return ask
+    def open(self) -> Photos:
+        asked = self.source.open()
+        try:
+            return Photos(asked, _classifier(asked.info))
+        except BaseException:
+            asked.close()
+            raise
 
 
 @dataclass(frozen=True)
 class Photos:
-    model: ModelInfo
+    asked: OpenModel
     contract: PictureClassifier
-    ask: AskModel
-    close: Callable[[], None]
+
+    @property
+    def model(self) -> ModelInfo:
+        return self.asked.info
+
+    def close(self) -> None:
+        self.asked.close()
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -100,7 +109,7 @@ class Photos:
         if not encoded:
             return []
         try:
-            outputs, version = self.ask(np.concatenate(encoded))
+            outputs, version = self.asked.ask({self.model.inputs[0].name: np.concatenate(encoded)})
         except InvalidRequest as exc:
             if len(encoded) > 1:  # which of them is it?
                 return [found for each in encoded for found in self._answers([each])]
@@ -138,3 +147,14 @@ class Photos:
         answered = found if isinstance(found, dict) else {"error": printable(found)}
         all_of_it = {"path": as_text(read.path), "sha256": read.sha256, "model": self.model.name, **answered}
         return {name: all_of_it.get(name) for name in self.columns}
+
+
+def _classifier(model: ModelInfo) -> PictureClassifier:
+    if not model.system:
+        raise UsageError(
+            f"the config of {model.name!r} does not say which system it belongs to: name another"
+        )
+    found = registry.load(model.system)
+    if not isinstance(found, PictureClassifier):
+        raise UsageError(f"{model.name!r} does not classify pictures: name another with --model")
+    return found

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gourmet.bulk.generated import GeneratedRows
 from gourmet.bulk.journal import SUFFIX, Columns, Journal
 from gourmet.bulk.run import AskRows, HowMany, NamedInputs, run
-from gourmet.bulk.tables import check_table, write_table
-from gourmet.commands.generating import REQUESTS, Ask, together
+from gourmet.bulk.tables import write_table
+from gourmet.commands.generating import GeneratingRun
 from gourmet.commands.progress import bar
 from gourmet.commands.report_output import Stopped
-from gourmet.contracts import ModelInfo
 from gourmet.errors import GourmetError, UsageError
 
 _GOES_ON = "the same command goes on from there"
@@ -71,24 +69,19 @@ def _or_not_there(table: Path) -> Iterator[None]:
 
 
 def generated_table(
-    inputs: NamedInputs,
-    model: ModelInfo,
-    ask: Ask,
-    read: Callable[[str], bytes],
-    out: Path,
-    *,
-    made: str,
-    wanted: int,
-    plan: Mapping[str, Any],
-    doing: str,
+    inputs: NamedInputs, by: GeneratingRun, out: Path, *, plan: Mapping[str, Any], doing: str
 ) -> None:
-    """A table of texts that a model made, in its column `made`, and what is said of it at the end."""
-    check_table(out)
-    asked = GeneratedRows(model, ask, read, inputs.column, made)
-    how, plan = HowMany(together(model, wanted), REQUESTS), {"model": model.name, **plan}
-    none_there = f"there is nothing to ask {model.name} about"
+    """A table of texts that a model made, and what is said of it at the end."""
+    model = by.made.model.name
     asking = table_of(
-        inputs, asked.rows, out, asked.columns, how, plan=plan, doing=doing, none_there=none_there
+        inputs,
+        by.ask,
+        out,
+        by.made.columns,
+        by.how,
+        plan={"model": model, **plan},
+        doing=doing,
+        none_there=f"there is nothing to ask {model} about",
     )
     failed = total = 0
     with asking as rows:

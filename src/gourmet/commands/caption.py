@@ -1,16 +1,17 @@
-"""`gourmet caption`: what photos show, in a sentence each, through the running stack."""
+"""`gourmet caption`: what photos show, in a sentence each."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from collections.abc import Sequence
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gourmet.commands.bulk_options import bulk_options
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
@@ -18,12 +19,15 @@ from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 
 if TYPE_CHECKING:
-    from gourmet.commands.generating import Ask
-    from gourmet.contracts import GeneratedText, Generation, ModelInfo, Options
+    from gourmet.bulk.engines import Engine
+    from gourmet.bulk.inputs import Inputs
+    from gourmet.commands.generating import GeneratingRun
+    from gourmet.contracts import Options
 
 # Photos of a request: those of two fill the served loop, and none waits long for the others to be decoded.
 _PHOTOS = 8
-_MOST_BYTES = 64 << 20
+# Requests of what another process is given.
+_REQUESTS = 4
 _COLUMNS = ("photo", "caption", "sure", "score")
 
 
@@ -37,6 +41,7 @@ _COLUMNS = ("photo", "caption", "sure", "score")
 @click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
 @click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
+@bulk_options
 @url_option()
 def caption(
     photos: tuple[str, ...],
@@ -46,6 +51,9 @@ def caption(
     prompt: str | None,
     beams: int,
     model: str | None,
+    via: str,
+    engine: Engine,
+    repositories: tuple[Path, ...],
     url: str,
 ) -> None:
     """Say what each PHOTO shows, or each photo below a FOLDER, or of a LIST or stdin (-), a line each.
@@ -57,82 +65,91 @@ def caption(
     gourmet caption dog.jpg --stream
     gourmet caption holiday/ --csv > captions.csv
     gourmet caption holiday/ --out captions.parquet
+    gourmet caption s3://bucket/photos --via file --engine ray --out captions.parquet
     """
     from gourmet.bulk.inputs import Inputs
+    from gourmet.bulk.tables import check_table
     from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import asks, system_for
-    from gourmet.serving.connect import connect
+    from gourmet.commands.generating import generator
 
-    if stream and (as_csv or out or beams > 1):
-        raise UsageError("--stream shows a caption while it is made: leave out --csv, --out and --beams")
-    system = system_for("picture")
-    with connect(url) as triton:
-        info = triton.describe(
-            model or (f"{system.default_model}_stream" if stream else system.default_model)
+    if stream and (as_csv or out or beams > 1 or (via, engine) != ("triton", "local")):
+        raise UsageError(
+            "--stream shows a caption while it is made: leave out --csv, --out, --beams, --via and --engine"
         )
-    if stream and not info.decoupled:
-        raise UsageError(f"{info.name} answers whole: leave out --stream, or name one that streams")
+    if out:
+        check_table(out)
     options: Options = {"prompt": prompt} if prompt is not None else {}
     if beams > 1:
         options = {**options, "beams": beams}
     inputs = Inputs(photos, SUFFIXES)
-    ask = asks(system, info, url, options)
-    if out:
-        plan = {"options": options, "inputs": inputs.given}
-        generated_table(
-            inputs, info, ask, _read, out, made="caption", wanted=_PHOTOS, plan=plan, doing="describing"
-        )
+    if stream:
+        _in_pieces(model, url, _there(inputs), options)
         return
+    describing = generator(
+        "picture",
+        "caption",
+        options,
+        model=model,
+        url=url,
+        via=via,
+        engine=engine,
+        repositories=repositories,
+        together=_PHOTOS,
+        requests=_REQUESTS,
+    )
+    with describing as by:
+        if out:
+            plan = {"options": options, "inputs": inputs.given}
+            generated_table(inputs, by, out, plan=plan, doing="describing")
+        else:
+            _whole(by, _there(inputs), as_csv=as_csv)
+
+
+def _there(inputs: Inputs) -> list[str]:
     if not (paths := list(inputs)):
         raise UsageError(f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}")
-    if stream:
-        _in_pieces(system, info, url, paths, options)
-    else:
-        _whole(info, ask, paths, as_csv=as_csv)
+    return paths
 
 
-def _whole(model: ModelInfo, ask: Ask, paths: Sequence[str], *, as_csv: bool) -> None:
-    from gourmet.commands.generating import answers
-    from gourmet.contracts import GeneratedText
+def _whole(by: GeneratingRun, paths: Sequence[str], *, as_csv: bool) -> None:
+    from gourmet.bulk.run import answered
     from gourmet.reports.table import spreadsheet_cell
 
     table = csv.writer(sys.stdout, lineterminator="\n")
     if as_csv:
         table.writerow(_COLUMNS)
-    examples, failed = [partial(_read, path) for path in paths], 0
+    failed = 0
+    rows = chain.from_iterable(answered(by.ask, paths, by.how))
     with bar("describing") as tick:
-        found = answers(ask, model, examples, wanted=_PHOTOS)
-        for number, (path, answer) in enumerate(zip(paths, found, strict=True), 1):
+        for number, (path, row) in enumerate(zip(paths, rows, strict=True), 1):
             tick(number / len(paths), f"{number}/{len(paths)}")
-            if not isinstance(answer, GeneratedText):
-                click.echo(printable(f"{path}: {answer}"), err=True)
+            if row["error"]:
+                click.echo(printable(f"{path}: {row['error']}"), err=True)
                 failed += 1
             elif as_csv:
-                sure = {True: "yes", False: "no", None: ""}[model.is_sure(answer)]
-                table.writerow(
-                    (
-                        spreadsheet_cell(printable(path)),
-                        spreadsheet_cell(answer.text),
-                        sure,
-                        f"{answer.score or 0:.3f}",
-                    )
-                )
+                sure = {True: "yes", False: "no", None: ""}[row.get("sure")]
+                names = spreadsheet_cell(printable(path)), spreadsheet_cell(row["caption"])
+                table.writerow((*names, sure, f"{row['score'] or 0:.3f}"))
             else:
-                click.echo(printable(f"{path}: {answer.text}{_doubt(answer, model)}"))
+                click.echo(printable(f"{path}: {row['caption']}{_doubt(row.get('sure'))}"))
     if failed:
         raise GourmetError(f"{failed} of {len(paths)} photos have no caption")
 
 
-def _in_pieces(
-    system: Generation, model: ModelInfo, url: str, paths: Sequence[str], options: Options
-) -> None:
+def _in_pieces(name: str | None, url: str, paths: Sequence[str], options: Options) -> None:
+    from gourmet.bulk.generated import read_photo
     from gourmet.client.deadline import Deadline
+    from gourmet.commands.generating import system_for
     from gourmet.serving.connect import connect
 
+    system = system_for("picture")
     with connect(url) as triton:
+        model = triton.describe(name or f"{system.default_model}_stream")
+        if not model.decoupled:
+            raise UsageError(f"{model.name} answers whole: leave out --stream, or name one that streams")
         for path in paths:
             try:
-                inputs = system.request_inputs(_read(path), model, options)
+                inputs = system.request_inputs(read_photo(path), model, options)
             except ValueError as exc:
                 raise UsageError(f"{path}: {exc}") from exc
             click.echo(printable(f"{path}: "), nl=False)
@@ -141,20 +158,8 @@ def _in_pieces(
                 if outputs is not None:
                     piece = system.generated(outputs, model)
                     click.echo(printable(piece.text), nl=False)
-            click.echo(_doubt(piece, model) if piece else "")
+            click.echo(_doubt(model.is_sure(piece)) if piece else "")
 
 
-def _read(path: str) -> bytes:
-    from gourmet.bulk.inputs import read_input
-    from gourmet.pictures.header import look
-
-    try:
-        data = read_input(path, _MOST_BYTES)
-    except OSError as exc:
-        raise ValueError(f"it cannot be read: {exc.strerror or exc}") from exc
-    look(data)  # raises a ValueError for what is certainly not a picture
-    return data
-
-
-def _doubt(answer: GeneratedText, model: ModelInfo) -> str:
-    return "  (not sure)" if model.is_sure(answer) is False else ""
+def _doubt(sure: bool | None) -> str:
+    return "  (not sure)" if sure is False else ""

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gourmet.commands.options import repositories_option, url_option
+from gourmet.commands.bulk_options import asked_model, bulk_options
+from gourmet.commands.options import url_option
 from gourmet.commands.values import PATH
 from gourmet.errors import GourmetError, UsageError, printable
 from gourmet.pictures.header import SUFFIXES
 
 if TYPE_CHECKING:
+    from gourmet.bulk.engines import Engine
     from gourmet.bulk.inputs import Inputs
     from gourmet.bulk.photos import Photos
     from gourmet.bulk.run import AskRows, HowMany
 
+# Of a request to Triton.
+_TIMEOUT_S = 60.0
 _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIXES))}"
 
 
@@ -46,21 +50,7 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
     show_default=True,
     help="Ask about so many photos in a request.",
 )
-@click.option(
-    "--via",
-    type=click.Choice(["triton", "file"]),
-    default="triton",
-    show_default=True,
-    help="Ask the model in Triton, or its file from here.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Work in this process, or on a Ray cluster.",
-)
-@repositories_option(found=True)
+@bulk_options
 @url_option()
 def classify(
     photos: tuple[str, ...],
@@ -69,7 +59,7 @@ def classify(
     in_flight: int,
     together: int,
     via: str,
-    engine: str,
+    engine: Engine,
     repositories: tuple[Path, ...],
     url: str,
 ) -> None:
@@ -86,24 +76,19 @@ def classify(
     find / -name '*.jpg' | gourmet classify - --out all.parquet
     gourmet classify s3://bucket/photos --via file --engine ray --out all.parquet
     """
-    from gourmet.bulk import model_file
-    from gourmet.bulk.asked_model import AskedModel
+    from gourmet.bulk.engines import asking
     from gourmet.bulk.inputs import Inputs
-    from gourmet.bulk.on_ray import on_ray
+    from gourmet.bulk.photos import Classifying
     from gourmet.bulk.run import HowMany
     from gourmet.bulk.tables import check_table
 
     if out:
         check_table(out)
-    inputs, model = Inputs(photos, SUFFIXES), model or usual_model()
-    folder = str(model_file.folder_of(model, repositories)) if via == "file" else ""
-    source = AskedModel(model, url, folder)
+    inputs = Inputs(photos, SUFFIXES)
+    work = Classifying(asked_model(model or usual_model(), url, via, repositories, _TIMEOUT_S))
     with ExitStack() as stack:
-        asked = stack.enter_context(closing(source.open()))
-        ask: AskRows = asked.rows
-        how = HowMany(together, in_flight)
-        if engine == "ray":
-            ask, how = stack.enter_context(on_ray(source, together))
+        asked = stack.enter_context(closing(work.open()))
+        ask, how = stack.enter_context(asking(work, asked, engine, HowMany(together, in_flight)))
         _to_table(inputs, asked, ask, how, out) if out else _to_terminal(inputs, ask, how)
 
 

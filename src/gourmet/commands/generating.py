@@ -1,33 +1,33 @@
-"""Examples through a served model that generates, several at a time: for the verbs that print the answers."""
+"""Examples through a model that generates, several at a time: for the verbs that make texts of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-import numpy as np
-
-from gourmet.client.errors import InvalidRequest
-from gourmet.client.triton import Answer
-from gourmet.contracts import (
-    ExampleKind,
-    GeneratedText,
-    Generation,
-    ModelInfo,
-    Options,
-    Tensors,
-    WarnsOfAnswers,
-)
+from gourmet.bulk.engines import Engine, asking
+from gourmet.bulk.generated import GeneratedRows, Generating
+from gourmet.bulk.run import AskRows, HowMany
+from gourmet.commands.bulk_options import asked_model
+from gourmet.contracts import ExampleKind, Generation, Options
 from gourmet.errors import UsageError
-from gourmet.serving.connect import connect
 from gourmet.systems import registry
-from gourmet.tasks.checking import in_threads
 
 # At a time: enough for the served loop to be full.
-REQUESTS = 2
-_ANSWERS_WITHIN_S = 600.0
-Said = GeneratedText | InvalidRequest | ValueError
-# What a model says to some examples, or why it says nothing, each with the version that said it.
-Ask = Callable[[Sequence[Callable[[], bytes]]], list[tuple[Said, str]]]
+_REQUESTS: Final = 2
+_ANSWERS_WITHIN_S: Final = 600.0
+
+
+@dataclass(frozen=True)
+class GeneratingRun:
+    """How rows are asked for, and what they have."""
+
+    made: GeneratedRows
+    ask: AskRows
+    how: HowMany
 
 
 def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") -> Generation:
@@ -49,41 +49,31 @@ def system_for(kind: ExampleKind, asked: str | None = None, of_model: str = "") 
     return found[name]
 
 
-def asks(system: Generation, model: ModelInfo, url: str, options: Options) -> Ask:
-    def ask(asked: Sequence[Callable[[], bytes]]) -> list[tuple[Said, str]]:
-        try:
-            sent = [example() for example in asked]
-            rows = [system.request_inputs(example, model, options) for example in sent]
-            answer = _infer(url, model, rows)
-        except (InvalidRequest, ValueError) as exc:
-            if len(asked) > 1:  # which of them is it?
-                return [found for example in asked for found in ask([example])]
-            return [(exc, "")]
-        outputs, version = answer.outputs, answer.model_version
-        split = [{name: each[row : row + 1] for name, each in outputs.items()} for row in range(len(asked))]
-        answers = [system.generated(each, model) for each in split]
-        if isinstance(system, WarnsOfAnswers):
-            answers = [system.with_warning(*each) for each in zip(sent, answers, strict=True)]
-        return [(each, version) for each in answers]
+@contextmanager
+def generator(
+    kind: ExampleKind,
+    made: str,
+    options: Options,
+    *,
+    system: str | None = None,
+    model: str | None,
+    url: str,
+    via: str,
+    engine: Engine,
+    repositories: Iterable[Path],
+    together: int,
+    requests: int,
+) -> Iterator[GeneratingRun]:
+    """Of a `model`, or that of a `system`; what it says is the column `made`.
 
-    return ask
-
-
-def together(model: ModelInfo, wanted: int) -> int:
-    return wanted if model.max_batch_size else 1
-
-
-def answers(
-    ask: Ask, model: ModelInfo, examples: Sequence[Callable[[], bytes]], *, wanted: int
-) -> Iterator[Said]:
-    """What the model says to each, in their order; so many are `wanted` in a request."""
-    size = together(model, wanted)
-    batches = [examples[first : first + size] for first in range(0, len(examples), size)]
-    for found in in_threads(ask, batches, REQUESTS):
-        yield from (answer for answer, _ in found)
-
-
-def _infer(url: str, model: ModelInfo, rows: Sequence[Tensors]) -> Answer:
-    inputs = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    with connect(url, _ANSWERS_WITHIN_S) as triton:
-        return triton.infer(model.target, inputs)
+    So many inputs are in a request, `together`, and so many `requests` in what another process is given.
+    """
+    name = model or system_for(kind, system).default_model
+    source = asked_model(name, url, via, repositories, _ANSWERS_WITHIN_S)
+    with closing(source.open()) as asked:
+        whose = system_for(kind, system, asked.info.system).name
+        work = Generating(source, whose, made, tuple(options.items()), requests)
+        rows = work.of(asked)
+        how = HowMany(together if asked.info.max_batch_size else 1, _REQUESTS)
+        with asking(work, rows, engine, how) as (ask, how):
+            yield GeneratingRun(rows, ask, how)

@@ -1,24 +1,29 @@
-"""`gourmet translate`: texts through a translator of the running stack, as arguments or a line each."""
+"""`gourmet translate`: texts through a translator, as arguments or a line each."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from gourmet.commands.bulk_options import bulk_options
 from gourmet.commands.options import url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.values import PATH
 from gourmet.errors import UsageError, printable
 
-# Texts of a request.
+if TYPE_CHECKING:
+    from gourmet.bulk.engines import Engine
+    from gourmet.commands.generating import GeneratingRun
+
+# Texts of a request, and requests of what another process is given.
 _TEXTS = 16
+_REQUESTS = 16
 _LONGEST = 64_000
 _MOST_LINES = 1_000_000
 _MOST_NAMED = 20
@@ -32,9 +37,18 @@ _MOST_NAMED = 20
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
 )
+@bulk_options
 @url_option()
 def translate(
-    texts: tuple[str, ...], asked: str | None, model: str | None, beams: int, out: Path | None, url: str
+    texts: tuple[str, ...],
+    asked: str | None,
+    model: str | None,
+    beams: int,
+    out: Path | None,
+    via: str,
+    engine: Engine,
+    repositories: tuple[Path, ...],
+    url: str,
 ) -> None:
     """Translate each Russian TEXT into English, a line for each; without one, every line of stdin.
 
@@ -49,49 +63,55 @@ def translate(
     gourmet translate "предоставляются полотенца ."
     gourmet translate < russian.txt > english.txt
     gourmet translate --out english.parquet < russian.txt
+    gourmet translate --out english.parquet --via file --engine ray < russian.txt
     """
+    from gourmet.bulk.tables import check_table
     from gourmet.commands.bulk_table import generated_table
-    from gourmet.commands.generating import answers, asks, system_for
-    from gourmet.contracts import GeneratedText
-    from gourmet.serving.connect import connect
+    from gourmet.commands.generating import generator
 
     if not texts and sys.stdin.isatty():
         raise UsageError('name a text, as in gourmet translate "Я люблю чай.", or give a file by < FILE')
-    with connect(url) as triton:
-        info = triton.describe(model or system_for("text", asked).default_model)
-    system = system_for("text", asked, info.system)
-    ask = asks(system, info, url, {"beams": beams} if beams > 1 else {})
     if out:
-        plan = {"beams": beams, "texts": texts}
-        generated_table(
-            _Texts(texts),
-            info,
-            ask,
-            _bytes,
-            out,
-            made="translation",
-            wanted=_TEXTS,
-            plan=plan,
-            doing="translating",
-        )
-        return
-    lines = list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES))
+        check_table(out)
+    translating = generator(
+        "text",
+        "translation",
+        {"beams": beams} if beams > 1 else {},
+        system=asked,
+        model=model,
+        url=url,
+        via=via,
+        engine=engine,
+        repositories=repositories,
+        together=_TEXTS,
+        requests=_REQUESTS,
+    )
+    with translating as by:
+        if out:
+            plan = {"beams": beams, "texts": texts}
+            generated_table(_Texts(texts), by, out, plan=plan, doing="translating")
+            return
+        _print(list(texts) or list(_read(sys.stdin.buffer, _MOST_LINES)), "text" if texts else "line", by)
+
+
+def _print(lines: Sequence[str], kind: str, by: GeneratingRun) -> None:
+    from gourmet.bulk.run import answered
+
     there = [place for place, line in enumerate(lines) if line]
-    examples = [partial(_bytes, lines[place]) for place in there]
     found: dict[int, str] = {}
     warnings: list[str] = []
     rough: list[int] = []
-    kind = "text" if texts else "line"
+    rows = chain.from_iterable(answered(by.ask, (lines[place] for place in there), by.how))
     with bar("translating") as tick:
-        for place, answer in zip(there, answers(ask, info, examples, wanted=_TEXTS), strict=True):
+        for place, row in zip(there, rows, strict=True):
             where = f"{kind} {place + 1}"
-            if not isinstance(answer, GeneratedText):
-                raise UsageError(f"{where}: {answer}") from answer
-            found[place] = answer.text
-            if info.is_sure(answer) is False:
+            if row["error"]:
+                raise UsageError(f"{where}: {row['error']}")
+            found[place] = row["translation"]
+            if row.get("sure") is False:
                 rough.append(place + 1)
-            if answer.warning:
-                warnings.append(f"{where}: {answer.warning}")
+            if row["warning"]:
+                warnings.append(f"{where}: {row['warning']}")
             tick(len(found) / len(there), f"{len(found)}/{len(there)}")
     for place in range(len(lines)):
         click.echo(printable(found.get(place, "")))  # the server may be anybody's
@@ -104,7 +124,7 @@ def translate(
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts as they are given, or the lines of stdin, which is read once; empty ones are left out."""
+    """Texts as they are given, or the lines of stdin; empty ones are left out."""
 
     given: Sequence[str]
     column: str = "text"
@@ -113,11 +133,15 @@ class _Texts:
         return (text for text in self.given or _read(sys.stdin.buffer) if text)
 
     def count(self) -> int | None:
-        return sum(1 for _ in self) if self.given else None
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
+        """None where stdin is a pipe, which can be read only once."""
+        if self.given:
+            return sum(1 for _ in self)
+        if not sys.stdin.buffer.seekable():
+            return None
+        place = sys.stdin.buffer.tell()
+        found = sum(1 for _ in self)
+        sys.stdin.buffer.seek(place)
+        return found
 
 
 def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:

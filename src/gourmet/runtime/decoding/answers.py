@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, runtime_checkable
 
-from gourmet.contracts import GeneratedText, ScoredSentence
+import numpy as np
+
+from gourmet.contracts import Array, GeneratedText, ScoredSentence, Tensors
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
@@ -170,13 +172,34 @@ def submit(answers: Sequence[AnswerJob], room: GenerationRoom) -> None:
             answer.advance()
 
 
-def wait_for(parts: Parts, network: ServedNetwork, room: GenerationRoom, *, within_s: float) -> GeneratedText:
-    """The whole answer of these parts; raises what went wrong."""
-    finished = threading.Event()
+def wait_for(
+    asked: Sequence[Parts], network: ServedNetwork, room: GenerationRoom, *, within_s: float = float("inf")
+) -> list[GeneratedText]:
+    """The whole answer to each of these; raises what went wrong with the first that has none."""
+    finished = threading.Semaphore(0)
     deadline = time.monotonic() + within_s
-    answer = AnswerJob(parts, network, lambda *_: finished.set(), deadline=deadline)
-    submit([answer], room)
-    finished.wait()
-    if answer.error:
-        raise answer.error
-    return answer.whole()
+    jobs = [AnswerJob(parts, network, lambda *_: finished.release(), deadline=deadline) for parts in asked]
+    submit(jobs, room)
+    for _ in jobs:
+        finished.acquire()
+    for job in jobs:
+        if job.error:
+            raise job.error
+    return [job.whole() for job in jobs]
+
+
+def output_tensors(answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool) -> Tensors:
+    """The outputs of the model, with `rows` as those of a request; else there is a single answer.
+
+    Texts are bytes; numbers have the type that they came with.
+    """
+    outputs = [network.outputs(answer) for answer in answers]
+    shape = (len(outputs), 1) if rows else (1,)
+    found: dict[str, Array] = {}
+    for name, value in outputs[0].items():
+        values = [each[name] for each in outputs]
+        if isinstance(value, str):
+            found[name] = np.array([each.encode() for each in values], np.object_).reshape(shape)
+        else:
+            found[name] = np.array(values).reshape(shape)
+    return found

@@ -19,23 +19,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from gourmet.contracts import SYSTEM_PARAMETER, GeneratedText
 from gourmet.errors import GourmetError
-from gourmet.runtime import malloc
-from gourmet.runtime.decoding import package
-from gourmet.runtime.decoding.answers import AnswerJob, ClientLeft, GenerationServing, ServedNetwork, submit
+from gourmet.runtime.decoding.answers import (
+    AnswerJob,
+    ClientLeft,
+    GenerationServing,
+    ServedNetwork,
+    output_tensors,
+    submit,
+)
 from gourmet.runtime.decoding.figures import RoomFigures
 from gourmet.runtime.decoding.loop import TooManyRows
-from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER, GenerationRoom
-from gourmet.runtime.instances import cpu_threads, integer_parameter, parameter
+from gourmet.runtime.decoding.opening import opened
+from gourmet.runtime.instances import parameter
 from gourmet.runtime.turns import client_of_request
 
-# Rows that go through a step together, unless the config says otherwise.
-_ROWS: Final = 16
-_ROWS_PARAMETER: Final = "rows_at_once"
 # Where the client set no limit: longer than any of ours waits.
 _LONGEST_S: Final = 60.0
 # Triton is not asked more often than this whether a client is still there; of most answers, never.
@@ -54,21 +55,11 @@ class GenerationModel:
             version = Path(args["model_repository"]) / args["model_version"]
             system = parameter(config, SYSTEM_PARAMETER)
             serving = self.part_of_system(system, "serving", "SERVING", GenerationServing)
-            network = serving.open(package.open_version(version, config), cpu_threads(config))
-            rows = integer_parameter(config, _ROWS_PARAMETER) or _ROWS
+            self.network, self.room = opened(serving, version, config)
         except GourmetError as exc:
             raise pb_utils.TritonModelException(str(exc)) from exc
-        malloc.give_back()  # of the files, half of what it has
-        self.network = network
         self.in_pieces = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         self.has_rows = int(config.get("max_batch_size", 0)) > 0
-        self.room = GenerationRoom(
-            network.engine,
-            start=network.vocabulary.start,
-            end=network.vocabulary.end,
-            max_rows=rows,
-            continuous=parameter(config, CONTINUOUS_PARAMETER) != "off",
-        )
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self.figures = RoomFigures(pb_utils, self.room, {**labels, "process": str(os.getpid())})
         # Handing an answer to Triton takes as long as a step, which the loop does not wait for.
@@ -162,19 +153,8 @@ def whole_response(
 def _response(
     answers: Sequence[GeneratedText], network: ServedNetwork, *, rows: bool
 ) -> pb_utils.InferenceResponse:
-    """With `rows`, as those of a request; else there is a single one."""
-    outputs = [network.outputs(answer) for answer in answers]
-    shape = (len(outputs), 1) if rows else (1,)
-    return pb_utils.InferenceResponse(
-        [pb_utils.Tensor(name, _column([each[name] for each in outputs], shape)) for name in outputs[0]]
-    )
-
-
-def _column(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Texts as bytes; numbers have the type that they came with."""
-    texts = isinstance(values[0], str)
-    column = np.array([value.encode() for value in values], np.object_) if texts else np.array(values)
-    return column.reshape(shape)
+    tensors = output_tensors(answers, network, rows=rows)
+    return pb_utils.InferenceResponse([pb_utils.Tensor(*each) for each in tensors.items()])
 
 
 def refusal(error: Exception) -> pb_utils.InferenceResponse:
