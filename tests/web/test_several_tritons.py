@@ -153,7 +153,8 @@ def test_one_that_is_slow_is_asked_seldom(several: Several) -> None:
     told = load(several)
     several.ways[0].delay_s = 0.0
     assert (told.statuses, told.wrong) == ({200: 400}, 0)
-    assert sum(each > 0.2 for each in told.seconds) <= 60  # its share would be 133
+    slow, slow_anyway = (sum(each > 0.2 for each in run.seconds) for run in (told, calm))
+    assert slow - slow_anyway <= 60  # its share would be 133
     assert statistics.median(told.seconds) < 2 * statistics.median(calm.seconds) + 0.01
 
 
