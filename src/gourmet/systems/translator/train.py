@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import sentencepiece
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call
 
 from gourmet.errors import UsageError
 from gourmet.systems.translator.data import DATA, software
@@ -22,6 +22,7 @@ from gourmet.tasks.generation.checkpoints import CONFIG
 from gourmet.tasks.generation.configuring import changed
 from gourmet.tasks.generation.int8 import rounded
 from gourmet.tasks.generation.packages import needed
+from gourmet.tasks.generation.smoothed_loss import smoothed_loss
 from gourmet.tasks.generation.texts import padded
 from gourmet.tasks.system_parts import Reference
 from gourmet.training.muon import half_is_fast
@@ -185,19 +186,22 @@ class TranslatorTask:
             [self.tokenizer.encode_target(pair.answer, sampling=sampling)[: 2 * end] for pair in shown], pad
         ).to(device)
         begun = torch.cat([torch.full_like(target[:, :1], pad), target[:, :-1]], dim=1)
-        with torch.autocast(device.type, torch.bfloat16, enabled=half_is_fast(device)):
-            logits = self.network(
-                input_ids=source,
-                attention_mask=(source != pad).long(),
-                decoder_input_ids=begun,
-                use_cache=False,
-            ).logits
-        return F.cross_entropy(
-            logits.flatten(0, 1).float(),
-            target.flatten(),
-            ignore_index=pad,
-            label_smoothing=self.config.label_smoothing,
-        )
+        # All of it in bfloat16 rather than by autocast, which casts back and forth between two operations.
+        kind = torch.bfloat16 if half_is_fast(device) else torch.float32
+        model = self.network.get_submodule("model")
+        hidden = functional_call(
+            model,
+            {name: weights.to(kind) for name, weights in model.named_parameters()},
+            kwargs={
+                "input_ids": source,
+                "attention_mask": (source != pad).long(),
+                "decoder_input_ids": begun,
+                "use_cache": False,
+            },
+        ).last_hidden_state
+        words = target != pad
+        weight = self.network.get_parameter("lm_head.weight").to(kind)
+        return smoothed_loss(hidden[words], weight, target[words], self.config.label_smoothing)
 
     def kept(self, network: nn.Module) -> nn.Module:
         return rounded(network)
