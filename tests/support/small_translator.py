@@ -27,14 +27,20 @@ GERMAN = (
 )
 
 
-def saved_translator(folder: Path, texts: list[str] | None = None, size: int = 120) -> Path:
-    """Write it to `folder`, with pieces of `texts`."""
+def saved_translator(
+    folder: Path,
+    texts: list[str] | None = None,
+    size: int = 120,
+    layers: tuple[int, int] = (1, 1),
+    **config: Any,
+) -> Path:
+    """Write it to `folder`, with pieces of `texts`, and so many layers of its encoder and its decoder."""
     files = tokenizers.learn(texts or [text.decode() for text in SYSTEM.examples(200, seed=0)], size)
     tokenizer = tokenizers.Tokenizer(files)
     sides = {
         f"{side}_{what}": of
-        for side in ("encoder", "decoder")
-        for what, of in {"layers": 1, "attention_heads": 2, "ffn_dim": 16}.items()
+        for side, count in zip(("encoder", "decoder"), layers, strict=True)
+        for what, of in {"layers": count, "attention_heads": 2, "ffn_dim": 16}.items()
     }
     ends = {
         "pad_token_id": tokenizer.pad,
@@ -43,7 +49,7 @@ def saved_translator(folder: Path, texts: list[str] | None = None, size: int = 1
     }
     torch.manual_seed(0)
     start = {"decoder_start_token_id": tokenizer.pad, "max_position_embeddings": 512}
-    network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends})
+    network: Any = build({"vocab_size": tokenizer.size, "d_model": 16, **start, **sides, **ends, **config})
     with torch.no_grad():
         network.final_logits_bias[0, tokenizer.end] = -1e4
     network.save_pretrained(folder)

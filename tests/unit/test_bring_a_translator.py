@@ -27,7 +27,7 @@ from gourmet.systems.translator.network import find, load
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import NEVER
 
-OTHERS = {"t5": "T5", "bart": "BART", "m2m_100": "M2M100", "gpt2": "GPT-2", "llama": "llama"}
+OTHERS = {"bart": "BART", "mbart": "mBART", "umt5": "umT5", "gpt2": "GPT-2", "llama": "llama"}
 
 
 class Letters:
@@ -159,13 +159,13 @@ def test_fp32_rounds_nothing_and_is_refused_where_formats_say_it(checkpoint: Pat
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_is_not_marian_is_refused_as_what_it_is_in_one_sentence(kind: str, tmp_path: Path) -> None:
+def test_what_is_not_served_is_refused_as_what_it_is_in_one_sentence(kind: str, tmp_path: Path) -> None:
     """Whatever lies beside it: others have other vocabularies, and weights in several files."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     words = ["deploy", "translator", "--to", str(tmp_path / "models"), "--checkpoint", str(tmp_path)]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1
-    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of Marian's architecture are served"
+    said = f"{tmp_path} holds {OTHERS[kind]}: only translators of these architectures are served: Marian, M2M"
     assert said in " ".join(done.output.split())
     weights = tmp_path / "model.safetensors"
     network: nn.Module = DigitsNetwork()

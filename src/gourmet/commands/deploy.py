@@ -131,7 +131,11 @@ def deploy(
         data = data or (None if architecture or checkpoint or chosen.suffix == ".onnx" else data_of(chosen))
         with bar("reading") as tick:
             deployment = export.open(chosen, data, tick, architecture=architecture)
-    chosen_forms = export.formats if form == "all" else (form,)
+    chosen_forms = (
+        [each for each in export.formats if each in deployment.targets] if form == "all" else [form]
+    )
+    if form != "all" and form not in deployment.targets:
+        raise UsageError(f"--format {form} cannot be made of {chosen}; {', '.join(deployment.targets)} can")
     if name != system:
         chosen_forms = [each for each in chosen_forms if deployment.targets[each].model == name]
     if not chosen_forms:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gourmet.systems.translator.contract import Translator, check_sentences, problem
@@ -43,9 +42,9 @@ def data(_system: Translator) -> TextData:
 
 
 def evaluate(system: Translator) -> Evaluation:
-    from gourmet.systems.translator.evaluate import EVALUATION
+    from gourmet.systems.translator.evaluate import evaluation
 
-    return replace(EVALUATION, data=data(system))
+    return evaluation(system, data(system))
 
 
 def export(system: Translator) -> Export:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gourmet.systems.translator.contract import SYSTEM, Translator
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.network import load
 from gourmet.systems.translator.serving import MAX_SOURCE_TOKENS
@@ -16,6 +17,7 @@ from gourmet.systems.translator.texts import split
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation.evaluation import TextEvaluation
 from gourmet.tasks.generation.texts import padded
+from gourmet.tasks.system_parts import TextData
 from gourmet.training.task import Tick
 
 MAX_TOKENS: Final = 128  # pieces of an answer
@@ -57,24 +59,29 @@ def answered(
                 attention_mask=(rows != tokenizer.pad).long(),
                 num_beams=1,
                 do_sample=False,
-                max_new_tokens=MAX_TOKENS,
+                max_new_tokens=MAX_TOKENS + len(tokenizer.first),
                 bad_words_ids=[[tokenizer.pad]],
+                forced_bos_token_id=tokenizer.first[0] if tokenizer.first else None,
             )
         for place, answer in zip(places, answers.tolist(), strict=True):
-            words = answer[1:]
+            words = answer[1 + len(tokenizer.first) :]
             found[place] = words[: words.index(tokenizer.end)] if tokenizer.end in words else words
         tick((first + len(places)) / len(order), f"{first + len(places)}/{len(order)}")
     return found
 
 
-def _network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
-    found = load(weights)
-    return found.network, found.about
+def evaluation(system: Translator, data: TextData) -> TextEvaluation:
+    languages = system.source, system.target
+
+    def network(weights: Path, _: str) -> tuple[nn.Module, dict[str, Any]]:
+        found = load(weights, languages)
+        return found.network, found.about
+
+    def answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
+        found = load(weights, languages)
+        return translate(found.network.to(device), found.tokenizer, texts, tick)
+
+    return TextEvaluation(network, data, answer)
 
 
-def _answer(weights: Path, texts: Sequence[str], device: str, tick: Tick) -> Sequence[str]:
-    found = load(weights)
-    return translate(found.network.to(device), found.tokenizer, texts, tick)
-
-
-EVALUATION: Final = TextEvaluation(_network, DATA, _answer)
+EVALUATION: Final = evaluation(SYSTEM, DATA)

@@ -24,13 +24,14 @@ from gourmet.runtime.decoding.engine import Engine
 from gourmet.runtime.decoding.loop import Row
 from gourmet.runtime.instances import available_cpus
 from gourmet.runtime.manifest import sha256
+from gourmet.systems.translator.architectures import ARCHITECTURES, Architecture
 from gourmet.systems.translator.contract import SYSTEM, Translator, text_of
 from gourmet.systems.translator.data import DATA
 from gourmet.systems.translator.evaluate import MAX_TOKENS, answered
-from gourmet.systems.translator.graphs import Encoder, MarianStep, Whole
+from gourmet.systems.translator.graphs import Encoder, TranslatorStep, Whole
 from gourmet.systems.translator.network import Checkpoint, find, load
 from gourmet.systems.translator.serving import DECODER, ENCODER, TranslatorNetwork, open_engine
-from gourmet.systems.translator.tokenizer import FILES, Tokenizer
+from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.tasks.generation import served
 from gourmet.tasks.generation.certainty import certainty, judged
 from gourmet.tasks.generation.int8 import quantized
@@ -47,17 +48,17 @@ _WHOLE: Final = 50  # places of a source and a target in `onnx-model`
 _CODE: Final = "model.py"
 
 
-def graphs(network: Any) -> dict[str, Graph]:
+def graphs(network: Any, architecture: Architecture = ARCHITECTURES["marian"]) -> dict[str, Graph]:
     """The encoder and the step, by the names of their files."""
     words = {0: "rows", 1: "words"}
     ids, mask = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
     encoder = Graph(
-        Encoder(network),
+        Encoder(network, architecture),
         {"ids": ids, "mask": mask},
         ("hidden", "memory"),
         {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
     )
-    return {ENCODER: encoder, DECODER: step_graph(MarianStep(network))}
+    return {ENCODER: encoder, DECODER: step_graph(TranslatorStep(network, architecture))}
 
 
 def whole(network: nn.Module) -> Graph:
@@ -92,8 +93,11 @@ class TrainedTranslator:
     @cached_property
     def files(self) -> dict[str, bytes]:
         """All that a Python model needs."""
-        files = {name: (self.checkpoint.folder / name).read_bytes() for name in FILES}
-        return files | {name: graph.file() for name, graph in graphs(self.network).items()}
+        return self.checkpoint.files | {name: graph.file() for name, graph in self.graphs.items()}
+
+    @property
+    def graphs(self) -> dict[str, Graph]:
+        return graphs(self.network, self.checkpoint.architecture)
 
     def package(self, path: Path) -> dict[str, Any]:
         return served.write_package(path, self.files, self.form)
@@ -120,7 +124,7 @@ class TrainedTranslator:
 def served_answers(
     engine: Engine, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], rows_at_once: int = _ROWS
 ) -> list[list[int]]:
-    rows = [Row(each, MAX_TOKENS) for each in sources]
+    rows = [Row(each, MAX_TOKENS, prefix=tokenizer.first) for each in sources]
     return served.served_answers(engine, tokenizer, rows, rows_at_once)
 
 
@@ -145,7 +149,7 @@ class TranslatorExport:
         return find(checkpoint)
 
     def open(self, weights: Path, data: Path | None, tick: Tick, *, architecture: str = "") -> Deployment:
-        checkpoint = load(weights)
+        checkpoint = load(weights, (self.system.source, self.system.target))
         if data is None:
             texts = [text.decode() for text in self.system.examples(32, seed=0)]
         else:
@@ -153,8 +157,9 @@ class TranslatorExport:
         sources = [checkpoint.tokenizer.encode(text) for text in texts]
         answers = answered(checkpoint.network, checkpoint.tokenizer, sources, tick)
         source = TrainedTranslator(checkpoint, sources, answers, self.fp32, self.system)
+        title = checkpoint.architecture.title
         facts = {
-            "network": {"system": self.system.name, "architecture": "Marian", "shape": checkpoint.about},
+            "network": {"system": self.system.name, "architecture": title, "shape": checkpoint.about},
             "training": {"weights_sha256": sha256(weights), "epoch": checkpoint.about.get("epoch")},
             "verified_on": "examples" if data is None else "sentences held out",
         }
@@ -205,7 +210,7 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
             "python": _like(SYSTEM.default_model, package_of, system),
             "stream": _like(SYSTEM.streaming_model, stream, system),
         }
-    encoder, decoder = graphs(source.network).values()
+    encoder, decoder = source.graphs.values()
 
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), graph.same_shapes
@@ -214,14 +219,16 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
     def reference(model: str) -> Target:
         return Target(model, package.REFERENCE, source.reference, lambda path: ())
 
-    return {
+    targets = {
         "python": package_of,
         "stream": reference(SYSTEM.streaming_model),
         "encoder": graph("translator_encoder", encoder),
         "decoder": graph("translator_decoder", decoder),
         "bls": reference("translator_bls"),
-        "whole": graph("onnx-model", whole(source.network)),
     }
+    if source.checkpoint.architecture is ARCHITECTURES["marian"]:  # others begin otherwise than its clients
+        targets["whole"] = graph("onnx-model", whole(source.network))
+    return targets
 
 
 def _like(ours: str, target: Target, system: Translator) -> Target:

@@ -1,4 +1,4 @@
-"""The translator as its served models open it: Marian's graphs, and texts as the rows of their sentences."""
+"""The translator as its served models open it: its graphs, and texts as the rows of their sentences."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class TranslatorNetwork:
         sentences = [(begin, end, round(score, 4)) for begin, end, score in answer.sentences]
         return {**told, contract.SENTENCES: json.dumps(sentences)}
 
-    @staticmethod
-    def _row(source: Sequence[int], max_tokens: int, beams: int) -> Row:
+    def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
         """Twice as many pieces as the sentence has itself and some."""
-        return Row(source, min(max_tokens, 2 * len(source) + 20), beams=beams)
+        most = min(max_tokens, 2 * len(source) + 20)
+        return Row(source, most, prefix=self.vocabulary.first, beams=beams)
 
 
 SERVING: Final = TranslatorNetwork

@@ -1,6 +1,7 @@
 """A text as numbers and back, as Marian's checkpoints have it: source.spm, target.spm and vocab.json.
 
-SentencePiece only: the served models need this, and no torch.
+Those of other architectures are brought into the same files (vocabularies.py), with how their sources and
+answers begin beside them. SentencePiece only: the served models need this, and no torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ SOURCE: Final = "source.spm"
 TARGET: Final = "target.spm"
 VOCABULARY: Final = "vocab.json"
 FILES: Final = (SOURCE, TARGET, VOCABULARY)
+# Where texts begin otherwise than Marian's: `start`, the piece that a decoder begins with; pieces before a
+# `source`, and those that an `answer` is made to begin with; a `text` before each text.
+BEGINNINGS: Final = "beginnings.json"
 END: Final = "</s>"
 PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
@@ -30,7 +34,7 @@ class Tokenizer:
     """Fulfils gourmet.runtime.decoding.answers.Vocabulary."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """`files`: the content of each of FILES."""
+        """`files`: the content of each of FILES, and of BEGINNINGS where there is one."""
         self._source, self._target = (
             SentencePieceProcessor(model_proto=files[name]) for name in (SOURCE, TARGET)
         )
@@ -42,8 +46,19 @@ class Tokenizer:
         self._pieces: dict[int, str] = {number: piece for piece, number in self._ids.items()}
         self.end: int = self._ids[END]
         self.pad: int = self._ids[PAD]
-        self.start: int = self.pad  # as Marian's decoders begin
+        begin = json.loads(files.get(BEGINNINGS, b"{}"))
+        self.start: int = self._ids[begin.get("start", PAD)]  # Marian's decoders begin with a pad
+        self._before = [self._ids[piece] for piece in begin.get("source", ())]
+        # What every answer begins with, whatever the network would say: the language that it is in.
+        self.first: list[int] = [self._ids[piece] for piece in begin.get("answer", ())]
+        self._text: str = begin.get("text", "")
+        self._signs = {self.end, self.pad, *self._before, *self.first}
         self.unknown: int = self._ids[UNKNOWN]
+
+    @property
+    def most(self) -> int:
+        """The largest number of a piece."""
+        return max(self._pieces)
 
     @property
     def size(self) -> int:
@@ -51,7 +66,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, sampling: float = 0.0) -> list[int]:
         """The numbers of a Russian text, an end behind them; with `sampling`, cut into pieces by chance."""
-        return self._numbers(self._source, text, sampling)
+        return [*self._before, *self._numbers(self._source, self._text + text, sampling)]
 
     def encode_target(self, text: str, *, sampling: float = 0.0) -> list[int]:
         """The same for an English one, to learn from."""
@@ -59,8 +74,7 @@ class Tokenizer:
 
     def decode(self, numbers: Sequence[int]) -> str:
         """The English text that `numbers` say; numbers without a piece of a word say nothing."""
-        signs = (self.end, self.pad)
-        pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in signs]
+        pieces = [self._pieces.get(number, UNKNOWN) for number in numbers if number not in self._signs]
         return str(self._target.decode_pieces(pieces))
 
     def settled(self, numbers: Sequence[int]) -> int:

@@ -32,10 +32,19 @@ NEVER: Final = -1e9
 class Attention(nn.Module):
     """A layer's attention, asked for keys and values apart from what is done with them."""
 
-    def __init__(self, query: nn.Module, key: nn.Module, value: nn.Module, heads: int, size: int) -> None:
+    def __init__(
+        self,
+        query: nn.Module,
+        key: nn.Module,
+        value: nn.Module,
+        heads: int,
+        size: int,
+        scale: float | None = None,
+    ) -> None:
+        """`scale` multiplies what a query makes of a key: 1 / √size, unless it is given."""
         super().__init__()
         self.query, self.key, self.value = query, key, value
-        self.heads, self.size = heads, size
+        self.heads, self.size, self.scale = heads, size, scale
 
     def keys(self, states: torch.Tensor) -> torch.Tensor:
         """[B, H, S, D]"""
@@ -45,13 +54,19 @@ class Attention(nn.Module):
         return split(self.value(states), self.heads)
 
     def forward(
-        self, states: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+        self,
+        states: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`mask` is of the keys, [B, S], zero for those that nobody attends to; or, where that is not the
-        same for each query, a bias [B, 1, W, S], which is added to what each makes of each key.
+        same for each query, a bias [B, 1, W, S], which is added to what each makes of each key. Beside a
+        mask of the keys there may be such a `bias` too, [B or 1, H, W, S].
         """
         found: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
-            self.query(states), keys, values, mask, self.heads
+            self.query(states), keys, values, mask, bias, self.heads, self.scale
         )
         return found
 
@@ -83,21 +98,31 @@ class _Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        _: Any, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, heads: int
+        _: Any,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor,
+        bias: torch.Tensor | None,
+        heads: int,
+        scale: float | None,
     ) -> torch.Tensor:
         asked = split(query, heads)
-        likeness = asked @ keys.transpose(-1, -2) * (1.0 / math.sqrt(asked.shape[-1]))
-        bias = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
-        return (torch.softmax(likeness + bias, dim=-1) @ values).transpose(1, 2).flatten(2)
+        likeness = asked @ keys.transpose(-1, -2) * (scale or 1.0 / math.sqrt(asked.shape[-1]))
+        masked = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
+        likeness = likeness + masked if bias is None else likeness + masked + bias
+        return (torch.softmax(likeness, dim=-1) @ values).transpose(1, 2).flatten(2)
 
     @staticmethod
-    def symbolic(graph: Any, query: Any, keys: Any, values: Any, mask: Any, heads: int) -> Any:
+    def symbolic(
+        graph: Any, query: Any, keys: Any, values: Any, mask: Any, bias: Any, heads: int, scale: float | None
+    ) -> Any:
         absent = graph.op("prim::Constant")
         absent.setType(torch.OptionalType.ofTensor())
-        masks = (absent, mask) if mask.type().dim() == 4 else (mask, absent)
-        found = graph.op(
-            "com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, num_heads_i=heads
-        )
+        beside = absent if bias is None else bias
+        masks = (absent, mask) if mask.type().dim() == 4 else (mask, beside)
+        how = {"num_heads_i": heads} if scale is None else {"num_heads_i": heads, "scale_f": scale}
+        found = graph.op("com.microsoft::MultiHeadAttention", query, keys, values, absent, *masks, **how)
         found.setType(query.type())
         return found
 
@@ -141,6 +166,14 @@ class _Layer(torch.autograd.Function):
         return graph.op("Squeeze", found, axes)
 
 
+def places_apart(length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    """How far each place of the cache is before the newest word of each row, which lies behind all of them:
+    [B, T + 1], zero at most where anybody attends to it.
+    """
+    places = torch.arange(cache.shape[4] + 1, device=cache.device)
+    return torch.where(places == cache.shape[4], 0, places - length)
+
+
 class StepNetwork(nn.Module):
     """A layer attends to what was said, then to the memory, and then is fed forward; all of them are the
     architecture's, in `layers`.
@@ -156,6 +189,19 @@ class StepNetwork(nn.Module):
 
     @abstractmethod
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor: ...
+
+    def position_bias(self, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor | None:
+        """What is added to what the newest word makes of each that was said, [B, H, 1, T + 1], if anything:
+        rows of one step have words of any age, so that it is of each row.
+        """
+        return None
+
+    def asked(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
+        """What of the states a layer's attention to what was said gets: all, unless its norm comes first."""
+        return states
+
+    def asked_across(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
+        return states
 
     @abstractmethod
     def attended(self, layer: Any, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
@@ -181,21 +227,23 @@ class StepNetwork(nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         place = length + torch.arange(token.shape[1], device=token.device)
         attended, said, seen = self._attended(token, length, cache), by_layer(cache), by_layer(memory)
-        states = self.embedded(token, place)
+        states, bias = self.embedded(token, place), self.position_bias(length, cache)
         added: list[torch.Tensor] = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
         ):
             pair = slice(2 * number, 2 * number + 2)
-            added += attention.keys(states), attention.values(states)
+            asked = self.asked(layer, states)
+            added += attention.keys(asked), attention.values(asked)
             so_far = [torch.cat(each, dim=2) for each in zip(said[pair], added[pair], strict=True)]
-            states = self.attended(layer, states, attention(states, *so_far, attended))
-            states = self.attended_across(layer, states, across(states, *seen[pair], mask))
+            states = self.attended(layer, states, attention(asked, *so_far, attended, bias))
+            found = across(self.asked_across(layer, states), *seen[pair], mask)
+            states = self.attended_across(layer, states, found)
             states = self.fed_forward(layer, states)
         logits = self.logits(states if self.several else states[:, -1:])
         scores, tokens = torch.log_softmax(logits[:, -1], dim=-1).topk(LIKELIEST, dim=-1)
-        found = tokens.to(torch.int32), scores, in_layers(added)
-        return (*found, logits) if self.several else found
+        outputs = tokens.to(torch.int32), scores, in_layers(added)
+        return (*outputs, logits) if self.several else outputs
 
     def _attended(self, token: torch.Tensor, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
         """Of what was said, and of the newest words, which lie behind all that the longest row has."""
