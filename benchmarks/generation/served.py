@@ -58,6 +58,7 @@ CONTINUOUS: Final = {JOINING: "", NOT_JOINING: "off"}
 
 def contender(sentences: Sentences) -> Contender:
     loads = [BenchLoad(arm, sentences.system, level) for arm in (LOOP, BLS, IN_PROCESS) for level in (1, 8)]
+    loads += [BenchLoad(IN_PROCESS, sentences.system, 16)]
     loads += [BenchLoad(STREAMED, sentences.system, 1), BenchLoad(BEAMS, sentences.system, 8)]
     loads += [BenchLoad(arm, sentences.system, MIXED_LEVEL) for arm in CONTINUOUS]
 

@@ -41,6 +41,7 @@ READING_MS, ENCODER_MS, STEP_MS = "reading ms", "encoder ms", "step ms"
 
 _SERVERS: Final = Path(__file__).resolve().parent / "servers"
 _LEVELS: Final = (1, 8)
+_SERVED_LEVELS: Final = (1, 8, 16)
 _ROWS: Final = 16
 _WITHIN_S: Final = 60.0
 _STEPS: Final = 50
@@ -144,7 +145,7 @@ def behind_fastapi(
             with behind_uvicorn(arm, sentences, command, env, _translate) as measure:
                 yield measure
 
-    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _LEVELS], start)
+    return Contender(arm, [BenchLoad(arm, sentences.system, level) for level in _SERVED_LEVELS], start)
 
 
 @contextmanager
@@ -192,14 +193,15 @@ def _exchanged(port: int, examples: Sequence[Any], exchange: Exchange) -> tuple[
 
 
 def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:
-    """What the encoder and a step take for an example alone; two rows, as the loop has them at least."""
+    """What the encoder and a step take for an example alone, in as many rows as the loop has at least."""
     (parts,) = read()
     source = next(part.source for part in parts if isinstance(part, Row))
-    sources = [source] * min(2, engine.max_sources)
-    memory = np.stack([engine.encode(sources)[0]] * 2)
-    mask = np.ones((2, memory.shape[4]), np.int32)
+    rows = engine.fewest_rows
+    sources = [source] * min(rows, engine.max_sources)
+    memory = np.stack([engine.encode(sources)[0]] * rows)
+    mask = np.ones((rows, memory.shape[4]), np.int32)
     cache = np.zeros((*memory.shape[:4], 16, memory.shape[5]), np.float32)
-    token, length = np.zeros(2, np.int64), np.full(2, _SO_FAR, np.int64)
+    token, length = np.zeros(rows, np.int64), np.full(rows, _SO_FAR, np.int64)
     return {
         READING_MS: _median_ms(read),
         ENCODER_MS: _median_ms(lambda: engine.encode(sources)),

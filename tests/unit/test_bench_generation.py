@@ -45,6 +45,8 @@ def some_windows() -> list[BenchWindow]:
         (EAGER, 8): 90,
         (f"{FASTAPI}, float32, 1 × 2", 8): 100,
         (f"{FASTAPI}, int8, 1 × 2", 8): 200,
+        (IN_PROCESS, 16): 140,
+        (f"{FASTAPI}, int8, 1 × 2", 16): 100,
     }
     found = []
     for turn in range(2):
@@ -70,11 +72,12 @@ def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
     )
     assert stated["loop in process ÷ CTranslate2 behind FastAPI, float32, best layout, c=8"].met is True
     assert stated["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=8"].met is False
+    assert stated["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=16"].met is True
     assert stated["first piece, less the encoder, in steps of a decoder"].per_turn == (2.0, 2.0)
     (beside,) = page.goals(
-        comparison([window(JOINING, 8, 0, 50, 40.0), window(NOT_JOINING, 8, 0, 50, 100.0)])
+        comparison([window(JOINING, 8, 0, 50, 25.0), window(NOT_JOINING, 8, 0, 50, 100.0)])
     )
-    assert (beside.per_turn, beside.met) == ((0.4,), True)  # by a percentile
+    assert (beside.per_turn, beside.met) == ((0.25,), True)  # by a percentile
 
 
 def test_a_disturbed_arm_is_marked_and_what_is_wanted_of_it_not_judged() -> None:
