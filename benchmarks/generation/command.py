@@ -92,7 +92,7 @@ def compare(
     which have to be of --weights. Every answer is checked. All in its default takes about ten minutes.
     """
     with needed("engines.txt"):
-        from generation import page, served, without_triton
+        from generation import page, served, web_app, without_triton
         from generation.sentences import Sentences, fitting
         from gourmet.systems.translator.network import load
     from gourmet.runtime.manifest import sha256
@@ -112,7 +112,9 @@ def compare(
         others = without_triton.contenders(
             sentences, lambda: environment.programs(requirements, lambda words: tick(0.0, words))
         )
-        outcome = run([served.contender(sentences), *others], turns, tick, out, plan)
+        outcome = run(
+            [served.contender(sentences), web_app.contender(sentences), *others], turns, tick, out, plan
+        )
         comparison = page.SentenceComparison(
             outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s
         )

@@ -12,9 +12,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -196,19 +196,28 @@ class HttpClient:
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of an answer with status 200; raise OSError or ValueError where there is none."""
+        with self._answered(method, path, body) as answer:
+            return answer.read()
+
+    def lines(self, method: str, path: str, body: bytes = b"") -> Iterator[bytes]:
+        """The same, each line as it comes."""
+        with self._answered(method, path, body) as answer:
+            yield from answer
+
+    @contextmanager
+    def _answered(self, method: str, path: str, body: bytes) -> Iterator[http.client.HTTPResponse]:
         try:
             self._connection.request(method, path, body, self._headers)
             answer = self._connection.getresponse()
-            content = answer.read()
+            if answer.status != 200:
+                raise ValueError(f"HTTP {answer.status}: {answer.read()[:200].decode(errors='replace')}")
+            yield answer
         except http.client.HTTPException as exc:
             self.close()
             raise ValueError(repr(exc)) from exc
         except BaseException:
             self.close()
             raise
-        if answer.status != 200:
-            raise ValueError(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
-        return content
 
 
 _BOUNDARY: Final = "----gourmet-bench"

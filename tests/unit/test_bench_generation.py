@@ -15,6 +15,7 @@ from generation.engines import EngineResult, EngineRun
 from generation.page import SentenceComparison
 from generation.sentences import AGREES
 from generation.served import BEAMS, BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
+from generation.web_app import WEB
 from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, READING_MS, STEP_MS
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -52,6 +53,7 @@ def some_windows() -> list[BenchWindow]:
     for turn in range(2):
         found += [window(arm, level, turn, rate // (turn + 1)) for (arm, level), rate in rates.items()]
         found.append(window(STREAMED, 1, turn, 50, **{FIRST_PIECE_MS: 4.0}))
+        found.append(window(WEB, 1, turn, 50, **{FIRST_PIECE_MS: 9.0}))
         parts = {ENCODER_MS: 2.0, STEP_MS: 1.0, AGREES: 0.995}
         found.append(window(f"{PYTHON}, threads: 1", 1, turn, 70, **parts))
     return found
@@ -74,6 +76,7 @@ def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
     assert stated["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=8"].met is False
     assert stated["loop in process ÷ CTranslate2 behind FastAPI, int8, best layout, c=16"].met is True
     assert stated["first piece, less the encoder, in steps of a decoder"].per_turn == (2.0, 2.0)
+    assert stated["the same by the web app's API"].per_turn == (7.0, 7.0)
     (beside,) = page.goals(
         comparison([window(JOINING, 8, 0, 50, 25.0), window(NOT_JOINING, 8, 0, 50, 100.0)])
     )
