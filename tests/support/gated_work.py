@@ -10,12 +10,9 @@ from pathlib import Path
 
 from support.eventually import eventually
 
-from gourmet.bulk.asked_model import AskedModel
 from gourmet.bulk.journal import Row
 from gourmet.bulk.run import answered
 from gourmet.bulk.workers import in_processes
-
-_SOURCE = AskedModel("nobody's", "", "", 1.0)
 
 
 @dataclass(frozen=True)
@@ -23,8 +20,8 @@ class GatedWork:
     """Each process says in `folder` that it began, and waits for the file "go" there."""
 
     folder: Path
-    source: AskedModel = _SOURCE
     requests: int = 1
+    wants_processes: bool = True
 
     def open(self) -> GatedWork:
         return self

@@ -15,11 +15,11 @@ Engine = Literal["local", "ray"]
 
 @contextmanager
 def asking(work: Work, here: RowMaker, engine: Engine, how: HowMany) -> Iterator[tuple[AskRows, HowMany]]:
-    """How rows are asked for, so many `together`; what Triton computes, this process asks for: `here`."""
+    """How rows are asked for; `here` is what asks in this process, where neither Ray nor another one does."""
     if engine == "ray":
         with on_ray(work, how.together) as found:
             yield found
-    elif work.source.folder:
+    elif work.wants_processes:
         with in_processes(work, how.together) as found:
             yield found
     else:

@@ -34,6 +34,11 @@ class Generating:
     options: tuple[tuple[str, int | str], ...]
     requests: int
 
+    @property
+    def wants_processes(self) -> bool:
+        """A loop of words is Python for a good part: two of them in one process had the pace of one."""
+        return bool(self.source.folder)
+
     def open(self) -> GeneratedRows:
         return self.of(self.source.open())
 

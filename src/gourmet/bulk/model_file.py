@@ -1,11 +1,11 @@
-"""A model's own file, asked in this process as the model in Triton asks it, by one processor."""
+"""A model's own file, asked in this process as the model in Triton asks it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from threading import Lock
+from threading import Semaphore
 from typing import Any, Final
 
 from gourmet.bulk.answer_loop import AnswerLoop
@@ -17,7 +17,7 @@ from gourmet.errors import GourmetError, UsageError
 from gourmet.repository import read_config, versions
 from gourmet.runtime import cpu_engine, manifest
 from gourmet.runtime.decoding import package
-from gourmet.runtime.instances import CPU, THREADS_PARAMETER
+from gourmet.runtime.instances import CPU, THREADS_PARAMETER, available_cpus
 
 # Where Triton's metadata has another name for a type than configs.
 _DATATYPES: Final = {"STRING": "BYTES"}
@@ -42,7 +42,7 @@ def folder_of(model: str, repositories: Iterable[Path]) -> Path:
 def opened(version: Path) -> OpenModel:
     """What a version's file takes and gives, and how it is asked; its manifest is checked before."""
     config = _config(version.parent)
-    # As many processes as there are processors are at work.
+    # A thread for each run: as many of them are at work as there are processors.
     config["parameters"] = {**config.get("parameters", {}), THREADS_PARAMETER: {"string_value": "1"}}
     if any((version / each).exists() for each in (package.FILE, package.REFERENCE)):
         return _loop(version, config)
@@ -65,12 +65,13 @@ def _engine(version: Path, config: Mapping[str, Any]) -> OpenModel:
     from gourmet.runtime.onnx_session import InvalidArgument, open_engine
 
     engine = open_engine(_file(version, config), config, CPU, logging.getLogger(__name__).warning)
-    signature, turn = engine.signature, Lock()
+    signature = engine.signature
+    turns = Semaphore(1 if engine.name == "OpenVINO" else available_cpus())
     answered_by = [each.name for each in signature.outputs]
 
     def ask(inputs: Tensors) -> tuple[Tensors, str]:
         try:
-            with turn:
+            with turns:
                 outputs = engine.run(dict(inputs), answered_by)
         except InvalidArgument as exc:
             raise InvalidRequest(str(exc), 400) from exc

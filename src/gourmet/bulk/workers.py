@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final, Protocol
 
-from gourmet.bulk.asked_model import AskedModel
 from gourmet.bulk.journal import Row
 from gourmet.bulk.run import AskRows, HowMany, answered
 from gourmet.errors import GourmetError
@@ -37,7 +36,8 @@ class Work(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def source(self) -> AskedModel: ...
+    def wants_processes(self) -> bool:
+        """Whether threads of one process would wait for each other."""
 
     @property
     def requests(self) -> int:
@@ -48,10 +48,7 @@ class Work(Protocol):
 
 @contextmanager
 def in_processes(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]:
-    """How rows are asked for in processes of this machine, one for each processor.
-
-    Python runs in one thread of a process at a time, and a loop of words is Python for a good part.
-    """
+    """How rows are asked for in processes of this machine, one for each processor."""
     context = multiprocessing.get_context("spawn")
     processes = available_cpus()
     pool = ProcessPoolExecutor(processes, context, _end_with_the_parent)
