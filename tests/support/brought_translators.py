@@ -79,6 +79,9 @@ def _of(model: bytes) -> list[str]:
 def _save(folder: Path, config: dict[str, Any], words: str) -> None:
     torch.manual_seed(1)
     network: Any = build(config)
+    # transformers ties them all the same, and reads them apart.
+    if config.get("tie_word_embeddings") is False:
+        network.lm_head.weight = torch.nn.Parameter(torch.zeros_like(network.lm_head.weight))
     with torch.no_grad():
         for name, each in network.named_parameters():
             if each.dim() == 2 and name != words:

@@ -209,12 +209,12 @@ def test_what_cannot_be_a_pair_leaves_nothing(
 def test_a_checkpoint_that_does_not_pass_leaves_nothing(
     own: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (own / "t5").mkdir()
-    shutil.copy(checkpoint / "model.safetensors", own / "t5")
-    (own / "t5" / "config.json").write_text('{"model_type": "t5"}')
-    left = everything(own / "t5")
-    code, said = new(own, own / "t5", "--languages", "de,en")
-    assert (code, "holds T5: only translators of Marian's architecture are served" in said) == (1, True)
+    (own / "bart").mkdir()
+    shutil.copy(checkpoint / "model.safetensors", own / "bart")
+    (own / "bart" / "config.json").write_text('{"model_type": "bart"}')
+    left = everything(own / "bart")
+    code, said = new(own, own / "bart", "--languages", "de,en")
+    assert (code, "holds BART: only translators of these architectures are served" in said) == (1, True)
     made = deploying._made
 
     def second_fails(target: deploying.Target, folder: Path) -> object:
@@ -225,6 +225,6 @@ def test_a_checkpoint_that_does_not_pass_leaves_nothing(
     monkeypatch.setattr(deploying, "_made", second_fails)
     code, said = new(own, checkpoint)
     assert (code, "the second model is not made" in said) == (1, True), said
-    assert everything(own / "t5") == left
-    assert {path.name for path in own.iterdir()} - {"t5", "sentences.txt"} <= {"systems", "models"}
+    assert everything(own / "bart") == left
+    assert {path.name for path in own.iterdir()} - {"bart", "sentences.txt"} <= {"systems", "models"}
     assert not [*(own / "systems").iterdir(), *(own / "models").iterdir()]
