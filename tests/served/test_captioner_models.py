@@ -72,7 +72,7 @@ def alone() -> list[GeneratedText]:
     """What the loop answers each photo."""
     with room_here() as (network, room):
         asked = network.requested({"IMAGE": PHOTOS})
-        return [wait_for(parts, network, room, within_s=60) for parts in asked]
+        return [wait_for([parts], network, room, within_s=60)[0] for parts in asked]
 
 
 def given(photos: Sequence[bytes], **options: int | str) -> list[Given]:

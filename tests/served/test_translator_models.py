@@ -53,7 +53,7 @@ def alone() -> list[Translated]:
     network = SERVING.open(package.read(MODELS / "translator" / "1" / package.FILE), 1)
     start, end = network.vocabulary.start, network.vocabulary.end
     room = GenerationRoom(network.engine, start=start, end=end, max_rows=16)
-    found = [wait_for(network.parts(text), network, room, within_s=60) for text in TEXTS]
+    found = [wait_for([network.parts(text)], network, room, within_s=60)[0] for text in TEXTS]
     room.close()
     return [(each.text, each.tokens or 0, each.score or 0.0) for each in found]
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from support import hostile, hostile_files, hostile_inputs, small_network
 from support.fed_cases import Case, Given
 from support.hostile_texts import hostile_text
-from support.triton import RunningTriton
+from support.triton import MODELS, RunningTriton
+
+from gourmet.systems import food11
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Asking:
         return [
             self.of_captions,
             self.of_many_photos,
+            self.of_packages,
             self.of_texts,
             self.of_checks,
             self.of_clients,
@@ -79,6 +86,27 @@ class Asking:
                 (file.parent / "photo.jpg").write_bytes(b"none")
                 more = (str(file.parent / "photo.jpg"), "--model-repository", str(model.parent))
                 yield self.case(f"{what}, {name}", f"{classify} --via file", *more)
+
+    def of_packages(self, given: Given) -> Iterator[Case]:
+        """What a loop is opened from, by the verbs that open it themselves."""
+        photo = str(Path(food11.__file__).with_name("samples") / "06_spaghetti.jpg")
+        packages, manifests = hostile_inputs.packages(), hostile_inputs.texts()
+        for words, model, (name, file) in (
+            *(("translate Чай.", "translator", each) for each in given.files(manifests, "manifest.json")),
+            *((f"caption {photo}", "captioner", each) for each in given.files(packages, "model.zip")),
+        ):
+            version = file.parent / "models" / model / "1"
+            version.mkdir(parents=True)
+            shutil.copy(MODELS / model / "config.pbtxt", version.parent)
+            if file.name == "model.zip":
+                its = hashlib.sha256(packages.get(name, b"")).hexdigest()
+                about = {"file": file.name, "sha256": its}
+                (version / "manifest.json").write_text(json.dumps(about))
+            else:
+                (version / "model.zip").symlink_to(MODELS / model / "1" / "model.zip")
+            file.rename(version / file.name)
+            more = ("--model", model, "--via", "file", "--model-repository", str(version.parents[1]))
+            yield self.case(f"{file.name}, {name}", words, *more)
 
     def of_texts(self, given: Given) -> Iterator[Case]:
         draw = random.Random(25)
