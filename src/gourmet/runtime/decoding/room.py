@@ -10,7 +10,8 @@ handing it over would cost a step. An encode that fails fails only its own rows.
 thread that did the work.
 
 Each client has a line and its share of the loop (gourmet.runtime.turns), a quarter of it while it is not
-alone, since a step takes longer the more rows it has; a row counts by the steps that it may take, and one
+alone, since a step takes longer the more rows it has, and no more than another has for whom no row waits: who
+asks for little is served nearly as if it were alone. A row counts by the steps that it may take, and one
 with beams as so many rows. Who has nothing in the loop may have one row, whatever its beams. Rows join in the
 order in which they were let in: while the first needs more places than are free, those behind it wait, since
 four free places never come together where others take each of them. Rows without a client are those of the
@@ -19,8 +20,6 @@ server's neighbours, who may have all that is free.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +30,7 @@ from typing import Any, Final
 from gourmet.errors import GourmetError
 from gourmet.runtime.decoding.engine import Engine, Floats
 from gourmet.runtime.decoding.loop import Loop, Row, TooManyRows
+from gourmet.runtime.priority import compute_behind_requests
 from gourmet.runtime.turns import Lines, Recent, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
@@ -43,9 +43,6 @@ _READY: Final = 2
 _PREPARED: Final = 32
 # Brief ones that are encoded between two steps while rows of several clients wait: a dozen are not brief.
 _BRIEF_BESIDE: Final = 1
-# The thread that encodes has a lower priority: with that of the loop, it keeps the processor for a slice
-# of the scheduler, and the loop waits for ten steps (4.6 ms beside 0.6 on two busy cores).
-_NICE: Final = 5
 _CLOSED: Final = GourmetError("the model is being unloaded")
 
 
@@ -142,8 +139,9 @@ class GenerationRoom:
             self._changed.notify_all()
 
     def _encode(self) -> None:
-        with contextlib.suppress(OSError):  # of this thread alone: Linux counts them as processes
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # Behind the loop, which would wait for a slice of the scheduler, or ten steps: 4.6 ms beside 0.6 on
+        # two busy cores.
+        compute_behind_requests(2)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._may_encode())
@@ -185,10 +183,17 @@ class GenerationRoom:
         free = self._max_rows + ahead - held.total()
         for client in held:
             self._recent.add(client)
+        content = {
+            client: count
+            for client, count in held.items()
+            if client and not any(line.of(client) for line in self._lines)
+        }
 
         def allowed(client: str) -> bool:
             if not client or not held[client]:
                 return True
+            if any(count <= held[client] for other, count in content.items() if other != client):
+                return False
             places = lines.first(client).beams
             is_many = held[client] + places > self._max_rows // 4 and not self._recent.is_alone(client)
             return not is_many and is_fair(held[client], free, places)
@@ -214,6 +219,7 @@ class GenerationRoom:
             return []
 
     def _decode(self) -> None:
+        compute_behind_requests()
         while True:
             with self._changed:
                 self._changed.wait_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -78,9 +79,10 @@ class TranslatorNetwork:
 
     def parts(self, text: str, max_tokens: int = contract.MAX_NEW_TOKENS, beams: int = 1) -> Parts:
         """The sentences of a text, each with a limit of its own, and what lies between them."""
+        numbers = functools.cache(self.vocabulary.encode)
         return [
-            self._row(self.vocabulary.encode(part.text), max_tokens, beams) if part.is_sentence else part.text
-            for part in split(text, lambda piece: len(self.vocabulary.encode(piece)), MAX_SOURCE_TOKENS)
+            self._row(numbers(part.text), max_tokens, beams) if part.is_sentence else part.text
+            for part in split(text, lambda piece: len(numbers(piece)), MAX_SOURCE_TOKENS)
         ]
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ def _without_pictograms(sentence: str) -> str:
 
 
 def _is_around(sign: str) -> bool:
-    return sign.isspace() or sign in _JOINED or _is_pictogram(sign)
+    return not sign.isalnum() and (sign.isspace() or sign in _JOINED or _is_pictogram(sign))
 
 
 def _sentences(text: str) -> Iterator[str]:
