@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from support.eventually import eventually
+from support.foreign_modules import sprung, trap
 from support.ray_cluster import ABSENT, cluster, command, rows_of, verb, workers
 
 from gourmet.systems.food11.contract import SYSTEM
@@ -109,12 +110,15 @@ def translated_while_a_worker_dies(ray: Any, folder: Path) -> None:
 def test_a_cluster_of_its_own_is_reached_by_nobody_else(
     photos: Path, here: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither from elsewhere, nor as another user of the machine, whose own it does not join either."""
+    """Neither from elsewhere, nor as another user of the machine, whose own it does not join either; nor does
+    it import what lies beside the photos.
+    """
     pytest.importorskip("ray", reason=ABSENT)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for name, folder in (("HOME", tmp_path / "home"), ("TMPDIR", Path("/tmp") / f"own-{os.getpid()}")):
         folder.mkdir()
         monkeypatch.setenv(name, str(folder))
+    monkeypatch.chdir(trapped := trap(tmp_path / "photos", "PIL", "numpy"))
     shared, seen = Path(os.environ["TMPDIR"]), set[str]()
     (shared / "ray").mkdir()
     (shared / "ray" / "ray_current_cluster").write_text("192.0.2.1:6379")  # as another user may leave it
@@ -135,6 +139,7 @@ def test_a_cluster_of_its_own_is_reached_by_nobody_else(
         assert seen
         assert all(ipaddress.ip_address(each.removeprefix("::ffff:")).is_loopback for each in seen), seen
         assert not (tmp_path / "home" / ".ray").exists(), "a token that everybody could read"
+        assert not sprung(trapped)
         assert [each.name for each in shared.iterdir()] == ["ray"]
     finally:
         shutil.rmtree(shared)

@@ -19,8 +19,10 @@ import pytest
 from click.testing import CliRunner, Result
 from support import gated_work
 from support.eventually import eventually
+from support.foreign_modules import sprung, trap
 from support.gated_work import GatedWork
 from support.triton import MODELS, some_models
+from support.up import GOURMET
 
 from gourmet.bulk.asked_model import AskedModel
 from gourmet.bulk.generated import GeneratedRows, Generating
@@ -133,6 +135,14 @@ def test_a_worker_that_is_killed_is_said_and_its_rows_are_nobody_s(tmp_path: Pat
             os.kill(worker, signal.SIGKILL)
         with pytest.raises(GourmetError, match="a worker process was ended from outside"):
             asked.result(30)
+
+
+def test_workers_import_nothing_from_the_folder_of_the_command(tmp_path: Path) -> None:
+    trap(tmp_path, "multiprocessing", "pickle", "numpy")
+    argv = [GOURMET, "translate", "--via", "file", "--out", "out.jsonl", "--model-repository", str(MODELS)]
+    subprocess.run(argv, cwd=tmp_path, input=TEXTS[0], text=True, check=True, timeout=120)
+    assert rows_of(tmp_path / "out.jsonl")[0]["translation"]
+    assert not sprung(tmp_path)
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])

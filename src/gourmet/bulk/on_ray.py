@@ -37,16 +37,20 @@ def on_ray(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]:
     with contextlib.ExitStack() as stack:
         given = {} if os.environ.get("RAY_ADDRESS") else stack.enter_context(_private())
         ray = optional("ray", "--engine ray", "ray.txt", ", or use --engine local")
+        here = Path.cwd()
         try:
-            ray.init(log_to_driver=False, logging_level="error", **given)
+            # Workers look for modules in the folder in which a cluster is joined, before all others: a PIL.py
+            # beside somebody's photos would be run.
+            with contextlib.chdir("/"):
+                ray.init(log_to_driver=False, logging_level="error", **given)
         except (ConnectionError, OSError, RuntimeError, ValueError) as exc:
             raise GourmetError(f"no Ray cluster can be joined or started here: {in_short(exc)}") from exc
         stack.callback(ray.shutdown)
-        remote = ray.remote(num_cpus=1, max_retries=_DEATHS)(task)
+        remote = ray.remote(num_cpus=1, max_retries=_DEATHS)(_task_in)
 
         def ask(names: Sequence[str]) -> list[Row]:
             try:
-                found: list[Row] = ray.get(remote.remote(work, names, together))
+                found: list[Row] = ray.get(remote.remote(here, work, names, together))
             except ray.exceptions.RayTaskError as exc:
                 raise _raised(exc.cause) from exc
             except ray.exceptions.RayError as exc:
@@ -69,6 +73,12 @@ def _private() -> Iterator[Mapping[str, object]]:
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         # It lets everybody into the folder that it is given.
         yield {"address": "local", "include_dashboard": False, "_temp_dir": str(Path(folder, "r"))}
+
+
+def _task_in(folder: Path, work: Work, names: Sequence[str], together: int) -> list[Row]:
+    """Names may be relative to the folder of the command, which a node elsewhere need not have."""
+    with contextlib.chdir(folder) if folder.is_dir() else contextlib.nullcontext():
+        return task(work, names, together)
 
 
 def _raised(cause: Any) -> Exception:

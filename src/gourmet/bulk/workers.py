@@ -21,6 +21,7 @@ from gourmet.runtime.instances import available_cpus
 # Of those of a task, so many requests are under way at a time: a loop has its rows, and fewer pictures than
 # it takes that have to be decoded by another process (gourmet.runtime.decoding.room).
 _THREADS: Final = 3
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 
 class RowMaker(Protocol):
@@ -49,9 +50,7 @@ class Work(Protocol):
 @contextmanager
 def in_processes(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]:
     """How rows are asked for in processes of this machine, one for each processor."""
-    context = multiprocessing.get_context("spawn")
     processes = available_cpus()
-    pool = ProcessPoolExecutor(processes, context, _end_with_the_parent)
 
     def ask(names: Sequence[str]) -> list[Row]:
         # Ctrl-C is for the command, which ends them: what is started by this thread does not see it.
@@ -63,10 +62,26 @@ def in_processes(work: Work, together: int) -> Iterator[tuple[AskRows, HowMany]]
                 "a worker process was ended from outside, perhaps for want of memory: make room"
             ) from exc
 
+    with _safe_path():
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(processes, context, _end_with_the_parent)
+        try:
+            yield ask, how_many(work, together, processes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """A process that is started looks for no module in the folder of the command: it may hold anything."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
     try:
-        yield ask, how_many(work, together, processes)
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
+        os.environ.pop(_SAFE_PATH)
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
 def how_many(work: Work, together: int, processes: int) -> HowMany:

@@ -97,7 +97,7 @@ def _start_jupyter(url: str, port: int, arguments: tuple[str, ...], log: LogPrin
     # For the cells that call `gourmet`, and the terminals of the lab.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     command = [
-        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={_NOTEBOOK.parent}"),
+        *(sys.executable, "-P", "-m", "jupyterlab", f"--ServerApp.root_dir={_NOTEBOOK.parent}"),
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         *(f"--LabApp.default_url=/lab/tree/{_NOTEBOOK.name}", "--log-level=WARN"),
         # It would ask PyPI for news of itself.

@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -252,8 +251,9 @@ class Supervisor:
         env.pop(ADMIN_ENV, None)  # what faces the world needs no more than this:
         if options.memory_key:
             env[MEMORY_ENV] = options.memory_key
-        # Outside the checkout: gunicorn puts its working directory, and so triton/, on sys.path.
-        self._web = Child(command, env=env, cwd=Path(tempfile.gettempdir()), on_line=self._log.sink("web"))
+        # gunicorn looks for modules in its working directory before all others: not in the checkout, whose
+        # triton/ passes for torch's, and in no folder that others may write, such as the temporary one.
+        self._web = Child(command, env=env, cwd=Path("/"), on_line=self._log.sink("web"))
         return self._web
 
     def _say(self, text: str, colour: str | None = None) -> None:

@@ -86,16 +86,13 @@ class AnswerJob:
         for row in self.rows:
             row.deadline, row.is_cancelled, row.client = deadline, is_cancelled, client
             row.on_tokens = self._advanced
+        self.text = ""  # what is ready of it
         self._at = 0  # the part that is being sent
         self._sent = 0  # characters of it
         self._before = 0  # characters of the parts that were sent
         self._sentences: list[ScoredSentence] = []  # those that were
         self.finished = False
         self.error: Exception | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(part if isinstance(part, str) else self._text(part) for part in self._parts)
 
     @property
     def tokens(self) -> int:
@@ -107,6 +104,7 @@ class AnswerJob:
         return sum(row.score for row in self.rows) / max(1, self.tokens + len(self.rows))
 
     def whole(self) -> GeneratedText:
+        self.advance()  # where it has no rows, nobody did
         others: Sequence[str] = ()
         if len(self._parts) == 1:  # those of several rows would have to be combined
             decode = self._network.vocabulary.decode
@@ -155,6 +153,7 @@ class AnswerJob:
                 self._sentences.append(ScoredSentence(self._before, self._before + len(text), mean))
             self._before += len(text)
             self._at += 1
+        self.text += found
         return found
 
     def _settled(self, row: Row) -> str:

@@ -43,8 +43,8 @@ _LONGEST_S: Final = 60.0
 # Triton is not asked more often than this whether a client is still there; of most answers, never.
 _ASKED_EVERY_S: Final = 0.1
 _LARGE_BYTES: Final = 10_000
-# Taking a request of 800 sentences apart is Python for 6 ms, and the loop would wait for the interpreter's lock
-# by 5 ms in each of its steps meanwhile.
+# Taking a request of 800 sentences apart is Python for some milliseconds, and the loop would wait for the
+# interpreter's lock by 5 ms in each of its steps meanwhile.
 _SWITCH_S: Final = 0.0005
 
 
