@@ -23,6 +23,8 @@ from gourmet.serving.connect import LOADS_WITHIN_S, connect
 
 # A death is told after two looks: with a silence of a request, that is within the second in which it ends.
 _EVERY_S: Final = 0.25
+# New ones are looked for every so many looks: that goes through all processes of the machine.
+_LOOKS: Final = 4
 # Longer than any request may take: what the instances before had begun is over by then.
 _LAST_ANSWERS_S: Final = 15.0
 _STUB: Final = "triton_python_backend_stub"
@@ -36,6 +38,8 @@ class StubWatchdog:
         self._file = deaths
         self._say = say
         self._triton: int | None = None
+        self._looks = 0
+        self._stubs: list[psutil.Process] = []
         self._models: dict[int, str] = {}
         self._zombies: set[int] = set()
         self._deaths = 0
@@ -57,10 +61,15 @@ class StubWatchdog:
             return
         if triton_pid != self._triton:
             self._triton, self._models, self._zombies, self._replaced = triton_pid, {}, set(), []
+            self._looks = 0
         self._end_replaced()
+        if self._looks % _LOOKS == 0:
+            with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
+                self._stubs = psutil.Process(triton_pid).children()
+        self._looks += 1
         zombies = set()
-        with contextlib.suppress(psutil.Error):  # Triton itself ended, which is noticed elsewhere
-            for process in psutil.Process(triton_pid).children():
+        for process in self._stubs:
+            with contextlib.suppress(psutil.Error):  # it ended, and Triton knows
                 if process.status() == psutil.STATUS_ZOMBIE:
                     zombies.add(process.pid)
                 elif not self._models.get(process.pid):
