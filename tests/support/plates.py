@@ -103,9 +103,9 @@ class Plates:
 class VersionsUnderLoad:
     """Clients that ask with one photo or several, and look at every answer."""
 
-    def __init__(self, plates: Plates, bad: set[str]) -> None:
-        """`bad` are the versions that say something else."""
-        self.plates, self.bad = plates, bad
+    def __init__(self, plates: Plates, bad: set[str], pause_s: float = 0.0) -> None:
+        """`bad` are the versions that say something else; each client pauses after an answer."""
+        self.plates, self.bad, self._pause_s = plates, bad, pause_s
         self.versions = Counter[str]()
         self.wrong: list[object] = []
         self._ends = threading.Event()
@@ -123,6 +123,7 @@ class VersionsUnderLoad:
 
     def _go_on(self, number: int) -> None:
         while not self._ends.is_set():
+            time.sleep(self._pause_s)
             count = 3 if number % 4 == 0 else 1
             places = [(number + each) % len(PHOTOS) for each in range(count)]
             number += count
