@@ -89,14 +89,14 @@ def test_all_that_a_name_stands_for_are_asked_and_changes_are_followed(named: On
         ask(triton, 60)
         first, second, third = (now - then for now, then in zip(named.asked(), before, strict=True))
         assert (first + second, third) == (60, 0)
-        assert min(first, second) > 5
+        assert min(first, second) > 1
         named.known = IPS[1:]
         eventually(lambda: list(triton.servers()) == [place(ip, named, protocol) for ip in IPS[1:]])
         before = named.asked()
         ask(triton, 60)
         first, second, third = (now - then for now, then in zip(named.asked(), before, strict=True))
         assert (first, second + third) == (0, 60)
-        assert min(second, third) > 5
+        assert min(second, third) > 1
         assert all(triton.servers().values())
 
 
