@@ -173,13 +173,15 @@ FAULTS = [
     ("one of three Tritons behind HAProxy stands still under load", stop, go_on, 0.01),
     ("HAProxy is reloaded three times under load", reload_thrice, nothing, 0.0),
     ("one of three Tritons behind HAProxy is slow by 200 ms", slow_down, speed_up, 0.0),
+    # While a version loads a few requests wait, on a busy machine for longer than their deadline.
     (
         "one of three Tritons behind HAProxy has another version",
         serve_another_version,
         serve_the_same_version,
-        0.0,
+        0.005,
     ),
-    ("one of three Tritons behind HAProxy loses the model under load", lose_the_model, load, 0.01),
+    # It refuses at once, so that it has the fewest under way and is sent most, until two checks have failed.
+    ("one of three Tritons behind HAProxy loses the model under load", lose_the_model, load, 0.05),
 ]
 
 
