@@ -48,12 +48,12 @@ def row(tried: str, plates: Plates, loads: list[VersionsUnderLoad], seen: str, s
 @pytest.mark.parametrize("share", ["10%", "50%", "100%"])
 def test_a_canary_whose_answers_are_half_wrong_is_left(plates: Plates, share: str, table: Keep) -> None:
     loads, took = [], []
-    left = plates.counted("abandoned", "2").total()
-    for turn in range(1, TURNS + 1):
-        before, now = plates.counted("requests", "2")["answered"], left + turn
+    for _ in range(TURNS):
+        before = plates.counted("requests", "2")["answered"]
+        left = plates.counted("abandoned", "2").total() + len(plates.webs)  # each by a watch of its own
         with VersionsUnderLoad(plates, {"2"}) as load:
             plates.deploy("bad", "--canary", share)
-            is_left = partial(lambda now: plates.counted("abandoned", "2").total() == now, now)
+            is_left = partial(lambda left: plates.counted("abandoned", "2").total() == left, left)
             wait_until(is_left, 120, "it was not left")
             time.sleep(1)
             took.append(plates.counted("requests", "2")["answered"] - before)
