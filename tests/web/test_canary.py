@@ -16,7 +16,7 @@ from support.plates import MODEL, PHOTOS, Plates, VersionsUnderLoad, running_pla
 from gourmet.serving.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-# Clients that pause leave the verbs a part of the processors: without, a deployment took four times as long.
+# Clients that pause leave the verbs a part of the processors.
 load_on = partial(VersionsUnderLoad, pause_s=0.1)
 
 
