@@ -4,6 +4,12 @@ The same algorithm as in app/admission/rate_limit.py, as a script that Redis run
 paid for is forgotten by Redis itself. While it does not answer, each web app counts by itself: nobody is
 refused whom Redis would have let through. One request a second of each process then looks whether it is back,
 and no other waits for it.
+
+The package `limits` (5.8.0 was read) would replace the script alone, some twenty lines: it does not fall
+back, and it counts windows. Its moving one keeps an entry for each request, by the clocks of the web apps;
+its sliding one estimates, its fixed one lets twice the rate through where two windows meet. None says when
+several photos fit again (Retry-After), and what is left is a second question to Redis. It wants redis below
+8, too.
 """
 
 from __future__ import annotations

@@ -7,26 +7,35 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+from support.haproxy import ABSENT, HAPROXY
 from support.life import gourmet
 from support.plates import Plates, VersionsUnderLoad, running_plates
 from support.table import Keep, Row
+from support.web_app import StartWeb
 
 from gourmet.serving.waiting import wait_until
 
 TURNS = 3
 
 
-@pytest.fixture(scope="module")
-def plates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plates]:
-    with running_plates(tmp_path_factory.mktemp("plates")) as found:
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.skipif(not HAPROXY, reason=ABSENT))],
+    ids=["own choice", "HAProxy"],
+)
+def plates(
+    request: pytest.FixtureRequest, start: StartWeb, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Plates]:
+    folder = tmp_path_factory.mktemp("plates")
+    with running_plates(folder, start if request.param else None) as found:
         yield found
 
 
-def row(tried: str, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> Row:
+def row(tried: str, plates: Plates, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> Row:
     answered = sum(each.versions.total() for each in loads)
     wrong = sum(len(each.wrong) for each in loads)
     return Row(
-        tried=tried,
+        tried=tried + (" behind HAProxy" if len(plates.webs) > 1 else ""),
         times=len(loads),
         requests=answered + wrong,
         answered=answered,
@@ -39,12 +48,12 @@ def row(tried: str, loads: list[VersionsUnderLoad], seen: str, survived: bool) -
 @pytest.mark.parametrize("share", ["10%", "50%", "100%"])
 def test_a_canary_whose_answers_are_half_wrong_is_left(plates: Plates, share: str, table: Keep) -> None:
     loads, took = [], []
-    left = plates.counted("abandoned", "2").total()
-    for turn in range(1, TURNS + 1):
-        before, now = plates.counted("requests", "2")["answered"], left + turn
+    for _ in range(TURNS):
+        before = plates.counted("requests", "2")["answered"]
+        left = plates.counted("abandoned", "2").total() + len(plates.webs)  # each by a watch of its own
         with VersionsUnderLoad(plates, {"2"}) as load:
             plates.deploy("bad", "--canary", share)
-            is_left = partial(lambda now: plates.counted("abandoned", "2").total() == now, now)
+            is_left = partial(lambda left: plates.counted("abandoned", "2").total() == left, left)
             wait_until(is_left, 120, "it was not left")
             time.sleep(1)
             took.append(plates.counted("requests", "2")["answered"] - before)
@@ -55,6 +64,7 @@ def test_a_canary_whose_answers_are_half_wrong_is_left(plates: Plates, share: st
     table(
         row(
             f"a canary of {share} whose answers are half wrong",
+            plates,
             loads,
             seen,
             max(took) <= 500 and not plates.turned_away,
@@ -74,7 +84,8 @@ def test_versions_roll_out_and_back_without_a_failed_request(plates: Plates, tab
     both = all(set(each.versions) == {"1", "2"} for each in loads)
     table(
         row(
-            "a version rolls out over two replicas, and back",
+            "a version rolls out over all replicas, and back",
+            plates,
             loads,
             "by both versions",
             both and not plates.turned_away,

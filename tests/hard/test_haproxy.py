@@ -1,5 +1,6 @@
 """HAProxy, as we configure it, in front of three Tritons and two web apps: its pace, and what is lost when
-one of them is killed or stands still, or it is itself reloaded.
+one of them is killed, stands still, is slow, lacks the model or has another version, or when it is itself
+reloaded.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import pytest
 from support.checked_load import Clients, asked_for, labels_of, one_thread, row
 from support.eventually import eventually
 from support.haproxy import ABSENT, HAPROXY, Haproxy
+from support.proxy import Proxy
 from support.table import Keep
 from support.triton import triton_server
-from support.web_app import StartWeb, WebApp
+from support.web_app import StartWeb
 
+from gourmet.client.triton import Triton
 from gourmet.measure.stats import ratio
 from gourmet.serving.processes import Child
 from gourmet.serving.triton_server import TritonServer
@@ -39,7 +42,7 @@ class Fleet:
     haproxy: Haproxy
     tritons: list[TritonServer]
     processes: list[Child]
-    webs: list[WebApp]
+    proxy: Proxy  # in front of the third
     labels: list[str]
 
     def is_whole(self) -> bool:
@@ -59,18 +62,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, start: StartWeb) -> Iterator
         for server in tritons:
             server.wait_until_live(180)
         haproxy = Haproxy(tmp_path_factory.mktemp("haproxy") / "log")
-        addresses = {}
-        for number, server in enumerate(tritons, 1):
-            addresses[f"TRITON_{number}"] = server.options.http_url
-            addresses[f"TRITON_{number}_GRPC"] = server.options.grpc_url
         given = {"FOOD11_MODEL_NAME": MODEL, "MAX_AT_WORK": "8", "TRUSTED_PROXIES": "1"}
         given |= {"WEB_CONCURRENCY": "1", "REQUEST_DEADLINE_S": str(DEADLINE_S)}
         webs = [start(haproxy.triton, TRITON_GRPC_URL=haproxy.grpc, **given) for _ in range(2)]
-        for number, web in enumerate(webs, 1):
-            addresses[f"WEB_{number}"] = f"127.0.0.1:{web.port}"
-        haproxy.start(addresses)
+        proxy = running.enter_context(Proxy(tritons[2].options.http_url))
+        https = [*(each.options.http_url for each in tritons[:2]), proxy.address]
+        haproxy.start(list(zip(https, [each.options.grpc_url for each in tritons], strict=True)), webs)
         running.callback(haproxy.stop)
-        fleet = Fleet(haproxy, tritons, processes, webs, [])
+        fleet = Fleet(haproxy, tritons, processes, proxy, [])
         eventually(lambda: len(haproxy.are_up()) >= 5 and fleet.is_whole())
         fleet.labels = labels_of(haproxy)
         assert len(set(fleet.labels)) > 1
@@ -126,6 +125,38 @@ def go_on(fleet: Fleet) -> None:
     os.kill(fleet.processes[1].pid, signal.SIGCONT)
 
 
+def slow_down(fleet: Fleet) -> None:
+    fleet.proxy.delay_s = 0.1  # on the way there and on the way back
+
+
+def speed_up(fleet: Fleet) -> None:
+    fleet.proxy.delay_s = 0.0
+
+
+def lose_the_model(fleet: Fleet) -> None:
+    with Triton.at(fleet.tritons[0].options.http_url) as triton:
+        triton.unload(MODEL)
+
+
+def load(fleet: Fleet) -> None:
+    with Triton.at(fleet.tritons[0].options.http_url) as triton:
+        triton.load(MODEL)
+
+
+def rename(fleet: Fleet, version: str, other: str) -> None:
+    model = Path(fleet.tritons[0].options.repositories[0]) / MODEL
+    (model / version).rename(model / other)
+    load(fleet)
+
+
+def serve_another_version(fleet: Fleet) -> None:
+    rename(fleet, "1", "7")
+
+
+def serve_the_same_version(fleet: Fleet) -> None:
+    rename(fleet, "7", "1")
+
+
 def nothing(fleet: Fleet) -> None:
     pass
 
@@ -141,6 +172,16 @@ FAULTS = [
     # Those that it has under way wait until it is found out, which takes two checks of two seconds.
     ("one of three Tritons behind HAProxy stands still under load", stop, go_on, 0.01),
     ("HAProxy is reloaded three times under load", reload_thrice, nothing, 0.0),
+    ("one of three Tritons behind HAProxy is slow by 200 ms", slow_down, speed_up, 0.0),
+    # While a version loads a few requests wait, on a busy machine for longer than their deadline.
+    (
+        "one of three Tritons behind HAProxy has another version",
+        serve_another_version,
+        serve_the_same_version,
+        0.005,
+    ),
+    # It refuses at once, so that it has the fewest under way and is sent most, until two checks have failed.
+    ("one of three Tritons behind HAProxy loses the model under load", lose_the_model, load, 0.05),
 ]
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from support.eventually import eventually
 from support.foreign_modules import sprung, trap
-from support.ray_cluster import ABSENT, cluster, command, rows_of, verb, workers
+from support.ray_cluster import ABSENT, NODE, cluster, command, rows_of, verb, workers
 
 from gourmet.systems.food11.contract import SYSTEM
 from gourmet.systems.translator.contract import SYSTEM as TRANSLATOR
@@ -44,8 +45,15 @@ def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[st
     return rows
 
 
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """One for all, since it takes long to start."""
+    with cluster(1) as found:
+        yield found
+
+
 def test_a_worker_and_then_a_node_that_are_killed_change_nothing_in_the_table(
-    photos: Path, here: list[dict[str, Any]], tmp_path: Path
+    ray: Any, photos: Path, here: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
     part = Path(f"{out}.part")
@@ -54,25 +62,25 @@ def test_a_worker_and_then_a_node_that_are_killed_change_nothing_in_the_table(
     def kept() -> int:
         return part.read_bytes().count(b"\n") - 1 if part.exists() else 0
 
-    with cluster(1, 1) as ray:
-        _, second = ray.list_all_nodes()
+    second = ray.add_node(num_cpus=1, **NODE)
+    ray.wait_for_nodes()
 
-        def meanwhile(_: subprocess.Popen[str]) -> None:
-            eventually(lambda: kept() > 0 and bool(workers(second)), 120)
-            for each in workers(second):
-                each.send_signal(signal.SIGKILL)
-                died.append(each.pid)
-            before = kept()
-            eventually(lambda: kept() > before, 60)
-            ray.remove_node(second, allow_graceful=False)
-            assert not out.exists(), "it was over before the node died"
+    def meanwhile(_: subprocess.Popen[str]) -> None:
+        eventually(lambda: kept() > 0 and bool(workers(second)), 120)
+        for each in workers(second):
+            each.send_signal(signal.SIGKILL)
+            died.append(each.pid)
+        before = kept()
+        eventually(lambda: kept() > before, 60)
+        ray.remove_node(second, allow_graceful=False)
+        assert not out.exists(), "it was over before the node died"
 
-        assert rows_of(command(photos, out, "--together", "2"), ray, meanwhile) == here
+    assert rows_of(command(photos, out, "--together", "2"), ray, meanwhile) == here
     assert died
 
 
-def test_what_was_stopped_goes_on_upon_a_cluster_and_the_other_way(
-    photos: Path, here: list[dict[str, Any]], tmp_path: Path
+def test_what_was_stopped_goes_on_upon_a_cluster(
+    ray: Any, photos: Path, here: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
     part = Path(f"{out}.part")
@@ -81,22 +89,18 @@ def test_what_was_stopped_goes_on_upon_a_cluster_and_the_other_way(
         eventually(lambda: part.exists() and part.read_bytes().count(b"\n") > 20, 60)
         process.send_signal(signal.SIGKILL)
     assert not out.exists()
-    with cluster(2) as ray:
-        assert rows_of(argv, ray) == here
-        translated_while_a_worker_dies(ray, tmp_path)
+    assert rows_of(argv, ray) == here
 
 
-def translated_while_a_worker_dies(ray: Any, folder: Path) -> None:
-    """Five hundred lines, in two tasks; on the cluster that is there, since another takes half a minute."""
-    texts = folder / "texts.txt"
+def test_five_hundred_lines_are_translated_while_a_worker_dies(ray: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
     texts.write_bytes(b"\n".join(TRANSLATOR.examples(500, seed=1)))
-    here, out = folder / "here.jsonl", folder / "there.jsonl"
+    here, out = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     died = []
 
     def meanwhile(_: subprocess.Popen[str]) -> None:
-        (node,) = ray.list_all_nodes()
-        eventually(lambda: bool(workers(node)), 120)
-        for each in workers(node):
+        eventually(lambda: bool(workers(ray.head_node)), 120)
+        for each in workers(ray.head_node):
             each.send_signal(signal.SIGKILL)
             died.append(each.pid)
         assert not out.exists(), "it was over before a worker died"

@@ -67,10 +67,12 @@ def broken_lab(onnx_lab: Any, lab_triton: Any) -> Iterator[Any]:
         onnx_lab.client.load_model("doctor_broken")
     onnx_lab.client.load_model("doctor_newer")
     shutil.copytree(onnx_lab.repository / "doctor_newer" / "1", onnx_lab.repository / "doctor_newer" / "2")
-    onnx_lab.put("doctor_asleep", "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", "")
+    held_back = 'parameters { key: "load" value: { string_value: "asked" } }'
+    for name, config in (("doctor_asleep", ""), ("doctor_held_back", held_back)):
+        onnx_lab.put(name, "(float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }", config)
     yield lab_triton
     onnx_lab.client.unload_model("doctor_newer")
-    for name in ("doctor_broken", "doctor_newer", "doctor_asleep"):
+    for name in ("doctor_broken", "doctor_newer", "doctor_asleep", "doctor_held_back"):
         shutil.rmtree(onnx_lab.repository / name)
 
 
@@ -80,6 +82,7 @@ def test_models_that_do_not_serve_are_named_with_the_reason(broken_lab: Any) -> 
     assert "did not load (" in broken
     assert "its manifest says" in broken
     assert "warn doctor_asleep is not loaded (never asked for)" in " ".join(found)
+    assert "ok loaded when a verb asks: doctor_held_back" in found
     assert "warn doctor_newer serves version 1, version 2 lies on disk: load it" in " ".join(found)
 
 

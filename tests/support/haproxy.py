@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,11 @@ from gourmet.serving.preflight import free_ports
 
 HAPROXY: Final = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") or shutil.which("haproxy")
 CONFIG: Final = Path(__file__).parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
+_SERVERS: Final = (
+    "WEB_1",
+    "WEB_2",
+    *(f"TRITON_{number}{way}" for number in (1, 2, 3) for way in ("", "_GRPC")),
+)
 ABSENT: Final = "no HAProxy here: `apt-get install haproxy`"
 
 
@@ -34,8 +39,12 @@ class Haproxy(Site):
         self._listens = {f"LISTEN_{name}": f"127.0.0.1:{port}" for name, port in ports.items()}
         self._log = log
 
-    def start(self, servers: Mapping[str, str]) -> None:
-        """`servers` are their addresses, by the configuration's variables."""
+    def start(self, tritons: Sequence[tuple[str, str]] = (), webs: Sequence[Site] = ()) -> None:
+        """Before these, Tritons by their addresses for HTTP and gRPC; at the other addresses nobody is."""
+        servers = dict.fromkeys(_SERVERS, "127.0.0.1:9")
+        for number, (http, grpc) in enumerate(tritons, 1):
+            servers |= {f"TRITON_{number}": http, f"TRITON_{number}_GRPC": grpc}
+        servers |= {f"WEB_{number}": f"127.0.0.1:{web.port}" for number, web in enumerate(webs, 1)}
         env = {**os.environ, **self._listens, **servers}
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(

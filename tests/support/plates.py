@@ -1,4 +1,4 @@
-"""A stack of two replicas with a system whose versions are told apart by what they say of photos."""
+"""A stack of replicas with a system whose versions are told apart by what they say of photos."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from support.eventually import eventually
+from support.haproxy import Haproxy
 from support.life import gourmet
 from support.triton import MODELS, some_models
 from support.up import Up
-from support.web_app import Site, form
+from support.web_app import Site, StartWeb, form
 
 from gourmet.pictures.drawn import views
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
@@ -59,8 +61,9 @@ def with_other_labels(instead: dict[str, str], path: Path) -> None:
 class Plates:
     """The stack with a system of its own, and what each version says of each photo."""
 
-    def __init__(self, up: Up, folder: Path) -> None:
-        self.up, self.folder, self.site = up, folder, Site(up.port)
+    def __init__(self, up: Up, folder: Path, site: Site, webs: Sequence[Site]) -> None:
+        """`webs` are the web apps that are asked at `site`."""
+        self.up, self.folder, self.site, self.webs = up, folder, site, webs
         self.turned_away = 0
         self.right = [self.ask([photo])[0]["label"] for photo in PHOTOS]
         self.instead = half_wrong(self.right)
@@ -85,8 +88,8 @@ class Plates:
         return gourmet("deploy", "plates", "--weights", self.folder / f"{file}.onnx", *more)
 
     def counted(self, what: str, version: str) -> Counter[str]:
-        """What the web app counted of a version, in all of its canaries, by the last label."""
-        text = self.site.request("GET", "/metrics").body.decode()
+        """What the web apps counted of a version, in all of its canaries, by the last label."""
+        text = "".join(web.request("GET", "/metrics").body.decode() for web in self.webs)
         lines = re.findall(rf"^web_canary_{what}_total{{(.*)}} (\S+)$", text, re.M)
         found = Counter[str]()
         for labels, value in lines:
@@ -100,9 +103,9 @@ class Plates:
 class VersionsUnderLoad:
     """Clients that ask with one photo or several, and look at every answer."""
 
-    def __init__(self, plates: Plates, bad: set[str]) -> None:
-        """`bad` are the versions that say something else."""
-        self.plates, self.bad = plates, bad
+    def __init__(self, plates: Plates, bad: set[str], pause_s: float = 0.0) -> None:
+        """`bad` are the versions that say something else; each client pauses after an answer."""
+        self.plates, self.bad, self._pause_s = plates, bad, pause_s
         self.versions = Counter[str]()
         self.wrong: list[object] = []
         self._ends = threading.Event()
@@ -120,6 +123,7 @@ class VersionsUnderLoad:
 
     def _go_on(self, number: int) -> None:
         while not self._ends.is_set():
+            time.sleep(self._pause_s)
             count = 3 if number % 4 == 0 else 1
             places = [(number + each) % len(PHOTOS) for each in range(count)]
             number += count
@@ -136,8 +140,9 @@ class VersionsUnderLoad:
 
 
 @contextmanager
-def running_plates(folder: Path) -> Iterator[Plates]:
-    with pytest.MonkeyPatch.context() as patch:
+def running_plates(folder: Path, start: StartWeb | None = None) -> Iterator[Plates]:
+    """Two replicas and their web app; with `start`, three and two web apps, all behind HAProxy."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as running:
         patch.setenv("GOURMET_KEYS", str(folder / "keys"))
         patch.setenv("GOURMET_HOME", str(folder / "home"))
         patch.setenv("FOOD11_MODEL_NAME", "food_classifier_onnx")
@@ -146,14 +151,24 @@ def running_plates(folder: Path) -> Iterator[Plates]:
         patch.setenv("REQUEST_DEADLINE_S", "60")
         for name in ("tmp", "home/models"):
             (folder / name).mkdir(parents=True)
-        models = some_models(folder / "models", "food_classifier_onnx")
+        asked_by_haproxy = ("food_classifier",) if start else ()
+        models = some_models(folder / "models", "food_classifier_onnx", *asked_by_haproxy)
         repositories = (f"--model-repository={models}", f"--model-repository={folder / 'home' / 'models'}")
-        up = Up("--replicas", "2", *repositories, tmp=folder / "tmp")
-        try:
-            up.wait_for("ready after", 120)
-            labels = ("--labels", ",".join(SYSTEM.labels))
-            weights = MODELS / "food_classifier_onnx" / "1" / "model.onnx"
-            gourmet("new", "plates", *labels, "--weights", weights)
-            yield Plates(up, folder)
-        finally:
-            up.stop()
+        up = Up("--replicas", "3" if start else "2", *repositories, tmp=folder / "tmp")
+        running.callback(up.stop)
+        up.wait_for("ready after", 120)
+        labels = ("--labels", ",".join(SYSTEM.labels))
+        weights = MODELS / "food_classifier_onnx" / "1" / "model.onnx"
+        gourmet("new", "plates", *labels, "--weights", weights)
+        site = Site(up.port)
+        webs = [site]
+        if start:
+            site = haproxy = Haproxy(folder / "haproxy.log")
+            webs = [start(haproxy.triton, WEB_CONCURRENCY="1") for _ in range(2)]
+            tritons = [
+                tuple(f"127.0.0.1:{port + apart}" for port in (up.http, up.grpc)) for apart in (0, 10, 20)
+            ]
+            haproxy.start(tritons, webs)
+            running.callback(haproxy.stop)
+            eventually(lambda: all(haproxy.are_up().values()))
+        yield Plates(up, folder, site, webs)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,5 +70,9 @@ def rows_of(
 
 def workers(node: Any) -> list[psutil.Process]:
     """Processes of a node that are at work now."""
-    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    return [each for each in raylet.children(recursive=True) if each.cmdline()[:1] == ["ray::task"]]
+    raylet, found = psutil.Process(node.all_processes["raylet"][0].process.pid), []
+    for each in raylet.children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            if each.cmdline()[:1] == ["ray::task"]:
+                found.append(each)
+    return found

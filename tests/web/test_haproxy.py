@@ -30,22 +30,17 @@ def behind(
 ) -> Iterator[tuple[Haproxy, list[Child], list[str]]]:
     with ExitStack() as running:
         haproxy = Haproxy(tmp_path_factory.mktemp("haproxy") / "log")
-        addresses, processes, servers = {}, [], []
+        processes, servers = [], []
         for number in (1, 2):
             servers.append(triton_server(some_models(tmp_path_factory.mktemp(f"models{number}"), *MODELS)))
             running.callback(servers[-1].close)
             processes.append(servers[-1].start())
-            addresses[f"TRITON_{number}"] = servers[-1].options.http_url
-            addresses[f"TRITON_{number}_GRPC"] = servers[-1].options.grpc_url
         for server in servers:
             server.wait_until_live(180)
-        # A third that was never started.
-        addresses |= {"TRITON_3": "127.0.0.1:9", "TRITON_3_GRPC": "127.0.0.1:9"}
         given = {"TRITON_GRPC_URL": haproxy.grpc, "TRUSTED_PROXIES": "1", "REQUEST_DEADLINE_S": "5"}
-        for number in (1, 2):
-            web = start(haproxy.triton, WEB_CONCURRENCY="1", RATE_LIMIT="100000/h", **given)
-            addresses[f"WEB_{number}"] = f"127.0.0.1:{web.port}"
-        haproxy.start(addresses)
+        webs = [start(haproxy.triton, WEB_CONCURRENCY="1", RATE_LIMIT="100000/h", **given) for _ in range(2)]
+        # A third Triton was never started.
+        haproxy.start([(each.options.http_url, each.options.grpc_url) for each in servers], webs)
         running.callback(haproxy.stop)
         eventually(lambda: sorted(haproxy.are_up().values()) == [False] * 2 + [True] * 6)
         yield haproxy, processes, labels_of(haproxy)

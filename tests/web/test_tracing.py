@@ -113,8 +113,7 @@ def test_a_trace_goes_on_through_haproxy_and_the_app_s_own_choice_of_a_server(
 ) -> None:
     haproxy, trace = Haproxy(tmp_path / "log"), TRACE[::-1]
     web = started(start, f"127.0.0.1:9,{traced_triton.http_url}", collector)
-    absent = [f"TRITON_{number}{grpc}" for number in (1, 2, 3) for grpc in ("", "_GRPC")]
-    haproxy.start(dict.fromkeys([*absent, "WEB_2"], "127.0.0.1:9") | {"WEB_1": f"127.0.0.1:{web.port}"})
+    haproxy.start(webs=[web])
     try:
         # Until its checks know who is there.
         wait_until(lambda: sum(haproxy.are_up().values()) == 1, 30, "HAProxy sees others than are there")

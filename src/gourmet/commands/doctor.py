@@ -11,6 +11,8 @@ from typing import Final
 
 import click
 
+from gourmet.client.address import Address
+from gourmet.client.lookup import each_server
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import machine, replicas, stack
 from gourmet.doctor import manifests as of_manifests
@@ -63,7 +65,7 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
     "--cluster",
     "manifests",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Look only at this file of manifests of Kubernetes; - is stdin.",
+    help="Look at this file of manifests of Kubernetes, and at the replicas of --url if given; - is stdin.",
 )
 @json_option
 def doctor(
@@ -77,20 +79,22 @@ def doctor(
     """Look at this machine and the running stack; say what is wrong and what to do, a line each.
 
     Ends with status 1 if anything fails. Nothing is changed and nothing is started. Of several Tritons each
-    is asked, and whether all serve the same.
+    is asked, and whether all serve the same; they are listed, or have one name, as of a headless Service.
 
     \b
     gourmet doctor
     gourmet doctor --url 10.0.0.1:8000,10.0.0.2:8000
+    gourmet doctor --url triton:8000
     kubectl kustomize deploy/kubernetes/overlays/cpu | gourmet doctor --cluster -
     """
-    if manifests:
-        _tell((("cluster", finding) for finding in of_manifests.examined(manifests)), as_json)
+    cluster = (("cluster", finding) for finding in of_manifests.examined(manifests)) if manifests else ()
+    if manifests and not url:
+        _tell(cluster, as_json)
         return
     elsewhere = url is not None and not stack_at(url)
     asked = url or f"localhost:{ports['http_port']}"
     running = None if url else stack_at(asked)
-    first, *others = (running.http_url if running and "," in running.http_url else asked).split(",")
+    first, *others = _servers(running.http_url if running and "," in running.http_url else asked)
     left_out = (_OF_THIS_MACHINE if elsewhere else ()) + (() if repositories else ("models", "manifests"))
     subject = Examined(
         repositories=tuple(path.resolve() for path in repositories),
@@ -103,6 +107,7 @@ def doctor(
     looks = [(first, left_out), *((each, {*CHECKS} - {*_OF_EACH_SERVER}) for each in others)]
 
     def seen() -> Iterator[tuple[str, Finding]]:
+        yield from cluster
         for at, without in looks:
             for name, finding in examine(replace(subject, url=at), without):
                 if others and name in _OF_EACH_SERVER:
@@ -112,6 +117,15 @@ def doctor(
             yield from (("replicas", finding) for finding in replicas.alike([first, *others]))
 
     _tell(seen(), as_json)
+
+
+def _servers(asked: str) -> list[str]:
+    """Those that the addresses stand for now; a certificate is of a name, which then is a single server."""
+    found = []
+    for each in asked.split(","):
+        several = [] if Address.of(each).is_tls else each_server(each)
+        found += several if len(several) > 1 else [each]
+    return found
 
 
 def _tell(seen: Iterable[tuple[str, Finding]], as_json: bool) -> None:

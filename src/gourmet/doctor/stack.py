@@ -100,11 +100,14 @@ def served(subject: Examined) -> Iterator[Finding]:
     for entry in index:
         if entry.get("state") == "READY":
             ready[entry["name"]] = max(int(entry["version"]), ready.get(entry["name"], 0))
+    on_disk, asleep = preflight.check_repositories(subject.repositories), list[str]()
     for entry in index:
         name, state, reason = entry["name"], entry.get("state", ""), entry.get("reason", "")
         if state == "UNAVAILABLE" and reason != "unloaded":
             words = next(iter(reason.splitlines()), "no reason given")  # below it, a Python model's own lines
             yield fail(f"{name} did not load ({words})", f"correct it, then {_load(subject, name)}")
+        elif name not in ready and not state and preflight.waits_until_asked(on_disk.get(name, {})):
+            asleep.append(name)
         elif name not in ready:
             yield warn(f"{name} is not loaded ({reason or state or 'never asked for'})", _load(subject, name))
     for name, version in ready.items():
@@ -115,6 +118,8 @@ def served(subject: Examined) -> Iterator[Finding]:
                 f"{name} serves version {version}, version {newest} lies on disk", _load(subject, name)
             )
     yield from strayed(subject, sorted(ready))
+    if asleep:
+        yield ok(f"loaded when a verb asks: {', '.join(sorted(asleep))}")
     yield ok(f"ready: {', '.join(sorted(ready)) or 'no model'}")
 
 
