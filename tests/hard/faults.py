@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from support.accounting import ANSWERED, Load, Photo
+from support.accounting import ANSWERED, PhotoLoad, KnownPhoto
 from support.product import Product
 from support.table import Keep
 
@@ -28,7 +28,7 @@ READY_LAGS_S: Final = 7.0
 
 
 @dataclass(frozen=True)
-class Said:
+class ProbeReply:
     at: float  # when it was said, not when it was asked for
     path: str
     status: int  # 0: nothing
@@ -44,7 +44,7 @@ class Probe:
         self._threads = [
             threading.Thread(target=self._ask, args=(path,), name=path) for path in ("/healthz", "/readyz")
         ]
-        self.said: list[Said] = []
+        self.said: list[ProbeReply] = []
 
     def __enter__(self) -> Probe:
         for thread in self._threads:
@@ -70,17 +70,17 @@ class Probe:
                     status = exc.code
             except OSError:
                 pass
-            self.said.append(Said(time.monotonic(), path, status))
+            self.said.append(ProbeReply(time.monotonic(), path, status))
 
 
-Brings = Callable[[Load], contextlib.AbstractContextManager[object]]
+Brings = Callable[[PhotoLoad], contextlib.AbstractContextManager[object]]
 
 
 def suffer(
     table: Keep,
     tried: str,
     url: str,
-    photos: Sequence[Photo],
+    photos: Sequence[KnownPhoto],
     fault: Brings,
     seen: str,
     *,
@@ -102,7 +102,7 @@ def suffer(
     connection was reset once more.
     """
     before = product.counts() if product else {}
-    client = Load(url, photos, per_s, silent_after_s=40, asks_again=asks_again)
+    client = PhotoLoad(url, photos, per_s, silent_after_s=40, asks_again=asks_again)
     with Probe(url) as probe, client as load:
         load.run_for(BEFORE_S)
         began = time.monotonic()
@@ -139,7 +139,7 @@ def _as_before(product: Product, before: Mapping[str, int]) -> bool:
     return same
 
 
-def _well(load: Load, probe: Probe, since: float) -> float | None:
+def _well(load: PhotoLoad, probe: Probe, since: float) -> float | None:
     """Since when everything is answered and /readyz is 200, for AFTER_S by then; None if it never is."""
     while time.monotonic() < since + GIVE_UP_S:
         load.run_for(0.5)

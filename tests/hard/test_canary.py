@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from support.life import gourmet
 from support.plates import Plates, VersionsUnderLoad, running_plates
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 from gourmet.serving.waiting import wait_until
 
@@ -22,10 +22,10 @@ def plates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plates]:
         yield found
 
 
-def row(tried: str, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> Row:
+def row(tried: str, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> TableRow:
     answered = sum(each.versions.total() for each in loads)
     wrong = sum(len(each.wrong) for each in loads)
-    return Row(
+    return TableRow(
         tried=tried,
         times=len(loads),
         requests=answered + wrong,

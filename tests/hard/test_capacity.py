@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 from support.triton import triton_server
 
 from gourmet.measure import async_client, capacity, queueing, sweep
@@ -78,7 +78,7 @@ def test_the_simulated_queue_has_the_measured_median_and_p99_at_several_loads_an
         for name, found in zip(("p50", "p99"), times, strict=True):
             figures[f"{name} at {share:g} of it"] = round(statistics.median(found), 3)
             held.append(abs(statistics.median(found) - 1) <= ALLOWED)
-    row = Row(
+    row = TableRow(
         "latency against load, simulated divided by measured",
         asked,
         asked,

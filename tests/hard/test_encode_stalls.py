@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from support.captioner_room import room_here
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
-from gourmet.runtime.decoding.loop import Row as DecodingRow
+from gourmet.runtime.decoding.loop import TableRow as DecodingRow
 from gourmet.systems.captioner.contract import SYSTEM
 
 PHOTOS = [*SYSTEM.examples(12, seed=3), SYSTEM.sample()]
@@ -51,7 +51,7 @@ def test_encoding_other_photos_stalls_no_caption_by_more_than_two_steps(table: K
             longest = [np.median([max(each) for each in turn]) for turn in (alone, beside)]
             stalled.append((longest[1] - longest[0]) / np.median(np.concatenate(alone)))
     table(
-        Row(
+        TableRow(
             tried="captions at work while other photos are only encoded",
             requests=120,
             answered=120,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.eventually import eventually
 from support.ray_cluster import ABSENT, cluster, command, rows_of, workers
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 PHOTOS = 20_000
 # Of both, one after the other, since what else runs on the machine changes.
@@ -39,10 +39,10 @@ def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[st
     return rows
 
 
-def row(tried: str, rows: list[dict[str, Any]], here: list[dict[str, Any]], seen: str, good: bool) -> Row:
+def row(tried: str, rows: list[dict[str, Any]], here: list[dict[str, Any]], seen: str, good: bool) -> TableRow:
     wrong = sum(one != other for one, other in zip(rows, here, strict=True))
     answered = sum(not each["error"] for each in rows)
-    return Row(
+    return TableRow(
         tried, len(here), answered, seen, good and not wrong, wrong={"another row": wrong} if wrong else {}
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hard.visits import Visits
-from support.accounting import Account, Load, learn
+from support.accounting import Account, PhotoLoad, learn
 from support.product import Product
 from support.stack import SAMPLES, Watch
 from support.table import Keep
@@ -25,7 +25,7 @@ def test_soak(product: Product, table: Keep, pytestconfig: pytest.Config) -> Non
     with (
         Watch(product.processes, every_s=min(10, minutes)) as watch,
         Visits(product.url, VISITS_PER_S) as visits,
-        Load(product.url, photos, PHOTOS_PER_S) as load,
+        PhotoLoad(product.url, photos, PHOTOS_PER_S) as load,
     ):
         load.run_for(60 * minutes)
     account = Account((*load.account().attempts, *visits.attempts))

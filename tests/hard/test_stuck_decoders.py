@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.accounting import ANSWERED, Load, learn
+from support.accounting import ANSWERED, PhotoLoad, learn
 from support.planted import gif, plant
 from support.stack import SAMPLES
 from support.table import Keep
@@ -46,7 +46,7 @@ def test_stuck_decoders(
             said[f"{answer.status} {answer.json['error']['code']}"] += 1
 
     senders = [threading.Thread(target=send, args=(fault,)) for fault in FAULTS]
-    with Load(web.url, photos, per_s=5) as load:
+    with PhotoLoad(web.url, photos, per_s=5) as load:
         load.run_for(5)
         for sender in senders:
             sender.start()

@@ -14,7 +14,7 @@ from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attemp
 from support.hostile_texts import hostile_text
 from support.product import Product
 from support.table import Keep
-from support.web_app import Reply, Site
+from support.web_app import WebReply, Site
 
 from gourmet.systems.translator.contract import SYSTEM
 
@@ -26,7 +26,7 @@ LONG = " ".join(TEXTS * 3)[:1900]
 RECOVERS_S = 20.0
 
 
-class Client:
+class TextsClient:
     """Asks for translations, and judges each by what the same text got in peace."""
 
     def __init__(self, product: Product) -> None:
@@ -53,17 +53,17 @@ class Client:
     def _translated(self, text: str) -> str:
         return str(self._send(text).json["translations"][0]["text"])
 
-    def _send(self, text: str) -> Reply:
+    def _send(self, text: str) -> WebReply:
         body = json.dumps({"texts": [text], "options": {"max_tokens": 60}})
         return self.web.request("POST", "/api/v1/translate", body, Content_Type="application/json")
 
 
 @pytest.fixture(scope="module")
-def client(product: Product) -> Client:
-    return Client(product)
+def client(product: Product) -> TextsClient:
+    return TextsClient(product)
 
 
-def asked_until(client: Client, over: threading.Event, threads: int, texts: list[str]) -> Iterator[Attempt]:
+def asked_until(client: TextsClient, over: threading.Event, threads: int, texts: list[str]) -> Iterator[Attempt]:
     def ask(number: int) -> list[Attempt]:
         found = []
         draw = random.Random(number)
@@ -76,7 +76,7 @@ def asked_until(client: Client, over: threading.Event, threads: int, texts: list
             yield from found
 
 
-def test_a_process_of_the_translator_is_killed(product: Product, client: Client, table: Keep) -> None:
+def test_a_process_of_the_translator_is_killed(product: Product, client: TextsClient, table: Keep) -> None:
     over, killed = threading.Event(), list[float]()
 
     def kill() -> None:
@@ -96,7 +96,7 @@ def test_a_process_of_the_translator_is_killed(product: Product, client: Client,
     table(account.row("the translator's process killed (-9)", seen=seen, held=held, recovery_s=recovery_s))
 
 
-def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
+def test_more_texts_than_can_be_translated(client: TextsClient, table: Keep) -> None:
     over = threading.Event()
     threading.Timer(30, over.set).start()
     attempts = list(asked_until(client, over, 24, [LONG]))
@@ -108,7 +108,7 @@ def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
     table(Account(tuple(attempts)).row("24 clients with long texts for 30 s", seen=seen, held={}))
 
 
-def test_hostile_texts(client: Client, table: Keep) -> None:
+def test_hostile_texts(client: TextsClient, table: Keep) -> None:
     draw = random.Random(9)
     texts = [hostile_text(draw) if number % 8 else TEXTS[0] for number in range(4000)]
     with ThreadPoolExecutor(4) as pool:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.table import Row
+from support.table import TableRow
 from support.triton import some_models
 from support.web_app import Site
 
@@ -77,10 +77,10 @@ def asked_for(site: Site, labels: list[str], seconds: float) -> LoadOutcome:
     return clients.told
 
 
-def row(tried: str, tolds: list[LoadOutcome], seen: str, survived: bool, **figures: float) -> Row:
+def row(tried: str, tolds: list[LoadOutcome], seen: str, survived: bool, **figures: float) -> TableRow:
     statuses = sum((each.statuses for each in tolds), Counter[int]())
     wrong = sum(each.wrong for each in tolds)
-    return Row(
+    return TableRow(
         tried=tried,
         requests=statuses.total(),
         answered=statuses[200],

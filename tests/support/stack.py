@@ -85,7 +85,7 @@ class Watch(Sampler):
             self.sizes[kind].append(size_of(processes))
 
 
-class Pace(Sampler):
+class CpuPace(Sampler):
     """How much the machine does in a second of CPU: those of a host that others share are not all alike.
 
     A little work is done twice a second, and its CPU counted, which tells the same with and without load.

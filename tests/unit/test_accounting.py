@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support import table
-from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Load, Photo, learn
+from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, PhotoLoad, KnownPhoto, learn
 
 RIGHT = {"label": "Soup", "probability": 0.5}
 NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}
@@ -88,8 +88,8 @@ def test_each_way_to_end_is_told_from_the_others(
     url: str, how: str, asks_again: bool, outcome: Any, reason: str
 ) -> None:
     Server.closed.clear()
-    photos = [Photo(how.encode(), "Soup", 0.5)]
-    with Load(url, photos, per_s=40, silent_after_s=0.3, asks_again=asks_again) as load:
+    photos = [KnownPhoto(how.encode(), "Soup", 0.5)]
+    with PhotoLoad(url, photos, per_s=40, silent_after_s=0.3, asks_again=asks_again) as load:
         load.run_for(0.3)
     account = load.account()
     assert account.count(outcome) == len(account.attempts) >= 5
@@ -98,7 +98,7 @@ def test_each_way_to_end_is_told_from_the_others(
 
 
 def test_nobody_there_counts_as_lost() -> None:
-    with Load("http://127.0.0.1:9", [Photo(b"x", "Soup", 0.5)], per_s=20) as load:
+    with PhotoLoad("http://127.0.0.1:9", [KnownPhoto(b"x", "Soup", 0.5)], per_s=20) as load:
         load.run_for(0.2)
     assert load.account().count(SILENT) == len(load.account().attempts) > 0
 
