@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.web_app import WebReply, Site
+from support.web_app import Site, WebReply
 
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from hard.faults import suffer
-from support.accounting import PhotoLoad, KnownPhoto, learn
+from support.accounting import KnownPhoto, PhotoLoad, learn
 from support.product import TRITON, Product
 from support.stack import SAMPLES
 from support.table import Keep

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.accounting import ANSWERED, REFUSED, Account, PhotoLoad, KnownPhoto, learn
-from support.stack import SAMPLES, CpuPace, Watch
+from support.accounting import ANSWERED, REFUSED, Account, KnownPhoto, PhotoLoad, learn
+from support.stack import SAMPLES, CpuPace, ResourceUse
 from support.table import Keep
 
 from app.core.settings import Settings
@@ -61,7 +61,7 @@ def test_overload(web: Any, table: Keep) -> None:
         bound_s = WORKERS * (settings.max_at_work + settings.max_waiting) / capacity
 
         root = psutil.Process(app.process.pid)
-        own = Watch(lambda: {"app": [root, *root.children(recursive=True)]})
+        own = ResourceUse(lambda: {"app": [root, *root.children(recursive=True)]})
         with own, PhotoLoad(app.url, photos, capacity * TIMES) as load:
             begin = time.monotonic()
             load.run_for(SECONDS)

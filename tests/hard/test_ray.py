@@ -39,7 +39,9 @@ def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[st
     return rows
 
 
-def row(tried: str, rows: list[dict[str, Any]], here: list[dict[str, Any]], seen: str, good: bool) -> TableRow:
+def row(
+    tried: str, rows: list[dict[str, Any]], here: list[dict[str, Any]], seen: str, good: bool
+) -> TableRow:
     wrong = sum(one != other for one, other in zip(rows, here, strict=True))
     answered = sum(not each["error"] for each in rows)
     return TableRow(

@@ -73,7 +73,10 @@ def others() -> Iterator[tuple[str, ExpensiveRequest]]:
     yield "json, deep", ExpensiveRequest("/api/v1/classify", b"[" * 10_000_000, JSON)
     escaped = b'{"images": ["' + b"\\u0041" * 5_000_000 + b'"]}'
     yield "json, one string", ExpensiveRequest("/api/v1/classify", escaped, JSON)
-    yield "json, a number", ExpensiveRequest("/api/v1/classify", b'{"images": [' + b"9" * 20_000_000 + b"]}", JSON)
+    yield (
+        "json, a number",
+        ExpensiveRequest("/api/v1/classify", b'{"images": [' + b"9" * 20_000_000 + b"]}", JSON),
+    )
     parts = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx\r\n" * 200_000 + b"--b--\r\n"
     multipart = "multipart/form-data; boundary="
     yield "form of many parts", ExpensiveRequest("/predict", parts, {"Content-Type": f"{multipart}b"})

@@ -6,7 +6,7 @@ import pytest
 from hard.visits import Visits
 from support.accounting import Account, PhotoLoad, learn
 from support.product import Product
-from support.stack import SAMPLES, Watch
+from support.stack import SAMPLES, ResourceUse
 from support.table import Keep
 
 PHOTOS_PER_S = 3
@@ -23,7 +23,7 @@ def test_soak(product: Product, table: Keep, pytestconfig: pytest.Config) -> Non
     photos = learn(product.url, [path.read_bytes() for path in SAMPLES])
     before = product.counts()
     with (
-        Watch(product.processes, every_s=min(10, minutes)) as watch,
+        ResourceUse(product.processes, every_s=min(10, minutes)) as watch,
         Visits(product.url, VISITS_PER_S) as visits,
         PhotoLoad(product.url, photos, PHOTOS_PER_S) as load,
     ):

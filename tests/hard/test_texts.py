@@ -14,7 +14,7 @@ from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attemp
 from support.hostile_texts import hostile_text
 from support.product import Product
 from support.table import Keep
-from support.web_app import WebReply, Site
+from support.web_app import Site, WebReply
 
 from gourmet.systems.translator.contract import SYSTEM
 
@@ -63,7 +63,9 @@ def client(product: Product) -> TextsClient:
     return TextsClient(product)
 
 
-def asked_until(client: TextsClient, over: threading.Event, threads: int, texts: list[str]) -> Iterator[Attempt]:
+def asked_until(
+    client: TextsClient, over: threading.Event, threads: int, texts: list[str]
+) -> Iterator[Attempt]:
     def ask(number: int) -> list[Attempt]:
         found = []
         draw = random.Random(number)

@@ -12,7 +12,17 @@ from typing import Any, ClassVar
 
 import pytest
 from support import table
-from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, PhotoLoad, KnownPhoto, learn
+from support.accounting import (
+    ANSWERED,
+    REFUSED,
+    SILENT,
+    WRONG,
+    Account,
+    Attempt,
+    KnownPhoto,
+    PhotoLoad,
+    learn,
+)
 
 RIGHT = {"label": "Soup", "probability": 0.5}
 NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}

@@ -166,7 +166,9 @@ def test_a_layer_is_bound_by_what_takes_longer() -> None:
     assert one.from_batch == 3
     assert [place(layer, EVEN, batch).bound for batch in (2, 3)] == ["memory", "compute"]
     assert from_batch(LayerCost("a", "Relu", 10, 0, 80, False), EVEN) is None  # what a row moves is too much
-    assert place(LayerCost("a", "Conv", 1000, 0, 10, True), EVEN, 1).seconds == 1000 / 40  # int8 has its own roof
+    assert (
+        place(LayerCost("a", "Conv", 1000, 0, 10, True), EVEN, 1).seconds == 1000 / 40
+    )  # int8 has its own roof
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from support.accounting import ANSWERED, REFUSED, SILENT, Account, PhotoLoad, KnownPhoto, learn
+from support.accounting import ANSWERED, REFUSED, SILENT, Account, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
 from support.web_app import post_head
 
@@ -149,7 +149,9 @@ def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
     assert set(account.reasons(REFUSED)) <= {"503 overloaded", "503 stopping"}
 
 
-def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(triton: Any, known: list[KnownPhoto]) -> None:
+def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(
+    triton: Any, known: list[KnownPhoto]
+) -> None:
     (port,) = free_ports(1)
     command = [str(Path(sys.executable).with_name("gourmet")), "up", "--web-only", "--port", str(port)]
     up = subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import walk, walk_conf
 from support.triton import run_triton, some_models
-from support.web_app import WebReply, WebApp, start_web
+from support.web_app import WebApp, WebReply, start_web
 
 from gourmet.serving.preflight import free_ports
 
