@@ -84,10 +84,10 @@ def new(
 ) -> None:
     """Make a system called NAME that classifies pictures, and serve WEIGHTS as its model.
 
-    It gets a folder in GOURMET_HOME, with its description (system.toml), a sample and a model card, and no
+    It gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card, but no
     code. The weights go through the gate into your model repository, and into the stack that runs here. How
-    pictures are prepared is told by the file, or by torchvision's weights of the architecture, and is shown.
-    A CHECKPOINT of a translator becomes a system beside ours, with its page, models and variable.
+    pictures are prepared comes from the file, or from torchvision's weights of the architecture, and is
+    shown. A CHECKPOINT of a translator becomes a further system, with its page, models and variable.
 
     \b
     gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt

@@ -40,7 +40,7 @@ def problem(url: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     if needed > free:
         return (
             f"{after} instances take some {needed / 1e9:.1f} GB beside those that serve, by what one holds "
-            f"today, and {free / 1e9:.1f} GB are to be had here"
+            f"today, and {free / 1e9:.1f} GB are free here"
         )
     return ""
 
