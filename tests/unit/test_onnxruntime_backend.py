@@ -111,7 +111,7 @@ def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None
 
 def test_each_request_of_a_shared_run_gets_only_what_it_wants() -> None:
     one, both = job(1), job(2)
-    both.wanted = ["y", "z"]
+    both.requested = ["y", "z"]
     batches.answer_all([one, both], Recorder(), batched=True)
     assert one.answer.keys() == {"y"}
     assert both.answer.keys() == {"y", "z"}

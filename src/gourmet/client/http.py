@@ -278,9 +278,9 @@ class _Connection:
         _refuse_more(len(self._received), _MOST_BYTES)
 
 
-def _refuse_more(received: int, most: int) -> None:
-    if received > most:
-        raise _NotHttp(f"it is longer than {most >> 20} MB")
+def _refuse_more(received: int, max_bytes: int) -> None:
+    if received > max_bytes:
+        raise _NotHttp(f"it is longer than {max_bytes >> 20} MB")
 
 
 def _number(text: str, base: int) -> int:

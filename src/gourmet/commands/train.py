@@ -137,9 +137,9 @@ def train(
     facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
     parameters = {**task.about, **facts["recipe"], "data": data.name}
     with contextlib.ExitStack() as telling:
-        told: dict[str, Any] = {}
+        callbacks: dict[str, Any] = {}
         if tell_mlflow:
-            facts[_MLFLOW], told["on_epoch"] = telling.enter_context(
+            facts[_MLFLOW], callbacks["on_epoch"] = telling.enter_context(
                 mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
             )
         write_run(out, facts)
@@ -151,7 +151,7 @@ def train(
                 resume=resume,
                 tick=tick,
                 checkpoint_every_s=checkpoint_every,
-                **told,
+                **callbacks,
             )
     if isinstance(training, Rehearsing):
         with bar("rehearsing") as tick:

@@ -143,8 +143,8 @@ class _Texts:
         return found
 
 
-def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
-    for number in count(1) if most is None else range(1, most + 1):
+def _read(file: BinaryIO, max_lines: int | None = None) -> Iterator[str]:
+    for number in count(1) if max_lines is None else range(1, max_lines + 1):
         if not (line := file.readline(_LONGEST + 1)):
             return
         if len(line) > _LONGEST:
@@ -152,7 +152,7 @@ def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
                 f"line {number} has more than {_LONGEST:,} bytes: a text has 2,000 characters at most"
             )
         yield _decoded(number, line)
-    raise UsageError(f"there are more than {most:,} lines: give fewer at a time, or --out a table")
+    raise UsageError(f"there are more than {max_lines:,} lines: give fewer at a time, or --out a table")
 
 
 def _decoded(number: int, line: bytes) -> str:

@@ -30,10 +30,12 @@ def problem(url: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         return ""
     stack = stack_at(url)
     cpus = available_cpus()
-    most = _FOR_EACH_CPU * cpus if stack else _ELSEWHERE
-    if after > most:
+    max_instances = _FOR_EACH_CPU * cpus if stack else _ELSEWHERE
+    if after > max_instances:
         where = f"{cpus} CPUs" if stack else "a machine that is not known here"
-        return f"{after} instances are more than {most}, which is the most that make sense on {where}"
+        return (
+            f"{after} instances are more than {max_instances}, which is the most that make sense on {where}"
+        )
     # The new instances are made beside the old ones.
     needed = after * (_held_by_each(stack.pid, str(now["name"])) if stack else 0)
     free = psutil.virtual_memory().available * (1 - _KEPT_FREE)

@@ -63,16 +63,16 @@ class _Distances(nn.Module):
 
     def __init__(self, of: Any) -> None:
         super().__init__()
-        self.most: int = of.relative_attention_max_distance
-        apart = torch.arange(-self.most, 1 if of.is_decoder else self.most + 1)
+        self.max_distance: int = of.relative_attention_max_distance
+        distances = torch.arange(-self.max_distance, 1 if of.is_decoder else self.max_distance + 1)
         buckets = of._relative_position_bucket(
-            apart, not of.is_decoder, of.relative_attention_num_buckets, self.most
+            distances, not of.is_decoder, of.relative_attention_num_buckets, self.max_distance
         )
         self.register_buffer("table", of.relative_attention_bias(buckets).detach())
 
-    def forward(self, apart: torch.Tensor) -> torch.Tensor:
+    def forward(self, distances: torch.Tensor) -> torch.Tensor:
         """Of distances [B, W, S], the place of a key less that of a query: [B, H, W, S]"""
-        places = (apart + self.most).clamp(0, len(self.table) - 1)
+        places = (distances + self.max_distance).clamp(0, len(self.table) - 1)
         return F.embedding(places, self.table).permute(0, 3, 1, 2)
 
 
