@@ -130,7 +130,7 @@ class HttpTransport:
         except BaseException:
             connection.close()  # what is left of this exchange may still come
             raise
-        if head.is_last or time.monotonic() > connection.until:
+        if head.is_last or time.monotonic() > connection.expires_at:
             connection.close()
         else:
             self._idle.append(connection)
@@ -218,7 +218,7 @@ class _Connection:
         self._socket = connected
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
-        self.until = time.monotonic() + random.uniform(0.75, 1.25) * _LIFE_S  # noqa: S311
+        self.expires_at = time.monotonic() + random.uniform(0.75, 1.25) * _LIFE_S  # noqa: S311
         self.close = weakref.finalize(self, connected.close)
 
     def send(self, message: bytes, deadline: Deadline) -> None:

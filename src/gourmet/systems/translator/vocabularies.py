@@ -83,8 +83,8 @@ def _of_t5(
     ours = "translation_{}_to_{}".format(*map(_primary, languages))
     if translations and ours not in translations:
         raise GourmetError(
-            f"{folder} has {', '.join(sorted(translations))} and not {ours}: if it translates that, put what its "
-            f'texts begin with into {CONFIG}, as "prefix": "translate …: ", or "" for nothing'
+            f"{folder} has {', '.join(sorted(translations))} and not {ours}: if it translates that, put what "
+            f'its texts begin with into {CONFIG}, as "prefix": "translate …: ", or "" for nothing'
         )
     return ids, {"text": str(translations.get(ours, {}).get("prefix") or "")}
 
