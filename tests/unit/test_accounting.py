@@ -28,14 +28,14 @@ RIGHT = {"label": "Soup", "probability": 0.5}
 NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}
 
 
-class Server(socketserver.ThreadingTCPServer):
+class PhotoServer(socketserver.ThreadingTCPServer):
     """Answers in whatever way the photo asks for, which is its text."""
 
     daemon_threads = True
     closed: ClassVar[set[str]] = set()
 
 
-class Handler(socketserver.StreamRequestHandler):
+class PhotoHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -48,8 +48,8 @@ class Handler(socketserver.StreamRequestHandler):
             time.sleep(1)
         elif how == "half":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-        elif how == "close once" and name not in Server.closed:
-            Server.closed.add(name)
+        elif how == "close once" and name not in PhotoServer.closed:
+            PhotoServer.closed.add(name)
         elif how != "close":
             self.answer(how, name)
 
@@ -71,7 +71,7 @@ class Handler(socketserver.StreamRequestHandler):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with PhotoServer(("127.0.0.1", 0), PhotoHandler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -97,7 +97,7 @@ def url() -> Iterator[str]:
 def test_each_way_to_end_is_told_from_the_others(
     url: str, how: str, asks_again: bool, outcome: Any, reason: str
 ) -> None:
-    Server.closed.clear()
+    PhotoServer.closed.clear()
     photos = [KnownPhoto(how.encode(), "Soup", 0.5)]
     with PhotoLoad(url, photos, per_s=40, silent_after_s=0.3, asks_again=asks_again) as load:
         load.run_for(0.3)
