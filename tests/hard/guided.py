@@ -3,7 +3,7 @@
     python guided.py TARGET COUNTS CORPUS [-max_total_time=60 and other options of libFuzzer]
 
 libFuzzer, by atheris, keeps each input that reaches something new and goes on from there; it begins with the
-files in CORPUS, and ends the process, so each target has a process. A target says whether what it tries let the
+files in CORPUS, and ends the process, so each target has one. A target says whether what it tries let the
 bytes pass. It may raise nothing, and take neither two seconds nor 300 MB: else the input is kept as a file.
 COUNTS is a file for what became of them (`Counts`).
 """
