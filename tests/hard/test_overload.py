@@ -1,7 +1,7 @@
 """Five times as much as the stack can do, for two minutes.
 
 What it can do afterwards is compared with what it could before, on a machine whose pace may have changed by
-a half within those minutes: by so much less is wanted (`Pace`), and the row says by how much.
+a half within those minutes: by so much less is wanted (`CpuPace`), and the row says by how much.
 """
 
 from __future__ import annotations
