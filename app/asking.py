@@ -253,8 +253,8 @@ class ServedModels(Generic[S]):
             now = before
             with contextlib.suppress(ServingError):  # Triton is busy, or away, which the call itself tells
                 now = self.find(before.target, deadline, served.system.name).info
-            told = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
-            return told[0] == told[1]
+            deaths = [each.parameters.get(DEATHS_PARAMETER) for each in (before, now)]
+            return deaths[0] == deaths[1]
 
         def is_cancelled_or_dead() -> bool:
             if not still_alive():

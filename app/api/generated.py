@@ -42,10 +42,10 @@ class Generated(Said):
 
 def said(model: ModelInfo, answer: GeneratedText) -> dict[str, Any]:
     """What every answer says of its text."""
-    told = answer.sentences or ()
+    scored = answer.sentences or ()
     sentences = [
         Sentence(text=answer.text[begin:end], score=score, sure=model.reaches(score))
-        for begin, end, score in told
+        for begin, end, score in scored
     ]
     return {
         "text": answer.text,

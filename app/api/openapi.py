@@ -91,21 +91,21 @@ def examples_of(operation_id: str) -> Path:
     return _EXAMPLES / operation_id.rpartition("_")[2]
 
 
-def form(*, most: int = 1) -> dict[str, Any]:
+def form(*, max_photos: int = 1) -> dict[str, Any]:
     """The body of a form with a photo, or at most so many, in its field `file`."""
-    several = {"type": "array", "items": _BINARY, "minItems": 1, "maxItems": most}
-    files: dict[str, Any] = several if most > 1 else _BINARY
+    several = {"type": "array", "items": _BINARY, "minItems": 1, "maxItems": max_photos}
+    files: dict[str, Any] = several if max_photos > 1 else _BINARY
     text = {"type": "string", "description": "As the parameter of that name"}
     fields = {"file": files, "model": text, "version": text}
     return {"multipart/form-data": {"type": "object", "required": ["file"], "properties": fields}}
 
 
-def photos(*, most: int = 1) -> dict[str, Any]:
+def photos(*, max_photos: int = 1) -> dict[str, Any]:
     """The bodies in which a photo, or at most so many, may come."""
-    return form(most=most) | {
+    return form(max_photos=max_photos) | {
         "image/*": _BINARY,
         "application/octet-stream": _BINARY,
-        JSON: Base64Photos if most > 1 else Base64Photo,
+        JSON: Base64Photos if max_photos > 1 else Base64Photo,
     }
 
 

@@ -61,7 +61,7 @@ P = TypeVar("P", bound=schemas.Predicted)
 Found = TypeVar("Found")
 
 
-class _Results(schemas.Schema):
+class _CheckedResults(schemas.Schema):
     """`Results` of whatever schema; what is in them was checked when it was made."""
 
     results: list[SerializeAsAny[schemas.Schema]]
@@ -168,7 +168,7 @@ def _results(
             results.append(schemas.Failed(filename=photo.filename, error=problem))
         else:
             results.append(tell(found, timings, photo.filename))
-    response = unstored(_Results(results=results))
+    response = unstored(_CheckedResults(results=results))
     if len(photos) == 1 and timings:
         add_server_timing(response, timings)
     if len(errors) == len(photos) and (len(errors) == 1 or all(e.status >= 500 for e in errors)):

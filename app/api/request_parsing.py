@@ -54,8 +54,8 @@ def photos_and_more(
     """With all that came as JSON of that shape, where it is JSON."""
     request.max_content_length = settings.max_call_bytes + WRAPPING_BYTES
     request.max_form_parts = settings.max_photos + MAX_OTHER_PARTS
-    most = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
-    with receiving(settings, f"the call is too large: {most}"):
+    limits = f"send at most {settings.max_photos} photos and {settings.max_call_mb:g} MB"
+    with receiving(settings, f"the call is too large: {limits}"):
         received = _receive(settings)
     asked = None
     if isinstance(received, bytes):
@@ -92,8 +92,8 @@ def _receive(settings: Settings) -> bytes | tuple[list[UploadedPhoto], str, str 
         body = request.get_data(cache=False)
         # A parser makes an object of each value before it counts them: 16 MB of `"a",` took 1.5 s and 290 MB.
         if body.count(b",") > _COMMAS_A_PHOTO * settings.max_photos:
-            most = f"send at most {settings.max_photos} photos"
-            raise RefusedRequest("too_many_photos", f"these are too many values for one call: {most}")
+            limits = f"send at most {settings.max_photos} photos"
+            raise RefusedRequest("too_many_photos", f"these are too many values for one call: {limits}")
         return body
     if kind == RAW or kind.startswith("image/"):
         data = request.get_data(cache=False)

@@ -85,7 +85,7 @@ def add(app: FlaskApp, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             schemas.Results,
             fails_as_answer=True,
-            bodies=photos(most=settings.max_photos),
+            bodies=photos(max_photos=settings.max_photos),
             query={
                 **photo_calls.PARAMETERS,
                 "probabilities": Parameter("`all` for the probability of every label as well", ("all",)),

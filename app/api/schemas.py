@@ -23,7 +23,7 @@ Whole = Annotated[
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64", "format": "byte"})]
 
 
-def either(one: str, other: str, then: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def exactly_one(one: str, other: str, then: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """In JSON Schema, that one of two fields is given and the other is not; what else holds with `one`.
 
     Not as `oneOf`, of which generated clients make two shapes without any field.
@@ -250,7 +250,7 @@ class TextRequest(ToGenerate):
 class GenerateRequest(ToGenerate):
     """A text or a picture to answer, whichever the model takes."""
 
-    model_config = ConfigDict(json_schema_extra=either("picture", "text"))
+    model_config = ConfigDict(json_schema_extra=exactly_one("picture", "text"))
 
     text: str | None = Field(default=None, min_length=1, max_length=20_000)
     picture: Base64 | None = Field(default=None, min_length=1)

@@ -63,7 +63,7 @@ def _own_host(names: tuple[str, ...]) -> Callable[[str | None, str], bool]:
     Nobody can have an address lead here as they can their name: where the app listens at all, any will do.
     A request without the header, as in HTTP/1.0, comes from no browser.
     """
-    wanted = [name.lower() for name in ("localhost", *names)]
+    allowed = [name.lower() for name in ("localhost", *names)]
 
     @lru_cache(64)
     def is_own_host(host: str | None, bound: str) -> bool:
@@ -73,7 +73,7 @@ def _own_host(names: tuple[str, ...]) -> Callable[[str | None, str], bool]:
         if match is None:
             return False
         name = match[1]
-        if any(name == each.lstrip(".") or (each[0] == "." and name.endswith(each)) for each in wanted):
+        if any(name == each.lstrip(".") or (each[0] == "." and name.endswith(each)) for each in allowed):
             return True
         asked, listens = _address(name), _address(bound)
         return asked is not None and (

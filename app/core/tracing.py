@@ -38,8 +38,8 @@ _tracer: Tracer | None = None
 
 def init_app(app: Flask, _: Settings) -> None:
     """Trace the app's requests if the environment says so."""
-    wanted = any(os.environ.get(name) for name in _ENDPOINTS)
-    if not wanted or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    configured = any(os.environ.get(name) for name in _ENDPOINTS)
+    if not configured or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return
     try:
         from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter

@@ -98,7 +98,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
             Captions,
             in_parts={EVENTS: (schemas.Piece, schemas.Error, Captioned)},
             fails_as_answer=True,
-            bodies={**openapi.photos(most=settings.max_photos), JSON: CaptionRequest},
+            bodies={**openapi.photos(max_photos=settings.max_photos), JSON: CaptionRequest},
             asks=SYSTEM.name,
             query={
                 **MODEL_PARAMETER,

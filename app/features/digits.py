@@ -63,7 +63,7 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         Operation(
             Digits,
             fails_as_answer=True,
-            bodies=openapi.photos(most=services.settings.max_photos),
+            bodies=openapi.photos(max_photos=services.settings.max_photos),
             query=photo_calls.PARAMETERS,
             asks=SYSTEM.name,
         )

@@ -273,8 +273,8 @@ def _read(path: Path, place: str) -> Report:
         written = datetime.fromtimestamp(about.st_mtime, UTC)
     found = _TITLE.search(head)
     title = _TIME.sub("", found[1].decode(errors="replace")) if found else ""
-    told = _SAID.findall(head.decode(errors="replace"))
-    said = {name.lower(): html.unescape(content) for name, _, content in told}
+    metas = _SAID.findall(head.decode(errors="replace"))
+    said = {name.lower(): html.unescape(content) for name, _, content in metas}
     with contextlib.suppress(ValueError):
         when = datetime.fromisoformat(said.get("date", ""))
         written = when if when.tzinfo else when.replace(tzinfo=UTC)

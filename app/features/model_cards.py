@@ -53,7 +53,12 @@ def as_html(text: str) -> Markup:
     for cell, content, end in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if cell.type == "th_open" and not content.content:  # a heading of nothing
             cell.tag = end.tag = "td"
-    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))  # noqa: S704 - made of text above
+    html = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    # A phone moves a table along, which keyboards can do where it takes the focus.
+    html = html.replace("<table>", '<div class="wide-table" tabindex="0"><table>').replace(
+        "</table>", "</table></div>"
+    )
+    return Markup(html)  # noqa: S704 - made of text above
 
 
 def _without_local_links(tokens: Sequence[Token]) -> list[Token]:

@@ -66,7 +66,7 @@ class TranslateRequest(schemas.Chosen):
 
     model_config = ConfigDict(
         json_schema_extra={
-            **schemas.either("texts", "text", then={"stream": {"const": False}}),
+            **schemas.exactly_one("texts", "text", then={"stream": {"const": False}}),
             # The model that streams searches with a single beam.
             "not": {
                 "required": ["stream", "options"],
@@ -124,15 +124,15 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         model: ReadyModel | None = None,
         **context: Any,
     ) -> str:
-        told = said(model.info, answer) if answer and model else {}
+        facts = said(model.info, answer) if answer and model else {}
         asked = dict.fromkeys(text.decode() for text in system.examples(_EXAMPLES, seed=0))
         return services.page(
             "translate.html",
             system,
             is_ours=system == SYSTEM,
             action=url_for("translate.translate_form", name=system.name),
-            answer=told,
-            marked=_marked(answer, told) if answer else (),
+            answer=facts,
+            marked=_marked(answer, facts) if answer else (),
             examples={text: system.meanings[text] for text in asked},
             most_characters=MOST_CHARACTERS,
             away=services.readiness[system.name].known_problem,
@@ -233,11 +233,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     ]
 
 
-def _marked(answer: GeneratedText, told: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+def _marked(answer: GeneratedText, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """The text in parts, and which of them the model is not sure of."""
     at = 0
-    for place, sentence in zip(answer.sentences or (), told["sentences"] or (), strict=False):
+    for place, sentence in zip(answer.sentences or (), facts["sentences"] or (), strict=False):
         yield answer.text[at : place.begin], False
         yield sentence.text, sentence.sure is False
         at = place.end
-    yield answer.text[at:], not at and told["sure"] is False
+    yield answer.text[at:], not at and facts["sure"] is False

@@ -1,4 +1,4 @@
-"""Models of one Triton: looped by the client, by scripting, in process, streamed, and in company."""
+"""Models of one Triton: looped by the client, by scripting, in process, streamed, and beside others."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ class GenerationServer:
         with ThreadPoolExecutor(1) as pool:
             theirs = MeasureOptions(window_s=longer, windows=1, warm_up_s=0.0)
             ask = partial(checked_traffic, in_company=True)
-            company = pool.submit(ask, workload, asked, self._addresses, theirs)
+            answering = pool.submit(ask, workload, asked, self._addresses, theirs)
             found = self._measured(load, in_company=True)
-            company.result()
+            answering.result()
         return found
 
     def _measured(self, load: BenchLoad, *, in_company: bool = False) -> BenchWindow:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.web_app import Reply, Site
+from support.web_app import Site, WebReply
 
 from gourmet.serving.preflight import free_ports
 from gourmet.systems.food11 import contract
@@ -118,7 +118,7 @@ def stack(request: pytest.FixtureRequest, engine: str, images: None) -> Iterator
         running.script("down")
 
 
-def classify(stack: Stack) -> Reply:
+def classify(stack: Stack) -> WebReply:
     """Upload the bundled sample to the published port, as a browser's form would."""
     return Site(stack.web_port).predict(contract.SYSTEM.sample())
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from support import table as tables
 from support.product import Product, running
-from support.table import Row
+from support.table import TableRow
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "runs" / "hard"
@@ -40,7 +40,7 @@ def table(pytestconfig: pytest.Config) -> Iterator[tables.Keep]:
         for old in folder.glob("*.json"):
             old.unlink()
 
-    def keep(row: Row) -> None:
+    def keep(row: TableRow) -> None:
         tables.save(row, folder)
         assert row.survived, row
 

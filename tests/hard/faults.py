@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -11,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from support.accounting import ANSWERED, Load, Photo
+from support.accounting import ANSWERED, KnownPhoto, PhotoLoad
 from support.product import Product
+from support.repeating import Repeating
 from support.table import Keep
 
 PER_S: Final = 6.0
@@ -28,59 +28,44 @@ READY_LAGS_S: Final = 7.0
 
 
 @dataclass(frozen=True)
-class Said:
+class ProbeReply:
     at: float  # when it was said, not when it was asked for
     path: str
     status: int  # 0: nothing
 
 
-class Probe:
+class Probe(Repeating):
     """Asks /healthz and /readyz several times a second, as a balancer would."""
 
     def __init__(self, url: str, every_s: float = 0.25) -> None:
+        super().__init__(lambda thread, _: self._ask(("/healthz", "/readyz")[thread]), 2, every_s)
         self._url = url
-        self._every_s = every_s
-        self._ending = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._ask, args=(path,), name=path) for path in ("/healthz", "/readyz")
-        ]
-        self.said: list[Said] = []
-
-    def __enter__(self) -> Probe:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
+        self.said: list[ProbeReply] = []
 
     def statuses(self, path: str, begin: float = 0.0, end: float = float("inf")) -> set[int]:
         return {said.status for said in self.said if said.path == path and begin <= said.at < end}
 
     def _ask(self, path: str) -> None:
-        while not self._ending.wait(self._every_s):
-            status = 0
-            try:
-                with urllib.request.urlopen(self._url + path, timeout=20) as answer:
-                    status = answer.status
-            except urllib.error.HTTPError as exc:
-                with exc:
-                    status = exc.code
-            except OSError:
-                pass
-            self.said.append(Said(time.monotonic(), path, status))
+        status = 0
+        try:
+            with urllib.request.urlopen(self._url + path, timeout=20) as answer:
+                status = answer.status
+        except urllib.error.HTTPError as exc:
+            with exc:
+                status = exc.code
+        except OSError:
+            pass
+        self.said.append(ProbeReply(time.monotonic(), path, status))
 
 
-Brings = Callable[[Load], contextlib.AbstractContextManager[object]]
+Brings = Callable[[PhotoLoad], contextlib.AbstractContextManager[object]]
 
 
 def suffer(
     table: Keep,
     tried: str,
     url: str,
-    photos: Sequence[Photo],
+    photos: Sequence[KnownPhoto],
     fault: Brings,
     seen: str,
     *,
@@ -102,7 +87,7 @@ def suffer(
     connection was reset once more.
     """
     before = product.counts() if product else {}
-    client = Load(url, photos, per_s, silent_after_s=40, asks_again=asks_again)
+    client = PhotoLoad(url, photos, per_s, silent_after_s=40, asks_again=asks_again)
     with Probe(url) as probe, client as load:
         load.run_for(BEFORE_S)
         began = time.monotonic()
@@ -139,7 +124,7 @@ def _as_before(product: Product, before: Mapping[str, int]) -> bool:
     return same
 
 
-def _well(load: Load, probe: Probe, since: float) -> float | None:
+def _well(load: PhotoLoad, probe: Probe, since: float) -> float | None:
     """Since when everything is answered and /readyz is 200, for AFTER_S by then; None if it never is."""
     while time.monotonic() < since + GIVE_UP_S:
         load.run_for(0.5)

@@ -3,7 +3,7 @@
     python guided.py TARGET COUNTS CORPUS [-max_total_time=60 and other options of libFuzzer]
 
 libFuzzer, by atheris, keeps each input that reaches something new and goes on from there; it begins with the
-files in CORPUS, and ends the process, hence one for each target. A target says whether what it tries let the
+files in CORPUS, and ends the process, so each target has one. A target says whether what it tries let the
 bytes pass. It may raise nothing, and take neither two seconds nor 300 MB: else the input is kept as a file.
 COUNTS is a file for what became of them (`Counts`).
 """
@@ -114,7 +114,7 @@ def _form_read(stream: io.BytesIO, data: bytes) -> list[tuple[str, str | bytes]]
     return [*fields.items(multi=True), *contents]
 
 
-class _Never:
+class _UnreadConnection:
     """A connection that must not be read from."""
 
     def recv(self, size: int) -> bytes:
@@ -125,7 +125,7 @@ def head(data: bytes) -> bool:
     """The first bytes of a request: where they are complete, gunicorn's parser answers without reading on."""
     if not is_complete(data):
         return False
-    parser = get_parser(_CONFIG, _Never(), ("192.0.2.1", 1))
+    parser = get_parser(_CONFIG, _UnreadConnection(), ("192.0.2.1", 1))
     parser.unreader.unread(data)
     with contextlib.suppress(ParseException):
         next(parser)

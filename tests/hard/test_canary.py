@@ -10,7 +10,7 @@ import pytest
 from support.haproxy import ABSENT, HAPROXY
 from support.life import gourmet
 from support.plates import Plates, VersionsUnderLoad, running_plates
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 from support.web_app import StartWeb
 
 from gourmet.serving.waiting import wait_until
@@ -31,10 +31,10 @@ def plates(
         yield found
 
 
-def row(tried: str, plates: Plates, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> Row:
+def row(tried: str, plates: Plates, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> TableRow:
     answered = sum(each.versions.total() for each in loads)
     wrong = sum(len(each.wrong) for each in loads)
-    return Row(
+    return TableRow(
         tried=tried + (" behind HAProxy" if len(plates.webs) > 1 else ""),
         times=len(loads),
         requests=answered + wrong,

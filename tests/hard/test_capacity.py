@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checked_load import one_thread
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 from support.triton import triton_server
 
 from gourmet.measure import async_client, capacity, queueing, sweep
@@ -111,7 +111,7 @@ def test_the_simulated_queue_has_the_measured_median_and_p99_at_several_loads_an
             # Below its rate a computing model is slowed by what else runs, and a queue by far more than that.
             if share > 1 or not served.shared_memory:
                 held.append(abs(statistics.median(ratios) - 1) <= ALLOWED)
-    row = Row(
+    row = TableRow(
         f"latency against load of {served.what}, simulated divided by measured",
         asked,
         asked,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import greedy
 from support.product import Product
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 15.0
@@ -25,7 +25,7 @@ def test_who_asks_most_leaves_the_others_their_turn(product: Product, table: Kee
         name for name, held in {"its time": times <= TIMES, "its share": share >= SHARE}.items() if not held
     ]
     table(
-        Row(
+        TableRow(
             tried=f"a greedy client beside an honest one: {kind}",
             requests=found.asked,
             answered=len(found.seconds),

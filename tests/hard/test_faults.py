@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from hard.faults import suffer
-from support.accounting import Load, Photo, learn
+from support.accounting import KnownPhoto, PhotoLoad, learn
 from support.product import TRITON, Product
 from support.stack import SAMPLES
 from support.table import Keep
@@ -20,11 +20,11 @@ from gourmet.serving.waiting import wait_until
 
 MODEL = "food_classifier"
 KILLS = 10
-Fault = Callable[[Product, Load], contextlib.AbstractContextManager[None]]
+Fault = Callable[[Product, PhotoLoad], contextlib.AbstractContextManager[None]]
 
 
 @contextlib.contextmanager
-def triton_ends(product: Product, _: Load, number: signal.Signals = signal.SIGKILL) -> Iterator[None]:
+def triton_ends(product: Product, _: PhotoLoad, number: signal.Signals = signal.SIGKILL) -> Iterator[None]:
     """The supervisor starts it again; what it takes to load the models is part of the recovery."""
     (process,) = product.processes()[TRITON]
     process.send_signal(number)
@@ -33,7 +33,7 @@ def triton_ends(product: Product, _: Load, number: signal.Signals = signal.SIGKI
 
 
 @contextlib.contextmanager
-def triton_stands_still(product: Product, _: Load) -> Iterator[None]:
+def triton_stands_still(product: Product, _: PhotoLoad) -> Iterator[None]:
     (process,) = product.processes()[TRITON]
     process.suspend()
     try:
@@ -43,13 +43,13 @@ def triton_stands_still(product: Product, _: Load) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stub_is_killed(product: Product, _: Load) -> Iterator[None]:
+def stub_is_killed(product: Product, _: PhotoLoad) -> Iterator[None]:
     product.stubs(MODEL)[0].kill()
     yield
 
 
 @contextlib.contextmanager
-def model_is_unloaded(product: Product, _: Load) -> Iterator[None]:
+def model_is_unloaded(product: Product, _: PhotoLoad) -> Iterator[None]:
     product.control("unload", MODEL)
     try:
         yield
@@ -58,7 +58,7 @@ def model_is_unloaded(product: Product, _: Load) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def broken_version(product: Product, _: Load) -> Iterator[None]:
+def broken_version(product: Product, _: PhotoLoad) -> Iterator[None]:
     """Triton refuses to load it and goes on with the version that it has."""
     newer = product.models / MODEL / "2"
     newer.mkdir()
@@ -73,7 +73,7 @@ def broken_version(product: Product, _: Load) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def repository_is_away(product: Product, _: Load) -> Iterator[None]:
+def repository_is_away(product: Product, _: PhotoLoad) -> Iterator[None]:
     """Moved away, since what may not be read is read by root; a load of the model is tried meanwhile."""
     elsewhere = product.models.with_name("elsewhere")
     product.models.rename(elsewhere)
@@ -86,7 +86,7 @@ def repository_is_away(product: Product, _: Load) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def workers_are_killed(product: Product, load: Load) -> Iterator[None]:
+def workers_are_killed(product: Product, load: PhotoLoad) -> Iterator[None]:
     """Often, and with many photos, since the most of them are elsewhere when it happens.
 
     What a killed worker had is reset, and asked again: that is what nobody may lose by.
@@ -143,12 +143,12 @@ FAULTS: Final[dict[str, tuple[Fault, str, dict[str, Any]]]] = {
 
 
 @pytest.fixture(scope="module")
-def photos(product: Product) -> list[Photo]:
+def photos(product: Product) -> list[KnownPhoto]:
     return learn(product.url, [path.read_bytes() for path in SAMPLES])
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("tried", FAULTS)
-def test_it_goes_on(product: Product, photos: list[Photo], table: Keep, tried: str) -> None:
+def test_it_goes_on(product: Product, photos: list[KnownPhoto], table: Keep, tried: str) -> None:
     fault, seen, options = FAULTS[tried]
     suffer(table, tried, product.url, photos, partial(fault, product), seen, product=product, **options)

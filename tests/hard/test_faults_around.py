@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from hard.faults import suffer
-from support.accounting import Load, learn
+from support.accounting import PhotoLoad, learn
 from support.product import Product, running
 from support.proxy import Proxy
 from support.stack import SAMPLES
@@ -64,7 +64,7 @@ def test_the_way_to_triton(
     photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
 
     @contextlib.contextmanager
-    def fault(load: Load) -> Iterator[None]:
+    def fault(load: PhotoLoad) -> Iterator[None]:
         proxy.delay_s, proxy.refuses = delay_s, refuses
         if cuts:
             for _ in range(1 if refuses else 25):
@@ -105,7 +105,7 @@ def test_full(apart: Product, table: Keep, what: str) -> None:
     filler = Path(f"/proc/{apart.up.process.pid}/root{inside}/filler")
 
     @contextlib.contextmanager
-    def fault(_: Load) -> Iterator[None]:
+    def fault(_: PhotoLoad) -> Iterator[None]:
         fill(filler)
         try:
             assert filler.stat().st_size > 1 << 20
@@ -146,7 +146,7 @@ def test_the_clock_is_moved(
     said = []
 
     @contextlib.contextmanager
-    def fault(load: Load) -> Iterator[None]:
+    def fault(load: PhotoLoad) -> Iterator[None]:
         for offset_s in (86_400, -86_400):
             seconds.write_text(f"{offset_s}\n")
             load.run_for(4)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support import decoding
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 from gourmet.pictures import decoders
 
@@ -76,10 +76,10 @@ def _too_expensive(one: dict[str, Any]) -> bool:
 
 def _row(
     tried: str, results: Counter[str], costs: list[dict[str, Any]], bad: list[dict[str, Any]] | None = None
-) -> Row:
+) -> TableRow:
     broke = {why: count for why, count in results.items() if why.startswith("BROKE")}
     too_expensive = [one for one in costs if _too_expensive(one)]
-    return Row(
+    return TableRow(
         tried=tried,
         requests=results.total(),
         answered=results["pixels"],

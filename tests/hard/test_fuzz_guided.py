@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 from support import hostile
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 SECONDS = int(os.environ.get("FUZZ_GUIDED_S", "60"))
 GUIDED: Final = Path(__file__).with_name("guided.py")
@@ -119,7 +119,7 @@ def test_coverage_guided_inputs(
     ran = fuzz(target, seeds(), tmp_path, SECONDS)
     units = ran.last("stat::number_of_executed_units:")
     table(
-        Row(
+        TableRow(
             tried=f"coverage-guided inputs to {target}: {what}",
             requests=units,
             answered=ran.passed,

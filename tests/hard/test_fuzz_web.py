@@ -11,7 +11,7 @@ import pytest
 from support import hostile_rows
 from support.hostile_requests import attack, bad
 from support.hostile_rows import stubs
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "4000"))
 
@@ -25,7 +25,7 @@ def test_hostile_requests(start: Callable[..., Any], triton: Any, table: Keep) -
     survived = {child.pid for child in psutil.Process(web.process.pid).children()} == workers
     ready = web.request("GET", "/readyz").status == 200
     table(
-        Row(
+        TableRow(
             tried="hostile requests to the web app, honest ones between them",
             requests=REQUESTS,
             answered=results["200"] + results["answered rightly"],
@@ -50,7 +50,7 @@ def test_hostile_rows(triton: Any, table: Keep) -> None:
     fine = {"answered", "answered rightly", "refused"}
     broken = {why: count for why, count in results.items() if why not in fine}
     table(
-        Row(
+        TableRow(
             tried="hostile rows to the Python model, a photo among them",
             requests=ROWS,
             answered=results["answered"] + results["answered rightly"],

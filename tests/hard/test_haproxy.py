@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.checked_load import Clients, asked_for, labels_of, one_thread, row
+from support.checked_load import Clients, labels_of, one_thread, pace_row, row
 from support.eventually import eventually
 from support.haproxy import ABSENT, HAPROXY, Haproxy
 from support.proxy import Proxy
@@ -24,14 +23,11 @@ from support.triton import triton_server
 from support.web_app import StartWeb
 
 from gourmet.client.triton import Triton
-from gourmet.measure.stats import ratio
 from gourmet.serving.processes import Child
 from gourmet.serving.triton_server import TritonServer
 
 pytestmark = pytest.mark.skipif(not HAPROXY, reason=ABSENT)
 MODEL = "food_classifier"  # which is sent the photo as it is
-TURN_S = 6.0
-TURNS = 5
 DEADLINE_S = 5
 
 
@@ -82,29 +78,14 @@ def test_three_behind_haproxy_keep_the_pace_of_one_with_as_many_instances(
     with triton_server(one_thread(tmp_path / "models", MODEL, 3)) as server:
         server.wait_until_live(180)
         single = start(server.options.http_url, FOOD11_MODEL_NAME=MODEL, MAX_AT_WORK="8")
-        sites = (fleet.haproxy, single)
-        for each in sites:
-            asked_for(each, fleet.labels, 2.0)
-        rates: tuple[list[float], list[float]] = ([], [])
-        tolds = []
-        for turn in range(TURNS):
-            for which in ((0, 1), (1, 0))[turn % 2]:
-                tolds.append(asked_for(sites[which], fleet.labels, TURN_S))
-                rates[which].append(len(tolds[-1].at) / TURN_S)
-        single.stop()
-    times = ratio(*rates)
-    of_three, of_one = map(statistics.fmean, rates)
-    table(
-        row(
+        found = pace_row(
             "three Tritons and two web apps behind HAProxy against one of each with as many instances",
-            tolds,
-            f"{of_three:.0f} photos a second against {of_one:.0f}",
-            times.value >= 0.9,
-            times=times.value,
-            low=times.low or 0.0,
-            high=times.high or 0.0,
+            fleet.haproxy,
+            single,
+            fleet.labels,
         )
-    )
+        single.stop()
+    table(found)
 
 
 def kill(fleet: Fleet) -> None:
@@ -205,18 +186,19 @@ def test_what_is_lost_under_load_is_little_and_never_silent(
         eventually(fleet.is_whole, 60)
         back = time.monotonic()
         time.sleep(8)
-    told = clients.told
-    before, after = told.rate(began, happens), told.rate(back + 2, back + 8)
-    refused = told.statuses.total() - told.statuses[200]
+    outcome = clients.outcome
+    before, after = outcome.rate(began, happens), outcome.rate(back + 2, back + 8)
+    meanwhile = outcome.rate(happens, back)
+    refused = outcome.statuses.total() - outcome.statuses[200]
     table(
         row(
             tried,
-            [told],
-            f"{before:.0f} photos a second, {told.rate(happens, back):.0f} meanwhile, {after:.0f} afterwards",
+            [outcome],
+            f"{before:.0f} photos a second, {meanwhile:.0f} meanwhile, {after:.0f} afterwards",
             # All are up again; the pace of a machine that others use too changes by itself.
-            refused <= allowed * told.statuses.total() and after >= 0.5 * before,
+            refused <= allowed * outcome.statuses.total() and after >= 0.5 * before,
             away_s=back - happens,
-            longest_s=max(told.seconds),
+            longest_s=max(outcome.seconds),
             times=after / before,
         )
     )

@@ -1,7 +1,7 @@
 """Five times as much as the stack can do, for two minutes.
 
 What it can do afterwards is compared with what it could before, on a machine whose pace may have changed by
-a half within those minutes: by so much less is wanted (`Pace`), and the row says by how much.
+a half within those minutes: by so much less is wanted (`CpuPace`), and the row says by how much.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.accounting import ANSWERED, REFUSED, Account, Load, Photo, learn
-from support.stack import SAMPLES, Pace, Watch
+from support.accounting import ANSWERED, REFUSED, Account, KnownPhoto, PhotoLoad, learn
+from support.stack import SAMPLES, CpuPace, ResourceUse
 from support.table import Keep
 
 from app.core.settings import Settings
@@ -34,14 +34,14 @@ def web(request: pytest.FixtureRequest, start: Callable[..., Any], triton: Any) 
     app.stop()
 
 
-def during(load: Load, seconds: float) -> Account:
+def during(load: PhotoLoad, seconds: float) -> Account:
     begin = time.monotonic()
     load.run_for(seconds)
     return load.account().between(begin, time.monotonic())
 
 
-def alone(url: str, photos: list[Photo], at_once: int, seconds: float) -> Account:
-    with Load(url, photos, at_once=at_once) as load:
+def alone(url: str, photos: list[KnownPhoto], at_once: int, seconds: float) -> Account:
+    with PhotoLoad(url, photos, at_once=at_once) as load:
         load.run_for(seconds)
     return load.account()
 
@@ -51,7 +51,7 @@ def test_overload(web: Any, table: Keep) -> None:
     photos = learn(app.url, [path.read_bytes() for path in SAMPLES])
     alone(app.url, photos, 200, 10)  # so that nothing is done for the first time, by any thread
     unloaded_s = alone(app.url, photos, 1, 10).quantile_s(ANSWERED, 0.95)
-    with Pace() as pace:
+    with CpuPace() as pace:
         asked = time.monotonic()
         full = alone(app.url, photos, AT_ONCE, 15)
         pace_before = pace.between(asked, time.monotonic())
@@ -61,8 +61,8 @@ def test_overload(web: Any, table: Keep) -> None:
         bound_s = WORKERS * (settings.max_at_work + settings.max_waiting) / capacity
 
         root = psutil.Process(app.process.pid)
-        own = Watch(lambda: {"app": [root, *root.children(recursive=True)]})
-        with own, Load(app.url, photos, capacity * TIMES) as load:
+        own = ResourceUse(lambda: {"app": [root, *root.children(recursive=True)]})
+        with own, PhotoLoad(app.url, photos, capacity * TIMES) as load:
             begin = time.monotonic()
             load.run_for(SECONDS)
             ended = time.monotonic()

@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.accounting import Load, learn
+from support.accounting import PhotoLoad, learn
 from support.another_user import reads
 from support.product import Product
 from support.stack import SAMPLES
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 from support.triton import some_models
 from support.up import Up
 
@@ -35,7 +35,7 @@ def test_another_user_reads_nothing(product: Product, table: Keep) -> None:
     photos = learn(product.url, [path.read_bytes() for path in SAMPLES])
     tried: Counter[str] = Counter()
     read: Counter[str] = Counter()
-    with Load(product.url, photos, per_s=10) as load:
+    with PhotoLoad(product.url, photos, per_s=10) as load:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for path in places(product):
@@ -47,7 +47,7 @@ def test_another_user_reads_nothing(product: Product, table: Keep) -> None:
     wrong = {f"read in /{kind}": count for kind, count in read.items() if count}
     held = not account.lost and not wrong and tried["dev"] and tried["proc"]
     table(
-        Row(
+        TableRow(
             tried="another user of the machine reads shared memory, files and processes under load",
             requests=tried.total(),
             answered=0,
@@ -88,7 +88,7 @@ def test_stacks_killed_one_after_the_other(tmp_path: Path, table: Keep) -> None:
             assert up.stop() < 10
     held = bool(left) and not stayed and not there(up.folders)
     table(
-        Row(
+        TableRow(
             tried="the whole stack killed (-9) after photos, and started again",
             times=KILLS,
             requests=photos,

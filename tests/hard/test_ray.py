@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.eventually import eventually
 from support.ray_cluster import ABSENT, cluster, command, rows_of, workers
-from support.table import Keep, Row
+from support.table import Keep, TableRow
 
 from gourmet.measure.stats import ratio
 
@@ -41,10 +41,10 @@ def here(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[st
     return rows
 
 
-def row(tried: str, rows: list[Any], expected: list[Any], seen: str, good: bool) -> Row:
+def row(tried: str, rows: list[Any], expected: list[Any], seen: str, good: bool) -> TableRow:
     wrong = sum(one != other for one, other in zip(rows, expected, strict=True))
     answered = sum(not each["error"] for each in rows)
-    return Row(
+    return TableRow(
         tried, len(rows), answered, seen, good and not wrong, wrong={"another row": wrong} if wrong else {}
     )
 

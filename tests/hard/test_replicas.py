@@ -13,19 +13,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.checked_load import Clients, asked_for, labels_of, one_thread, row
+from support.checked_load import TURN_S, TURNS, Clients, asked_for, labels_of, one_thread, pace_row, row
 from support.proxy import Proxy
 from support.table import Keep
 from support.triton import triton_server
 from support.up import Up
 from support.web_app import Site, StartWeb
 
-from gourmet.measure.stats import ratio
 from gourmet.systems.food11.contract import SYSTEM
 
 MODEL = "food_classifier_onnx"
-TURN_S = 6.0
-TURNS = 5
 
 
 @pytest.fixture(scope="module")
@@ -51,27 +48,7 @@ def test_three_keep_the_pace_of_one_with_as_many_instances(
     )
     labels = labels_of(single)
     assert labels_of(several) == labels
-    for each in (several, single):
-        asked_for(each, labels, 2.0)
-    rates: tuple[list[float], list[float]] = ([], [])
-    tolds = []
-    for turn in range(TURNS):
-        for which in ((0, 1), (1, 0))[turn % 2]:
-            tolds.append(asked_for((several, single)[which], labels, TURN_S))
-            rates[which].append(len(tolds[-1].at) / TURN_S)
-    times = ratio(*rates)
-    of_three, of_one = map(statistics.fmean, rates)
-    table(
-        row(
-            "three Tritons against one with as many instances",
-            tolds,
-            f"{of_three:.0f} photos a second against {of_one:.0f}",
-            times.value >= 0.9,
-            times=times.value,
-            low=times.low or 0.0,
-            high=times.high or 0.0,
-        )
-    )
+    table(pace_row("three Tritons against one with as many instances", several, single, labels))
 
 
 def test_one_that_is_slow_changes_little_for_all(
@@ -90,7 +67,7 @@ def test_one_that_is_slow_changes_little_for_all(
             slow.append(asked_for(web, labels, TURN_S))
             proxies[0].delay_s = 0.0
             asked_for(web, labels, 1.0)
-    before, beside = (statistics.median(each.p99_s for each in tolds) for tolds in (calm, slow))
+    before, beside = (statistics.median(each.p99_s for each in outcomes) for outcomes in (calm, slow))
     table(
         row(
             "one of three Tritons is slow by 200 ms",
@@ -123,18 +100,18 @@ def test_one_of_three_that_is_killed_is_back_at_full_pace_within_seconds(tmp_pat
                 time.sleep(0.1)
             back = time.monotonic()
             time.sleep(13)
-        before, after = clients.told.rate(began, killed), clients.told.rate(back + 5, back + 13)
-        meanwhile = clients.told.rate(killed, back)
+        before, after = clients.outcome.rate(began, killed), clients.outcome.rate(back + 5, back + 13)
+        meanwhile = clients.outcome.rate(killed, back)
     finally:
         if up.process.poll() is None:
             up.stop()
-    refused = clients.told.statuses.total() - clients.told.statuses[200]
+    refused = clients.outcome.statuses.total() - clients.outcome.statuses[200]
     table(
         row(
             "one of three Tritons is killed under load",
-            [clients.told],
+            [clients.outcome],
             f"{before:.0f} photos a second, {meanwhile:.0f} while it was away, {after:.0f} from 5 s after",
-            refused <= 0.005 * clients.told.statuses.total() and after >= 0.9 * before,
+            refused <= 0.005 * clients.outcome.statuses.total() and after >= 0.9 * before,
             away_s=back - killed,
             times=after / before,
         )

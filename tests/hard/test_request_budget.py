@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 from support import expensive, hostile, hostile_rows
-from support.cost import Cost, Stack
-from support.table import Keep, Row
+from support.cost import Cost, MeasuredProcesses
+from support.table import Keep, TableRow
 from support.web_app import WebApp, form
 
 from gourmet.runtime.instances import available_cpus
@@ -37,7 +37,7 @@ JSON: Final = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
-class Request:
+class ExpensiveRequest:
     path: str
     body: bytes
     headers: Mapping[str, str]
@@ -47,46 +47,49 @@ class Request:
         return web.request("POST", self.path, self.body, **headers).status
 
 
-def as_form(path: str, photo: bytes) -> Request:
-    return Request(path, *form(photo))
+def as_form(path: str, photo: bytes) -> ExpensiveRequest:
+    return ExpensiveRequest(path, *form(photo))
 
 
-def as_json(photo: bytes, count: int) -> Request:
+def as_json(photo: bytes, count: int) -> ExpensiveRequest:
     images = [base64.b64encode(photo).decode()] * count
-    return Request("/api/v1/classify", json.dumps({"images": images}).encode(), JSON)
+    return ExpensiveRequest("/api/v1/classify", json.dumps({"images": images}).encode(), JSON)
 
 
-def of_photo(photo: bytes) -> Iterator[Request]:
+def of_photo(photo: bytes) -> Iterator[ExpensiveRequest]:
     """Every way that a photo can take."""
     for path in ("/predict", "/compare", "/digits"):
         yield as_form(path, photo)
     for path in ("/api/v1/classify", "/api/v1/digits", HEAT_MAP):
-        yield Request(path, photo, JPEG)
+        yield ExpensiveRequest(path, photo, JPEG)
     sixteen = as_json(photo, 16)
     yield sixteen if len(sixteen.body) < 30_000_000 else as_json(photo, 1)
 
 
-def others() -> Iterator[tuple[str, Request]]:
+def others() -> Iterator[tuple[str, ExpensiveRequest]]:
     """Bodies that cost something before any photo is found in them."""
     tiny = b'{"images": ["a"' + b',"a"' * 7_500_000 + b"]}"
-    yield "json of tiny strings", Request("/api/v1/classify", tiny, JSON)
-    yield "json, deep", Request("/api/v1/classify", b"[" * 10_000_000, JSON)
+    yield "json of tiny strings", ExpensiveRequest("/api/v1/classify", tiny, JSON)
+    yield "json, deep", ExpensiveRequest("/api/v1/classify", b"[" * 10_000_000, JSON)
     escaped = b'{"images": ["' + b"\\u0041" * 5_000_000 + b'"]}'
-    yield "json, one string", Request("/api/v1/classify", escaped, JSON)
-    yield "json, a number", Request("/api/v1/classify", b'{"images": [' + b"9" * 20_000_000 + b"]}", JSON)
+    yield "json, one string", ExpensiveRequest("/api/v1/classify", escaped, JSON)
+    yield (
+        "json, a number",
+        ExpensiveRequest("/api/v1/classify", b'{"images": [' + b"9" * 20_000_000 + b"]}", JSON),
+    )
     parts = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx\r\n" * 200_000 + b"--b--\r\n"
     multipart = "multipart/form-data; boundary="
-    yield "form of many parts", Request("/predict", parts, {"Content-Type": f"{multipart}b"})
+    yield "form of many parts", ExpensiveRequest("/predict", parts, {"Content-Type": f"{multipart}b"})
     dashes = b"--b\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n" + b"\r\n--b" * 2_500_000
-    yield "form of ends", Request("/predict", dashes, {"Content-Type": f"{multipart}bb"})
+    yield "form of ends", ExpensiveRequest("/predict", dashes, {"Content-Type": f"{multipart}bb"})
     fields = {"Content-Type": "application/x-www-form-urlencoded"}
-    yield "urlencoded", Request("/predict", b"a=%41&" * 2_500_000, fields)
+    yield "urlencoded", ExpensiveRequest("/predict", b"a=%41&" * 2_500_000, fields)
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredRequest:
     name: str
-    request: Request
+    request: ExpensiveRequest
     status: int
     cost: Cost
 
@@ -108,21 +111,21 @@ class Found:
 
 
 class Meter:
-    def __init__(self, web: WebApp, stack: Stack) -> None:
+    def __init__(self, web: WebApp, stack: MeasuredProcesses) -> None:
         self._web = web
         self._stack = stack
-        self.found: list[Found] = []
+        self.found: list[MeasuredRequest] = []
 
-    def measure(self, name: str, request: Request) -> Found:
+    def measure(self, name: str, request: ExpensiveRequest) -> MeasuredRequest:
         statuses: list[int] = []
         cost = self._stack.cost(lambda: statuses.append(request.send(self._web)))
-        self.found.append(Found(name, request, statuses[0], cost))
+        self.found.append(MeasuredRequest(name, request, statuses[0], cost))
         return self.found[-1]
 
     def search(
         self,
-        build: Callable[[expensive.Recipe], bytes],
-        ask: Callable[[bytes], Request] = lambda photo: as_form("/predict", photo),
+        build: Callable[[expensive.FileRecipe], bytes],
+        ask: Callable[[bytes], ExpensiveRequest] = lambda photo: as_form("/predict", photo),
     ) -> bytes:
         """The most expensive of a kind that a short search finds."""
         end = time.monotonic() + SEARCH_S
@@ -138,7 +141,7 @@ class Meter:
 @pytest.mark.parametrize("model", ["food_classifier", "food_classifier_onnx"])
 def test_the_most_expensive_requests(start: Callable[..., Any], triton: Any, table: Keep, model: str) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME=model, WEB_CONCURRENCY="1", UPLOAD_DEADLINE_S="30")
-    meter = Meter(web, Stack(web.process.pid, hostile_rows.server(triton.http_url).pid))
+    meter = Meter(web, MeasuredProcesses(web.process.pid, hostile_rows.server(triton.http_url).pid))
     for request in of_photo(DIGITS.sample()):
         request.send(web)  # what is started when it is first needed is there from here on
     photos = {**hostile.bombs(), "arithmetic jpeg": hostile.arithmetic_jpeg()}
@@ -147,7 +150,7 @@ def test_the_most_expensive_requests(start: Callable[..., Any], triton: Any, tab
     for name, photo in photos.items():
         for request in of_photo(photo):
             meter.measure(name, request)
-    meter.search(expensive.json_call, lambda body: Request("/api/v1/classify", body, JSON))
+    meter.search(expensive.json_call, lambda body: ExpensiveRequest("/api/v1/classify", body, JSON))
     for name, request in others():
         meter.measure(name, request)
 
@@ -160,7 +163,7 @@ def test_the_most_expensive_requests(start: Callable[..., Any], triton: Any, tab
     broken = {str(one): 1 for one in found if one.status in (500, 502)}
     too_expensive = [one for one in found if one.is_dear]
     table(
-        Row(
+        TableRow(
             tried=f"the most expensive requests on every route, each alone, to {model}",
             requests=len(found),
             answered=statuses["200"],

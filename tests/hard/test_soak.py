@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hard.visits import Visits
-from support.accounting import Account, Load, learn
+from support.accounting import Account, PhotoLoad, learn
 from support.product import Product
-from support.stack import SAMPLES, Watch
+from support.stack import SAMPLES, ResourceUse
 from support.table import Keep
 
 PHOTOS_PER_S = 3
@@ -23,9 +23,9 @@ def test_soak(product: Product, table: Keep, pytestconfig: pytest.Config) -> Non
     photos = learn(product.url, [path.read_bytes() for path in SAMPLES])
     before = product.counts()
     with (
-        Watch(product.processes, every_s=min(10, minutes)) as watch,
+        ResourceUse(product.processes, every_s=min(10, minutes)) as watch,
         Visits(product.url, VISITS_PER_S) as visits,
-        Load(product.url, photos, PHOTOS_PER_S) as load,
+        PhotoLoad(product.url, photos, PHOTOS_PER_S) as load,
     ):
         load.run_for(60 * minutes)
     account = Account((*load.account().attempts, *visits.attempts))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.accounting import ANSWERED, Load, learn
+from support.accounting import ANSWERED, PhotoLoad, learn
 from support.planted import gif, plant
+from support.repeating import Repeating
 from support.stack import SAMPLES
 from support.table import Keep
 from support.triton import RunningTriton, run_triton, some_models
 
 SECONDS = 60
+
 FAULTS = ("never returns", "sleeps", "crashes", "takes a gigabyte")
 
 
@@ -38,22 +39,15 @@ def test_stuck_decoders(
     web = start(planted.http_url, **faults)
     photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
     said: Counter[str] = Counter()
-    over = threading.Event()
 
-    def send(fault: str) -> None:
-        while not over.is_set():
-            answer = web.predict(gif(fault))
-            said[f"{answer.status} {answer.json['error']['code']}"] += 1
+    def send(sender: int, _: int) -> None:
+        answer = web.predict(gif(FAULTS[sender]))
+        said[f"{answer.status} {answer.json['error']['code']}"] += 1
 
-    senders = [threading.Thread(target=send, args=(fault,)) for fault in FAULTS]
-    with Load(web.url, photos, per_s=5) as load:
+    with PhotoLoad(web.url, photos, per_s=5) as load:
         load.run_for(5)
-        for sender in senders:
-            sender.start()
-        load.run_for(SECONDS)
-        over.set()
-        for sender in senders:
-            sender.join()
+        with Repeating(send, len(FAULTS)):
+            load.run_for(SECONDS)
         load.run_for(5)
     account = load.account()
     table(

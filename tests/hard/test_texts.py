@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Outcome
 from support.hostile_texts import hostile_text
 from support.product import Product
+from support.repeating import Repeating
 from support.table import Keep
-from support.web_app import Reply, Site
+from support.web_app import Site, WebReply
 
 from gourmet.systems.translator.contract import SYSTEM
 
@@ -26,7 +27,7 @@ LONG = " ".join(TEXTS * 3)[:1900]
 RECOVERS_S = 20.0
 
 
-class Client:
+class TextsClient:
     """Asks for translations, and judges each by what the same text got in peace."""
 
     def __init__(self, product: Product) -> None:
@@ -53,62 +54,49 @@ class Client:
     def _translated(self, text: str) -> str:
         return str(self._send(text).json["translations"][0]["text"])
 
-    def _send(self, text: str) -> Reply:
+    def _send(self, text: str) -> WebReply:
         body = json.dumps({"texts": [text], "options": {"max_tokens": 60}})
         return self.web.request("POST", "/api/v1/translate", body, Content_Type="application/json")
 
 
 @pytest.fixture(scope="module")
-def client(product: Product) -> Client:
-    return Client(product)
+def client(product: Product) -> TextsClient:
+    return TextsClient(product)
 
 
-def asked_until(client: Client, over: threading.Event, threads: int, texts: list[str]) -> Iterator[Attempt]:
-    def ask(number: int) -> list[Attempt]:
-        found = []
-        draw = random.Random(number)
-        while not over.is_set():
-            found.append(client.ask(draw.choice(texts)))
-        return found
-
-    with ThreadPoolExecutor(threads) as pool:
-        for found in pool.map(ask, range(threads)):
-            yield from found
+@contextmanager
+def asking(client: TextsClient, threads: int, texts: list[str]) -> Iterator[list[Attempt]]:
+    """So many ask all the time while the block runs; what became of it."""
+    attempts, draws = list[Attempt](), [random.Random(number) for number in range(threads)]
+    with Repeating(lambda thread, _: attempts.append(client.ask(draws[thread].choice(texts))), threads):
+        yield attempts
 
 
-def test_a_process_of_the_translator_is_killed(product: Product, client: Client, table: Keep) -> None:
-    over, killed = threading.Event(), list[float]()
-
-    def kill() -> None:
+def test_a_process_of_the_translator_is_killed(product: Product, client: TextsClient, table: Keep) -> None:
+    with asking(client, 2, TEXTS) as attempts:
         time.sleep(2)
-        killed.append(time.monotonic())
+        killed = time.monotonic()
         product.stubs(MODEL)[0].kill()
         time.sleep(RECOVERS_S)
-        over.set()
-
-    threading.Thread(target=kill).start()
-    attempts = list(asked_until(client, over, 2, TEXTS))
-    last = max((each.sent for each in attempts if each.outcome != ANSWERED), default=killed[0])
+    last = max((each.sent for each in attempts if each.outcome != ANSWERED), default=killed)
     seen = "502, or 503, for what falls to that process, until the model is loaded again"
-    recovery_s = max(0.0, last - killed[0])
+    recovery_s = max(0.0, last - killed)
     held = {"recovery": recovery_s < RECOVERS_S}
     account = Account(tuple(attempts))
     table(account.row("the translator's process killed (-9)", seen=seen, held=held, recovery_s=recovery_s))
 
 
-def test_more_texts_than_can_be_translated(client: Client, table: Keep) -> None:
-    over = threading.Event()
-    threading.Timer(30, over.set).start()
-    attempts = list(asked_until(client, over, 24, [LONG]))
-    over.clear()
-    threading.Timer(3, over.set).start()
-    after = list(asked_until(client, over, 1, TEXTS))
+def test_more_texts_than_can_be_translated(client: TextsClient, table: Keep) -> None:
+    with asking(client, 24, [LONG]) as attempts:
+        time.sleep(30)
+    with asking(client, 1, TEXTS) as after:
+        time.sleep(3)
     assert {each.outcome for each in after} == {ANSWERED}
     seen = "as many as there is room for are answered, the others refused with a request to come again"
     table(Account(tuple(attempts)).row("24 clients with long texts for 30 s", seen=seen, held={}))
 
 
-def test_hostile_texts(client: Client, table: Keep) -> None:
+def test_hostile_texts(client: TextsClient, table: Keep) -> None:
     draw = random.Random(9)
     texts = [hostile_text(draw) if number % 8 else TEXTS[0] for number in range(4000)]
     with ThreadPoolExecutor(4) as pool:

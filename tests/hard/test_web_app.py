@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support import one_client
-from support.accounting import ANSWERED, Account, Attempt, Load, learn
+from support.accounting import ANSWERED, Account, Attempt, PhotoLoad, learn
 from support.stack import SAMPLES
 from support.table import Keep
 
@@ -25,7 +25,7 @@ def test_told_to_stop_under_load(start: Callable[..., Any], triton: Any, table: 
     for number in range(TIMES):
         web = start(triton.http_url)
         photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
-        with Load(web.url, photos, PER_S, keeps_alive=number % 2 == 0) as load:
+        with PhotoLoad(web.url, photos, PER_S, keeps_alive=number % 2 == 0) as load:
             load.run_until(lambda load=load: load.account().count(ANSWERED) > PER_S)
             web.process.send_signal(signal.SIGTERM)
             told = time.monotonic()
@@ -55,7 +55,7 @@ SECONDS = 60
 def test_one_client_against_many(start: Callable[..., Any], triton: Any, table: Keep) -> None:
     web = start(triton.http_url, FOOD11_MODEL_NAME="food_classifier_onnx", MAX_AT_WORK="8")
     photos = learn(web.url, [path.read_bytes() for path in SAMPLES])
-    with Load(web.url, photos, per_s=10) as load:
+    with PhotoLoad(web.url, photos, per_s=10) as load:
         load.run_for(5)
         begin = time.monotonic()
         load.run_for(20)

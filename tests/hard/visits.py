@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from support import hostile
 from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Attempt, Outcome
+from support.repeating import Repeating
 from support.stack import SAMPLES
 from support.web_app import Site
 
@@ -19,30 +19,19 @@ _NUMBERS = ("/healthz", "/readyz", "/metrics", "/api/v1/models", "/api/v1/health
 _JSON = {"Accept": "application/json"}
 
 
-class Visits:
+class Visits(Repeating):
     """Makes `per_s` of these visits, one after the other, and keeps what became of each."""
 
     def __init__(self, url: str, per_s: float) -> None:
+        super().__init__(self._visit, every_s=1 / per_s)
         self._web = Site(urlsplit(url).port or 80)
-        self._every_s = 1 / per_s
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._go, name="visits")
+        self._next = self._visits()
         self.attempts: list[Attempt] = []
 
-    def __enter__(self) -> Visits:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
-
-    def _go(self) -> None:
-        visits = self._visits()
-        while not self._ending.wait(self._every_s):
-            began = time.monotonic()
-            outcome, reason = next(visits)
-            self.attempts.append(Attempt(began, began, time.monotonic(), outcome, reason))
+    def _visit(self, *_: int) -> None:
+        began = time.monotonic()
+        outcome, reason = next(self._next)
+        self.attempts.append(Attempt(began, began, time.monotonic(), outcome, reason))
 
     def _visits(self) -> Iterator[tuple[Outcome, str]]:
         sample = SAMPLES[0].read_bytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.fed_asking import Asking
+from support.fed_asking import CasesAtTriton
 from support.feeding import ASKING, asks_first, feed_all, what_reads_files
 from support.triton import RunningTriton
 
@@ -20,7 +20,7 @@ def test_every_verb_that_asks_before_it_reads_is_fed_forty_hostile_files(
 ) -> None:
     with connect(triton.http_url) as server:
         before = server.config("digits"), server.index()
-        fed = feed_all(tmp_path, Asking(triton).makes)
+        fed = feed_all(tmp_path, CasesAtTriton(triton).makes)
         assert (server.config("digits"), server.index()) == before
     assert {verb for verb in VERBS if fed[verb] >= 40} == {verb.split()[0] for verb in ASKING}
     assert {place for place in what_reads_files() if asks_first(place)} <= fed.keys()

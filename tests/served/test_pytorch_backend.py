@@ -62,7 +62,7 @@ class Named(torch.nn.Module):
         return {"second": x + 2, "first": x + 1}
 
 
-class Row(torch.nn.Module):
+class RefusingRow(torch.nn.Module):
     """Fails for a row of minus ones."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,11 @@ def test_outputs_of_a_dictionary_have_its_names(onnx_lab: Any, serve: Serve) -> 
 def test_requests_share_a_run_and_a_bad_one_fails_alone(onnx_lab: Any, serve: Serve) -> None:
     batching = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 300000 }"
     count = "instance_group [ { kind: KIND_CPU count: 1 } ]"
-    serve("rows", scripted(Row()), f"{batching} {count} {tensors('input', 'x')} {tensors('output', 'y')}")
+    serve(
+        "rows",
+        scripted(RefusingRow()),
+        f"{batching} {count} {tensors('input', 'x')} {tensors('output', 'y')}",
+    )
     asked = [np.full((rows, 2), value, np.float32) for rows, value in ((1, 3), (2, -1), (3, 4), (1, 5))]
     answers = onnx_lab.ask_together("rows", [{"x": each} for each in asked])
     assert isinstance(answers[1], InferenceServerException)

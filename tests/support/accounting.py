@@ -33,8 +33,8 @@ from itertools import count
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from support.exchange import Answer, Connection, Unanswered, connect
-from support.table import Row
+from support.exchange import HttpAnswer, LosslessConnection, Unanswered, connect
+from support.table import TableRow
 
 Outcome = Literal["answered", "refused", "wrong", "silent"]
 ANSWERED: Final = "answered"
@@ -50,7 +50,7 @@ _MUST_SAY_WHEN: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAI
 
 
 @dataclass(frozen=True)
-class Photo:
+class KnownPhoto:
     """A photo with the answer that it has when it is asked alone."""
 
     data: bytes
@@ -135,13 +135,13 @@ class Account:
         recovery_s: float | None = None,
         times: int = 1,
         figures: Mapping[str, float] | None = None,
-    ) -> Row:
+    ) -> TableRow:
         """This account as a row of the table; `seen` is what a user sees of it, in one sentence.
 
         `held`: whether each goal was; that nobody is lost is always one.
         """
         failed = [name for name, held_so in {"nobody is lost": not self.lost, **held}.items() if not held_so]
-        return Row(
+        return TableRow(
             tried=tried,
             times=times,
             requests=len(self.attempts),
@@ -162,13 +162,13 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
 
 
-class Load:
+class PhotoLoad:
     """Asks at `per_s`, which may be changed meanwhile, or with `at_once` under way; awaits every answer."""
 
     def __init__(
         self,
         url: str,
-        photos: Sequence[Photo],
+        photos: Sequence[KnownPhoto],
         per_s: float = 0.0,
         *,
         at_once: int = 0,
@@ -180,7 +180,7 @@ class Load:
         self.per_s = per_s
         self._asks_again = asks_again
         self._at_once = at_once
-        self._client = _Client(url, path, silent_after_s, keeps_alive)
+        self._client = _PhotosClient(url, path, silent_after_s, keeps_alive)
         self._photos = photos
         self._numbers = count()
         self._attempts: list[Attempt] = []
@@ -188,7 +188,7 @@ class Load:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._send()), name="load")
         self._failed: BaseException | None = None
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> PhotoLoad:
         _allow_many_connections()
         self._thread.start()
         return self
@@ -250,14 +250,14 @@ class Load:
             outcome, reason = await self._exchange(photo, name)
         self._attempts.append(Attempt(due, sent, time.monotonic(), outcome, reason, again))
 
-    async def _exchange(self, photo: Photo, name: str) -> tuple[Outcome, str]:
+    async def _exchange(self, photo: KnownPhoto, name: str) -> tuple[Outcome, str]:
         try:
             return judge(await self._client.ask(photo.data, name), photo, name)
         except Unanswered as exc:
             return SILENT, str(exc)
 
 
-class _Client:
+class _PhotosClient:
     """Asks the app for one photo, as a form."""
 
     def __init__(self, url: str, path: str, silent_after_s: float, keeps_alive: bool) -> None:
@@ -266,9 +266,9 @@ class _Client:
         self._path = path
         self._silent_after_s = silent_after_s
         self._keeps_alive = keeps_alive
-        self._idle: list[Connection] = []
+        self._idle: list[LosslessConnection] = []
 
-    async def ask(self, photo: bytes, name: str) -> Answer:
+    async def ask(self, photo: bytes, name: str) -> HttpAnswer:
         message = self._message(name, photo)
         connection = None
         try:
@@ -288,7 +288,7 @@ class _Client:
         for connection in self._idle:
             connection.close()
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> LosslessConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.open:
@@ -309,7 +309,7 @@ class _Client:
         return head.encode() + body
 
 
-def judge(answer: Answer, photo: Photo, name: str) -> tuple[Outcome, str]:
+def judge(answer: HttpAnswer, photo: KnownPhoto, name: str) -> tuple[Outcome, str]:
     """What an answer to the request `name` is: the right one, a refusal with its reason, or wrong."""
     if answer.headers.get("x-request-id") != name:
         return WRONG, f"{answer.status} with the id {answer.headers.get('x-request-id')!r}"
@@ -328,11 +328,11 @@ def judge(answer: Answer, photo: Photo, name: str) -> tuple[Outcome, str]:
     return (WRONG if code == "internal" else REFUSED), f"{answer.status} {code}"
 
 
-def learn(url: str, photos: Sequence[bytes]) -> list[Photo]:
+def learn(url: str, photos: Sequence[bytes]) -> list[KnownPhoto]:
     """What the app answers each photo, one after the other; they must differ, so that a mix-up shows."""
 
-    async def ask_all() -> list[Answer]:
-        client = _Client(url, "/predict", 30.0, keeps_alive=False)
+    async def ask_all() -> list[HttpAnswer]:
+        client = _PhotosClient(url, "/predict", 30.0, keeps_alive=False)
         return [await client.ask(photo, "learn") for photo in photos]
 
     found = []
@@ -341,7 +341,7 @@ def learn(url: str, photos: Sequence[bytes]) -> list[Photo]:
         answers = beside.submit(lambda: asyncio.run(ask_all())).result()
     for data, answer in zip(photos, answers, strict=True):
         assert answer.status == HTTPStatus.OK, answer.body
-        found.append(Photo(data, answer.json["label"], answer.json["probability"]))
+        found.append(KnownPhoto(data, answer.json["label"], answer.json["probability"]))
     apart = [(photo.label, round(photo.probability / _SAME / 2)) for photo in found]
     assert len(set(apart)) > len(found) / 2, f"too much alike to tell a mix-up: {apart}"
     return found

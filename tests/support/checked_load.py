@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.table import Row
+from support.repeating import Repeating
+from support.table import TableRow
 from support.triton import some_models
 from support.web_app import Site
 
+from gourmet.measure.stats import ratio
 from gourmet.systems.food11.contract import SYSTEM
 
 CLIENTS = 16
 PHOTOS = list(SYSTEM.examples(12, 5, (96, 80)))
+TURN_S = 6.0
+TURNS = 5
 
 
 @dataclass
@@ -37,34 +39,22 @@ class LoadOutcome:
         return sum(since <= at < until for at in self.at) / (until - since)
 
 
-class Clients:
-    """`CLIENTS` that ask the app all the time and look at every answer."""
+class Clients(Repeating):
+    """They ask the app all the time and look at every answer."""
 
-    def __init__(self, site: Site, labels: list[str]) -> None:
-        self.told = LoadOutcome()
+    def __init__(self, site: Site, labels: list[str], count: int = CLIENTS) -> None:
+        super().__init__(self._ask, count)
+        self.outcome = LoadOutcome()
         self._site, self._labels = site, labels
-        self._ends = threading.Event()
-        self._pool = ThreadPoolExecutor(CLIENTS)
 
-    def __enter__(self) -> Clients:
-        self._asking = [self._pool.submit(self._ask, number) for number in range(CLIENTS)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._pool.shutdown()
-        for each in self._asking:
-            each.result()
-
-    def _ask(self, number: int) -> None:
-        while not self._ends.is_set():
-            place, number, began = number % len(PHOTOS), number + 1, time.monotonic()
-            reply = self._site.predict(PHOTOS[place])
-            self.told.statuses[reply.status] += 1
-            if reply.status == 200:
-                self.told.seconds.append(time.monotonic() - began)
-                self.told.at.append(time.monotonic())
-                self.told.wrong += reply.json["label"] != self._labels[place]
+    def _ask(self, client: int, turn: int) -> None:
+        place, began = (client + turn) % len(PHOTOS), time.monotonic()
+        reply = self._site.predict(PHOTOS[place])
+        self.outcome.statuses[reply.status] += 1
+        if reply.status == 200:
+            self.outcome.seconds.append(time.monotonic() - began)
+            self.outcome.at.append(time.monotonic())
+            self.outcome.wrong += reply.json["label"] != self._labels[place]
 
 
 def labels_of(site: Site) -> list[str]:
@@ -74,13 +64,13 @@ def labels_of(site: Site) -> list[str]:
 def asked_for(site: Site, labels: list[str], seconds: float) -> LoadOutcome:
     with Clients(site, labels) as clients:
         time.sleep(seconds)
-    return clients.told
+    return clients.outcome
 
 
-def row(tried: str, tolds: list[LoadOutcome], seen: str, survived: bool, **figures: float) -> Row:
-    statuses = sum((each.statuses for each in tolds), Counter[int]())
-    wrong = sum(each.wrong for each in tolds)
-    return Row(
+def row(tried: str, outcomes: list[LoadOutcome], seen: str, survived: bool, **figures: float) -> TableRow:
+    statuses = sum((each.statuses for each in outcomes), Counter[int]())
+    wrong = sum(each.wrong for each in outcomes)
+    return TableRow(
         tried=tried,
         requests=statuses.total(),
         answered=statuses[200],
@@ -89,6 +79,30 @@ def row(tried: str, tolds: list[LoadOutcome], seen: str, survived: bool, **figur
         refused={str(status): count for status, count in statuses.items() if status != 200},
         wrong={"another label": wrong} if wrong else {},
         figures={name.replace("_", " "): round(value, 3) for name, value in figures.items()},
+    )
+
+
+def pace_row(tried: str, several: Site, single: Site, labels: list[str]) -> TableRow:
+    """How three Tritons keep the pace of a single one, both asked in turns."""
+    sites = (several, single)
+    for each in sites:
+        asked_for(each, labels, 2.0)
+    rates: tuple[list[float], list[float]] = ([], [])
+    outcomes = []
+    for turn in range(TURNS):
+        for which in ((0, 1), (1, 0))[turn % 2]:
+            outcomes.append(asked_for(sites[which], labels, TURN_S))
+            rates[which].append(len(outcomes[-1].at) / TURN_S)
+    times = ratio(*rates)
+    of_three, of_one = map(statistics.fmean, rates)
+    return row(
+        tried,
+        outcomes,
+        f"{of_three:.0f} photos a second against {of_one:.0f}",
+        times.value >= 0.9,
+        times=times.value,
+        low=times.low or 0.0,
+        high=times.high or 0.0,
     )
 
 

@@ -31,7 +31,7 @@ class Cost:
     peak_mb: float
 
 
-class Stack:
+class MeasuredProcesses:
     def __init__(self, *pids: int) -> None:
         self._roots = [psutil.Process(pid) for pid in pids]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -24,16 +24,16 @@ class Unanswered(Exception):
     """A request that got no whole answer; the message says how it ended."""
 
 
-class Connection(asyncio.Protocol):
+class LosslessConnection(asyncio.Protocol):
     """One connection; `exchange` sends a request and waits for its answer, also while it still sends."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpAnswer] | None = None
         self.open = False
 
-    async def exchange(self, message: bytes) -> Answer:
+    async def exchange(self, message: bytes) -> HttpAnswer:
         assert self._transport
         self._received.clear()
         self._answer = asyncio.get_running_loop().create_future()
@@ -65,15 +65,15 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(Unanswered(f"the connection {how} {after}"))
 
 
-async def connect(host: str, port: int) -> Connection:
+async def connect(host: str, port: int) -> LosslessConnection:
     try:
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+        _, connection = await asyncio.get_running_loop().create_connection(LosslessConnection, host, port)
     except OSError as exc:
         raise Unanswered(f"no connection: {exc.strerror or exc}") from exc
     return connection
 
 
-def whole(received: bytes) -> Answer | None:
+def whole(received: bytes) -> HttpAnswer | None:
     """The answer, once all of it is there; the app always says how long it is."""
     head, found, body = received.partition(b"\r\n\r\n")
     if not found:
@@ -81,4 +81,4 @@ def whole(received: bytes) -> Answer | None:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     length = int(headers.get("content-length", 0))
-    return Answer(int(first.split()[1]), headers, body[:length]) if len(body) >= length else None
+    return HttpAnswer(int(first.split()[1]), headers, body[:length]) if len(body) >= length else None

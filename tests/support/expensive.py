@@ -22,7 +22,7 @@ from PIL import Image
 T = TypeVar("T")
 
 
-class Recipe:
+class FileRecipe:
     """Choices, in the order in which they are made; those that are missing are made by chance."""
 
     def __init__(self, numbers: Sequence[float], draw: random.Random) -> None:
@@ -47,7 +47,7 @@ class Recipe:
         return random.Random(self._number()).randbytes(length)
 
 
-Build = Callable[[Recipe], bytes]
+Build = Callable[[FileRecipe], bytes]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def most_expensive(
         numbers = [] if draw.random() < 0.3 else list(best_numbers)
         for _ in range(draw.choice((1, 1, 2, 5)) if numbers else 0):
             numbers[draw.randrange(len(numbers))] = draw.random()
-        recipe = Recipe(numbers, draw)
+        recipe = FileRecipe(numbers, draw)
         data = build(recipe)
         found = ExpensiveFile(cost(data), data)
         if found.cost > best.cost:
@@ -87,7 +87,7 @@ def _segment(marker: int, body: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
 
 
-def jpeg(recipe: Recipe) -> bytes:
+def jpeg(recipe: FileRecipe) -> bytes:
     """Every kind of frame, any script of scans, restarts, tables and metadata; scans of zeros or noise."""
     width, height = recipe.one(_SIDES), recipe.one(_SIDES)
     frame = recipe.one((0xC0, 0xC1, 0xC2, 0xC2, 0xC2, 0xC3, 0xC9, 0xCA, 0xCB))
@@ -117,7 +117,7 @@ def jpeg(recipe: Recipe) -> bytes:
     return b"".join(parts) + b"\xff\xd9"
 
 
-def exif(recipe: Recipe) -> bytes:
+def exif(recipe: FileRecipe) -> bytes:
     """A directory of many entries that all point to the same bytes, or to other directories."""
     order = recipe.one(("<", ">"))
     entries, length = recipe.between(1, 4000), recipe.between(1, 30_000)
@@ -133,7 +133,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def png(recipe: Recipe) -> bytes:
+def png(recipe: FileRecipe) -> bytes:
     """Any sequence of chunks, some of which unpack to megabytes each; pixels in many or few pieces."""
     width, height = recipe.one(_SIDES[:5]), recipe.one(_SIDES[:5])
     depth, colour = recipe.one(((8, 2), (16, 6), (1, 3), (16, 0), (8, 6), (8, 3)))
@@ -154,7 +154,7 @@ def png(recipe: Recipe) -> bytes:
     return b"".join(parts) + _chunk(b"IEND", b"")
 
 
-def tiff(recipe: Recipe) -> bytes:
+def tiff(recipe: FileRecipe) -> bytes:
     """Directories in a ring or a row, with strips and tiles that lie over each other."""
     width, height = recipe.one(_SIDES[:6]), recipe.one(_SIDES[:6])
     pages = recipe.between(1, 30)
@@ -181,7 +181,7 @@ def tiff(recipe: Recipe) -> bytes:
     return found
 
 
-def webp(recipe: Recipe) -> bytes:
+def webp(recipe: FileRecipe) -> bytes:
     side = recipe.one((8, 400, 1500, 1999))
     options: dict[str, Any] = recipe.one(({"lossless": True, "method": 0}, {"quality": 1}, {"quality": 100}))
     image = Image.new("RGBA", (side, side))
@@ -197,7 +197,7 @@ def webp(recipe: Recipe) -> bytes:
     return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
 
 
-def avif(recipe: Recipe) -> bytes:
+def avif(recipe: FileRecipe) -> bytes:
     """Items and properties of a small one repeated, and the sizes that it says changed."""
     buffer = io.BytesIO()
     mode = recipe.one(("RGB", "RGBA", "L"))
@@ -211,7 +211,7 @@ def avif(recipe: Recipe) -> bytes:
     return bytes(data)
 
 
-def json_call(recipe: Recipe) -> bytes:
+def json_call(recipe: FileRecipe) -> bytes:
     """A call of the API, whose values are many, deep, long, or written in the longest way."""
     kinds = (
         b'"a",',

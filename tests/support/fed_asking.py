@@ -20,7 +20,7 @@ from gourmet.systems import food11
 
 
 @dataclass(frozen=True)
-class Asking:
+class CasesAtTriton:
     """Cases at a Triton; `food_classifier_onnx`, `digits`, `translator` and `captioner` are served there."""
 
     triton: RunningTriton

@@ -33,15 +33,15 @@ _REFUSED_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Request:
+class GreedyRequest:
     method: str
     path: str
     body: bytes = b""
     content_type: str = ""
 
 
-def _text(**fields: Any) -> Request:
-    return Request("POST", "/api/v1/translate", json.dumps(fields).encode(), "application/json")
+def _text(**fields: Any) -> GreedyRequest:
+    return GreedyRequest("POST", "/api/v1/translate", json.dumps(fields).encode(), "application/json")
 
 
 def _apart() -> bytes:
@@ -64,24 +64,24 @@ def _vast() -> bytes:
     return out.getvalue()
 
 
-def requests(kind: str) -> tuple[Request, Request]:
+def requests(kind: str) -> tuple[GreedyRequest, GreedyRequest]:
     """What the greedy one sends all the time, and the honest one now and then."""
-    photo = Request("POST", "/api/v1/classify", FOOD.sample(), "image/jpeg")
-    apart = Request("POST", "/api/v1/classify", _apart(), "image/gif")
-    heat_map = Request("POST", "/api/v1/explain?grid=7", FOOD.sample(), "image/jpeg")
-    page, sentence = Request("GET", "/"), _SENTENCES[0]
+    photo = GreedyRequest("POST", "/api/v1/classify", FOOD.sample(), "image/jpeg")
+    apart = GreedyRequest("POST", "/api/v1/classify", _apart(), "image/gif")
+    heat_map = GreedyRequest("POST", "/api/v1/explain?grid=7", FOOD.sample(), "image/jpeg")
+    page, sentence = GreedyRequest("GET", "/"), _SENTENCES[0]
     whole, stream, beams = _text(text=sentence), _text(text=sentence, stream=True), _text(text=sentence)
     beams = _text(text=sentence, options={"beams": 4})
     lines = _text(texts=["\n".join(["Да."] * 100)] * 32)
     # A picture of a few bytes costs as much to describe as any other.
     tiny = {"images": [_tiny()] * 16, "options": {"beams": 4}}
-    captions = Request("POST", "/api/v1/caption", json.dumps(tiny).encode(), "application/json")
-    caption = Request("POST", "/api/v1/caption", CAPTIONER.sample(), "image/jpeg")
+    captions = GreedyRequest("POST", "/api/v1/caption", json.dumps(tiny).encode(), "application/json")
+    caption = GreedyRequest("POST", "/api/v1/caption", CAPTIONER.sample(), "image/jpeg")
     vast = base64.b64encode(_vast()).decode()
-    vast_ones = Request(
+    vast_ones = GreedyRequest(
         "POST", "/api/v1/caption", json.dumps({"images": [vast] * 16}).encode(), "application/json"
     )
-    vast_map = Request("POST", "/api/v1/explain", _vast(), "image/webp")
+    vast_map = GreedyRequest("POST", "/api/v1/explain", _vast(), "image/webp")
     return {
         "captions": (captions, caption),
         "captions beside photos": (captions, photo),
@@ -116,7 +116,7 @@ KINDS: Final = (
 )
 
 
-def ask(port: int, who: str, request: Request, timeout_s: float = 60) -> tuple[int, bytes]:
+def ask(port: int, who: str, request: GreedyRequest, timeout_s: float = 60) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout_s, source_address=(who, 0))
     with contextlib.closing(connection):
         headers = {"Accept": "*/*"} | ({"Content-Type": request.content_type} if request.body else {})
@@ -126,7 +126,7 @@ def ask(port: int, who: str, request: Request, timeout_s: float = 60) -> tuple[i
 
 
 @dataclass(frozen=True)
-class Asked:
+class HonestFigures:
     """How the honest one fared: seconds of the answered, sorted, and how many were asked."""
 
     seconds: list[float]
@@ -137,7 +137,7 @@ class Asked:
         return self.seconds[int(0.95 * (len(self.seconds) - 1))] if self.seconds else float("inf")
 
 
-def honest(port: int, request: Request, seconds: float, pause_s: float = 0.05) -> Asked:
+def honest(port: int, request: GreedyRequest, seconds: float, pause_s: float = 0.05) -> HonestFigures:
     """One after another, with pauses, for so long and at least twenty."""
     end, found, asked = time.monotonic() + seconds, [], 0
     while time.monotonic() < end or asked < 20:
@@ -147,7 +147,7 @@ def honest(port: int, request: Request, seconds: float, pause_s: float = 0.05) -
         if status == 200 and b"event: error" not in body:
             found.append(time.monotonic() - began)
         time.sleep(pause_s)
-    return Asked(sorted(found), asked)
+    return HonestFigures(sorted(found), asked)
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def beside(port: int, kind: str, seconds: float = 120) -> Iterator[None]:
         process.wait(10)
 
 
-def _insist(port: int, request: Request, end: float) -> None:
+def _insist(port: int, request: GreedyRequest, end: float) -> None:
     while time.monotonic() < end:
         with contextlib.suppress(OSError, http.client.HTTPException):
             if ask(port, GREEDY, request)[0] != 200:

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from support import hostile
-from support.accounting import ANSWERED, Photo, judge, learn
-from support.exchange import Answer, whole
+from support.accounting import ANSWERED, KnownPhoto, judge, learn
+from support.exchange import HttpAnswer, whole
 from support.web_app import Site
 
 from gourmet.systems.food11.contract import SYSTEM
@@ -21,7 +21,7 @@ HONEST_EVERY = 8
 THREADS = 3
 
 
-def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
+def send(url: str, wire: bytes, seconds: float = 60) -> HttpAnswer | None:
     """What comes back for bytes sent as they are; nothing where the connection was closed instead."""
     parts = urlsplit(url)
     received = b""
@@ -40,17 +40,17 @@ def send(url: str, wire: bytes, seconds: float = 60) -> Answer | None:
         received = received.partition(b"\r\n\r\n")[2]
     head, found, body = received.partition(b"\r\n\r\n")
     if found and b"chunked" in head.lower():  # a heat map's lines
-        return Answer(int(head.split()[1]), {}, body)
+        return HttpAnswer(int(head.split()[1]), {}, body)
     return whole(received)
 
 
-def honest(url: str, photo: Photo, name: str) -> str:
+def honest(url: str, photo: KnownPhoto, name: str) -> str:
     answer = Site(urlsplit(url).port or 80).predict(photo.data, X_Request_ID=name)
     outcome, reason = judge(answer, photo, name)
     return "answered rightly" if outcome == ANSWERED else f"HONEST {outcome}: {reason}"
 
 
-def outcome(url: str, number: int, known: list[Photo]) -> tuple[str, str]:
+def outcome(url: str, number: int, known: list[KnownPhoto]) -> tuple[str, str]:
     """What became of a hostile request, and what it was."""
     if number % HONEST_EVERY == 0:
         return honest(url, known[number % len(known)], f"honest-{number}"), "honest"

@@ -22,7 +22,7 @@ THREADS = 4
 SAME = 2e-3
 
 
-class Asker:
+class RowsClient:
     def __init__(self, url: str) -> None:
         self._url = url
         self._mine = threading.local()  # a client for each thread, as tritonclient demands
@@ -80,7 +80,7 @@ def stubs(http_url: str) -> set[int]:
 
 
 def attack(triton: Any, numbers: range) -> Counter[str]:
-    asker = Asker(triton.http_url)
+    asker = RowsClient(triton.http_url)
 
     def ask(number: int) -> str:
         return asker.honest(number) if number % 8 == 0 else asker.hostile(number)

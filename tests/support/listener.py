@@ -25,7 +25,7 @@ def answered(values: list[float], version: str = "1") -> bytes:
 _NOT_SHARED = http({"error": "no memory is shared here"}, "400 Bad Request")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptHandler(BaseHTTPRequestHandler):
     server: Listener
     protocol_version = "HTTP/1.1"
 
@@ -53,7 +53,7 @@ class Listener(ThreadingHTTPServer):
     """
 
     def __init__(self, script: dict[str, bytes], *, ends_each: bool = False) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _ScriptHandler)
         self.script = script
         self.ends_each = ends_each
         self.asked: list[str] = []

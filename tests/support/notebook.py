@@ -13,6 +13,7 @@ from typing import Any, Final
 import nbformat
 from nbclient import NotebookClient
 
+NOTEBOOKS: Final = Path(__file__).parents[2] / "notebooks"
 A_PATH: Final = r"/(?:home|root|work|tmp|opt|usr|var|Users)/\S*"
 
 
@@ -71,6 +72,10 @@ class Executed:
         [line] = [line for line in printed(self.check(name)).splitlines() if claim in line]
         assert line.startswith("seen here: "), printed(self.check(name))
 
+    def must_hold_and_can_fail(self, name: str, claim: str, sabotage: str) -> None:
+        self.must_hold(name, claim)
+        self.must_fail(name, claim, sabotage)
+
     def must_judge(self, name: str) -> None:
         """What depends on the machine holds, or not, or is undecided, and in any case with its figures."""
         lines = printed(self.check(name)).splitlines()
@@ -86,3 +91,13 @@ def executed(path: Path, env: Mapping[str, str], cell_timeout_s: int) -> Iterato
         for index, cell in enumerate(client.nb.cells):
             client.execute_cell(cell, index)
         yield Executed(client)
+
+
+@contextmanager
+def executed_in_short(name: str, url: str) -> Iterator[Executed]:
+    """A notebook of generation, whose measurements are short, and which goes on where a claim fails."""
+    env = {"TRITON_SERVER_URL": url, "GOURMET_LAB_SECONDS": "0.8"}
+    with executed(NOTEBOOKS / name, env, 300) as found:
+        for cell in found.client.nb.cells:  # what must hold would stop a sabotaged run
+            cell.source = cell.source.replace("grades.require(", "grades.judge(")
+        yield found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from onnx import numpy_helper
 from support.eventually import eventually
 from support.haproxy import Haproxy
 from support.life import gourmet
+from support.repeating import Repeating
 from support.triton import MODELS, some_models
 from support.up import Up
 from support.web_app import Site, StartWeb, form
@@ -100,43 +100,29 @@ class Plates:
         return found
 
 
-class VersionsUnderLoad:
+class VersionsUnderLoad(Repeating):
     """Clients that ask with one photo or several, and look at every answer."""
 
     def __init__(self, plates: Plates, bad: set[str], pause_s: float = 0.0) -> None:
         """`bad` are the versions that say something else; each client pauses after an answer."""
-        self.plates, self.bad, self._pause_s = plates, bad, pause_s
+        super().__init__(self._ask, CLIENTS, pause_s)
+        self.plates, self.bad = plates, bad
         self.versions = Counter[str]()
         self.wrong: list[object] = []
-        self._ends = threading.Event()
-        self._threads = [threading.Thread(target=self._go_on, args=(each,)) for each in range(CLIENTS)]
 
-    def __enter__(self) -> VersionsUnderLoad:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        for each in self._threads:
-            each.join()
-
-    def _go_on(self, number: int) -> None:
-        while not self._ends.is_set():
-            time.sleep(self._pause_s)
-            count = 3 if number % 4 == 0 else 1
-            places = [(number + each) % len(PHOTOS) for each in range(count)]
-            number += count
-            try:
-                answers = self.plates.ask([PHOTOS[place] for place in places])
-                assert all("error" not in answer for answer in answers), answers
-                versions = {answer["model"]["version"] for answer in answers}
-                expected = [self.plates.says(place, is_bad=versions <= self.bad) for place in places]
-                if len(versions) != 1 or [answer["label"] for answer in answers] != expected:
-                    self.wrong.append((versions, answers))
-                self.versions[min(versions)] += 1
-            except Exception as exc:
-                self.wrong.append(repr(exc))
+    def _ask(self, client: int, turn: int) -> None:
+        first = client + turn
+        places = [(first + each) % len(PHOTOS) for each in range(1 if first % 4 else 3)]
+        try:
+            answers = self.plates.ask([PHOTOS[place] for place in places])
+            assert all("error" not in answer for answer in answers), answers
+            versions = {answer["model"]["version"] for answer in answers}
+            expected = [self.plates.says(place, is_bad=versions <= self.bad) for place in places]
+            if len(versions) != 1 or [answer["label"] for answer in answers] != expected:
+                self.wrong.append((versions, answers))
+            self.versions[min(versions)] += 1
+        except Exception as exc:
+            self.wrong.append(repr(exc))
 
 
 @contextmanager

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import psutil
+from support.repeating import Repeating
 
 ROOT = Path(__file__).parents[2]
 _WORK = bytes(range(256)) * 400
@@ -39,35 +38,11 @@ def size_of(processes: Iterable[psutil.Process]) -> Size:
     return Size(time.monotonic(), memory, descriptors, threads)
 
 
-class Sampler:
-    """Calls `look` every so often in a thread, within a `with` block."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ending.wait(self._every_s):
-            self.look()
-
-    def look(self) -> None:
-        raise NotImplementedError
-
-
-class Watch(Sampler):
+class ResourceUse(Repeating):
     """Looks now and then at what processes take: those of a kind, which `find` gives by name, together."""
 
     def __init__(self, find: Callable[[], Mapping[str, list[psutil.Process]]], every_s: float = 1.0) -> None:
-        super().__init__(every_s)
+        super().__init__(self._look, every_s=every_s)
         self._find = find
         self.sizes: dict[str, list[Size]] = {kind: [] for kind in find()}
 
@@ -80,26 +55,26 @@ class Watch(Sampler):
             found[kind] = (statistics.median_high(values[:third]), statistics.median_high(values[-third:]))
         return found
 
-    def look(self) -> None:
+    def _look(self, *_: int) -> None:
         for kind, processes in self._find().items():
             self.sizes[kind].append(size_of(processes))
 
 
-class Pace(Sampler):
+class CpuPace(Repeating):
     """How much the machine does in a second of CPU: those of a host that others share are not all alike.
 
     A little work is done twice a second, and its CPU counted, which tells the same with and without load.
     """
 
     def __init__(self, every_s: float = 0.5) -> None:
-        super().__init__(every_s)
+        super().__init__(self._look, every_s=every_s)
         self._found: list[tuple[float, float]] = []
 
     def between(self, begin: float, end: float) -> float:
         """The middle value of that time, in rounds a second."""
         return statistics.median(pace for at, pace in self._found if begin <= at < end)
 
-    def look(self) -> None:
+    def _look(self, *_: int) -> None:
         began = time.thread_time()
         for _ in range(_ROUNDS):
             zlib.compress(_WORK)  # which leaves the interpreter to the other threads

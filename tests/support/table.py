@@ -22,7 +22,7 @@ _HEAD: Final = (
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """What was tried and what became of it; the counts by reason are those that were not answered."""
 
     tried: str
@@ -41,23 +41,23 @@ class Row:
     commit: str = field(default_factory=lambda: about()["commit"])
 
 
-Keep = Callable[[Row], None]
+Keep = Callable[[TableRow], None]
 
 
-def save(row: Row, folder: Path) -> Path:
+def save(row: TableRow, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{re.sub(r'[^a-z0-9]+', '-', row.tried.lower()).strip('-')}.json"
     path.write_text(json.dumps(asdict(row), indent=1) + "\n")
     return path
 
 
-def rows(folder: Path) -> list[Row]:
+def rows(folder: Path) -> list[TableRow]:
     """The rows in a folder, in the order in which they were tried."""
-    found = [Row(**json.loads(path.read_text())) for path in folder.glob("*.json")]
+    found = [TableRow(**json.loads(path.read_text())) for path in folder.glob("*.json")]
     return sorted(found, key=lambda row: (row.at, row.tried))
 
 
-def render(found: Sequence[Row]) -> str:
+def render(found: Sequence[TableRow]) -> str:
     """The table, what users see, and what is planned for whatever was not survived, as Markdown."""
     lines = [*_HEAD, *map(_line, found), "", "What a user sees of it:", ""]
     lines += [f"- **{row.tried}**: {row.seen}{_figures(row)}" for row in found]
@@ -67,12 +67,12 @@ def render(found: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(found: Sequence[Row], page: Path) -> None:
+def write(found: Sequence[TableRow], page: Path) -> None:
     """Put the table into the page, between its two marks."""
     write_section(page, BEGIN, END, f"{_about(found)}\n\n{render(found)}\n", "Reliability")
 
 
-def _line(row: Row) -> str:
+def _line(row: TableRow) -> str:
     recovery = "–" if row.recovery_s is None else f"{row.recovery_s:.1f} s"
     name = row.tried if row.survived else f"**not survived:** {row.tried}"
     cells = [name, row.times, f"{row.requests:,}", f"{row.answered:,}", _counts(row.refused)]
@@ -86,11 +86,11 @@ def _counts(by_reason: Mapping[str, int]) -> str:
     return ", ".join(parts) or "0"
 
 
-def _figures(row: Row) -> str:
+def _figures(row: TableRow) -> str:
     return "".join(f"; {name} {value:g}" for name, value in row.figures.items())
 
 
-def _about(found: Sequence[Row]) -> str:
+def _about(found: Sequence[TableRow]) -> str:
     here = about()
     commits = list(dict.fromkeys(row.commit for row in found))
     times = [row.at for row in found]

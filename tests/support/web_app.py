@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.exchange import Answer
+from support.exchange import HttpAnswer
 
 BOUNDARY = "----boundary-of-the-tests"
 
 
 @dataclass(frozen=True)
-class Reply(Answer):
+class WebReply(HttpAnswer):
     seconds: float
 
 
@@ -55,7 +55,7 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> WebReply:
         started = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
@@ -64,11 +64,11 @@ class Site:
             response = connection.getresponse()
             data = response.read()
         lowered = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, lowered, data, time.monotonic() - started)
+        return WebReply(response.status, lowered, data, time.monotonic() - started)
 
     def predict(
         self, photo: bytes, accept: str = "application/json", *, pieces: int = 0, **headers: str
-    ) -> Reply:
+    ) -> WebReply:
         """Send `photo` as a form, with a length or else in `pieces` of a chunked body."""
         body, content = form(photo)
         step = -(-len(body) // pieces) if pieces else 0

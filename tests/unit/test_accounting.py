@@ -12,20 +12,30 @@ from typing import Any, ClassVar
 
 import pytest
 from support import table
-from support.accounting import ANSWERED, REFUSED, SILENT, WRONG, Account, Attempt, Load, Photo, learn
+from support.accounting import (
+    ANSWERED,
+    REFUSED,
+    SILENT,
+    WRONG,
+    Account,
+    Attempt,
+    KnownPhoto,
+    PhotoLoad,
+    learn,
+)
 
 RIGHT = {"label": "Soup", "probability": 0.5}
 NO = {"error": {"code": "overloaded", "message": "too much to do", "request_id": "x"}}
 
 
-class Server(socketserver.ThreadingTCPServer):
+class PhotoServer(socketserver.ThreadingTCPServer):
     """Answers in whatever way the photo asks for, which is its text."""
 
     daemon_threads = True
     closed: ClassVar[set[str]] = set()
 
 
-class Handler(socketserver.StreamRequestHandler):
+class PhotoHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -38,8 +48,8 @@ class Handler(socketserver.StreamRequestHandler):
             time.sleep(1)
         elif how == "half":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-        elif how == "close once" and name not in Server.closed:
-            Server.closed.add(name)
+        elif how == "close once" and name not in PhotoServer.closed:
+            PhotoServer.closed.add(name)
         elif how != "close":
             self.answer(how, name)
 
@@ -61,7 +71,7 @@ class Handler(socketserver.StreamRequestHandler):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with PhotoServer(("127.0.0.1", 0), PhotoHandler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -87,9 +97,9 @@ def url() -> Iterator[str]:
 def test_each_way_to_end_is_told_from_the_others(
     url: str, how: str, asks_again: bool, outcome: Any, reason: str
 ) -> None:
-    Server.closed.clear()
-    photos = [Photo(how.encode(), "Soup", 0.5)]
-    with Load(url, photos, per_s=40, silent_after_s=0.3, asks_again=asks_again) as load:
+    PhotoServer.closed.clear()
+    photos = [KnownPhoto(how.encode(), "Soup", 0.5)]
+    with PhotoLoad(url, photos, per_s=40, silent_after_s=0.3, asks_again=asks_again) as load:
         load.run_for(0.3)
     account = load.account()
     assert account.count(outcome) == len(account.attempts) >= 5
@@ -98,7 +108,7 @@ def test_each_way_to_end_is_told_from_the_others(
 
 
 def test_nobody_there_counts_as_lost() -> None:
-    with Load("http://127.0.0.1:9", [Photo(b"x", "Soup", 0.5)], per_s=20) as load:
+    with PhotoLoad("http://127.0.0.1:9", [KnownPhoto(b"x", "Soup", 0.5)], per_s=20) as load:
         load.run_for(0.2)
     assert load.account().count(SILENT) == len(load.account().attempts) > 0
 

@@ -186,7 +186,7 @@ def test_a_model_may_be_chosen_from_those_that_are_ready(way: Any) -> None:
     assert "food_classifier, food_classifier_int8" in reply.get_json()["error"]["message"]
 
 
-class Slow(FakeClassifier):
+class SlowClassifier(FakeClassifier):
     """Knows how many photos it was asked about at the same time."""
 
     def __init__(self, seconds: float) -> None:
@@ -210,7 +210,7 @@ class Slow(FakeClassifier):
 
 
 def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -> None:
-    slow = Slow(0.05)
+    slow = SlowClassifier(0.05)
     photos = [b"x" * (index % 11) for index in range(16)]
     results = send(client(slow), *photos).get_json()["results"]
     assert [result["class_id"] for result in results] == [index % 11 for index in range(16)]
@@ -220,7 +220,7 @@ def test_several_photos_are_asked_about_at_the_same_time_but_not_all_of_them() -
 
 
 def test_a_call_of_several_photos_does_not_wait_for_all_of_another_clients() -> None:
-    slow = Slow(0.1)
+    slow = SlowClassifier(0.1)
     app = client(slow).application
 
     def call(address: str, photos: int) -> float:
@@ -238,7 +238,7 @@ def test_a_call_of_several_photos_does_not_wait_for_all_of_another_clients() -> 
 
 
 def test_photos_that_are_not_reached_before_the_deadline_are_too_slow_and_the_others_answered() -> None:
-    browser = client(Slow(0.2), request_deadline_s=0.3)
+    browser = client(SlowClassifier(0.2), request_deadline_s=0.3)
     started = time.monotonic()
     results = send(browser, *[b"x"] * 16).get_json()["results"]
     assert time.monotonic() - started < 5

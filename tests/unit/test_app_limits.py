@@ -23,7 +23,7 @@ from gourmet.client.deadline import Deadline
 LOCAL = "127.0.0.1"
 
 
-class Slow(FakeClassifier):
+class HeldClassifier(FakeClassifier):
     """Answers when it is told to."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def test_every_place_is_given_back_however_a_request_ends(outcome: Any, path: st
 
 
 def test_what_is_too_much_is_refused_before_it_is_read_and_counted() -> None:
-    classifier = Slow()
+    classifier = HeldClassifier()
     app = create_app(Settings(max_at_work=1, max_waiting=1), classifier)
     admission: Admission = app.extensions["admission"]
     with ThreadPoolExecutor(2) as pool:

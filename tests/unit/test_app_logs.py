@@ -18,7 +18,7 @@ from app.core.settings import Settings, SettingsError
 SECRET = "a-key-that-nobody-may-read"
 
 
-class Lines(logging.Handler):
+class LoggedLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(JsonLines())
@@ -33,8 +33,8 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    handler = Lines()
+def lines() -> Iterator[LoggedLines]:
+    handler = LoggedLines()
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)
@@ -48,7 +48,7 @@ def client(outcome: Prediction | Exception = EGG, **settings: Any) -> Any:
     return app_client(outcome, log_format="json", **settings)
 
 
-def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
+def test_a_request_is_one_line_with_what_helps_to_find_it(lines: LoggedLines) -> None:
     answer = client().post("/predict", data=form(), headers={"X-Request-ID": "mine-7"})
     (line,) = lines.requests()
     assert answer.headers["X-Request-ID"] == line["request_id"] == "mine-7"
@@ -63,7 +63,7 @@ def test_a_request_is_one_line_with_what_helps_to_find_it(lines: Lines) -> None:
     assert line["time"].endswith("+00:00")
 
 
-def test_the_photos_name_keys_and_the_query_stay_out(lines: Lines) -> None:
+def test_the_photos_name_keys_and_the_query_stay_out(lines: LoggedLines) -> None:
     asked = client(api_keys=(SECRET,))
     headers = {"Authorization": f"Bearer {SECRET}", "Cookie": f"c={SECRET}"}
     asked.post(
@@ -75,7 +75,7 @@ def test_the_photos_name_keys_and_the_query_stay_out(lines: Lines) -> None:
         assert word not in "".join(lines.texts)
 
 
-def test_an_error_is_told_by_its_code(lines: Lines) -> None:
+def test_an_error_is_told_by_its_code(lines: LoggedLines) -> None:
     client().post("/predict", data=form(b"no picture"))
     client(RuntimeError("nobody foresaw this")).post("/predict", data=form())
     refused, failed = lines.requests()
@@ -86,7 +86,7 @@ def test_an_error_is_told_by_its_code(lines: Lines) -> None:
     assert why["request_id"] == failed["request_id"]
 
 
-def test_nobody_can_begin_a_line_of_their_own(lines: Lines) -> None:
+def test_nobody_can_begin_a_line_of_their_own(lines: LoggedLines) -> None:
     client().get('/none%0a{"level":"error"}\r\n', headers={"X-Request-ID": "a\tb"})
     logging.getLogger("x").warning("two\nlines \u2028 and %s", "three\r\n")
     assert all("\n" not in text and "\r" not in text and text.isascii() for text in lines.texts)
@@ -94,14 +94,14 @@ def test_nobody_can_begin_a_line_of_their_own(lines: Lines) -> None:
     assert line["route"] == "unknown"
 
 
-def test_probes_are_told_only_when_something_is_wrong(lines: Lines) -> None:
+def test_probes_are_told_only_when_something_is_wrong(lines: LoggedLines) -> None:
     asked = client()
     for path in ("/healthz", "/readyz", "/metrics"):
         assert asked.get(path).status_code == 200
     assert lines.requests() == []
 
 
-def test_text_is_the_default_and_other_formats_are_refused(lines: Lines) -> None:
+def test_text_is_the_default_and_other_formats_are_refused(lines: LoggedLines) -> None:
     app_client().get("/healthz")
     assert lines.requests() == []
     assert Settings.from_env({}).log_format == "text"

@@ -25,7 +25,7 @@ from gourmet.systems.food11 import contract
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Asking(FakeClassifier):
+class TracedClassifier(FakeClassifier):
     """Opens the spans that a real one does."""
 
     headers: dict[str, str]
@@ -42,13 +42,13 @@ def spans() -> InMemorySpanExporter:
 
 
 @pytest.fixture
-def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> tuple[Flask, Asking]:
+def traced(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> tuple[Flask, TracedClassifier]:
     monkeypatch.setattr(tracing, "_tracer", None)  # as it is again afterwards
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(
         "opentelemetry.sdk.trace.export.BatchSpanProcessor", lambda _: SimpleSpanProcessor(spans)
     )
-    classifier = Asking()
+    classifier = TracedClassifier()
     return create_app(Settings(), classifier), classifier
 
 
@@ -57,7 +57,7 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 
 def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser_s_trace(
-    traced: tuple[Flask, Asking], spans: InMemorySpanExporter
+    traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
 ) -> None:
     app, classifier = traced
     headers = {"traceparent": PARENT, "X-Request-ID": "mine"}
@@ -82,7 +82,7 @@ def test_a_request_s_span_has_that_of_triton_within_and_goes_on_with_the_browser
 
 
 def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
-    traced: tuple[Flask, Asking], spans: InMemorySpanExporter
+    traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
 ) -> None:
     app, _ = traced
     photos = form(*[contract.SYSTEM.sample()] * 5)
@@ -94,7 +94,9 @@ def test_photos_of_one_call_are_in_its_trace_whichever_thread_asks(
     assert {span.parent.span_id for span in inner if span.parent} == {outer.context.span_id}
 
 
-def test_an_error_is_the_span_s_too(traced: tuple[Flask, Asking], spans: InMemorySpanExporter) -> None:
+def test_an_error_is_the_span_s_too(
+    traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter
+) -> None:
     app, classifier = traced
     classifier.outcome = TritonUnavailable("away")
     assert app.test_client().post("/predict", data=form()).status_code == 503
@@ -105,7 +107,7 @@ def test_an_error_is_the_span_s_too(traced: tuple[Flask, Asking], spans: InMemor
 
 @pytest.mark.parametrize("parent", ["", "00-zz-zz-01", "x" * 5000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
 def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(
-    traced: tuple[Flask, Asking], spans: InMemorySpanExporter, parent: str
+    traced: tuple[Flask, TracedClassifier], spans: InMemorySpanExporter, parent: str
 ) -> None:
     app, _ = traced
     assert app.test_client().get("/", headers={"traceparent": parent}).status_code == 200

@@ -200,9 +200,7 @@ def test_what_does_not_fit_is_refused_with_the_name_of_what_is_missing(tmp_path:
         ),
         "lacks spiece.model": renamed(t5("d"), "spiece.model", "spiece"),
         f"no {lost}": without(t5("e"), lost),
-        "is told translation_en_to_de and not translation_ru_to_en": changed(
-            t5("f"), task_specific_params=tasks
-        ),
+        "has translation_en_to_de and not translation_ru_to_en": changed(t5("f"), task_specific_params=tasks),
         "its answers begin with __de__, and the system's with __en__": forced(m2m100("g")),
         "max_position_embeddings 64, and answers have up to 257": m2m100("h", max_position_embeddings=64),
         "pad_token_id 5, and the vocabulary has <pad> at 0": changed(t5("i"), pad_token_id=5),

@@ -303,7 +303,7 @@ def test_slots_grow_and_are_taken_over(engine: Engine, sources: list[list[int]])
 def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: Engine) -> None:
     widths: list[int] = []
 
-    class Watched:
+    class WatchedEngine:
         places, fewest_rows = engine.places, engine.fewest_rows
         encode = staticmethod(engine.encode)
 
@@ -312,7 +312,7 @@ def test_after_a_long_row_the_others_do_not_go_on_paying_for_its_length(engine: 
             widths.append(given[2].shape[4] + given[3].shape[4])
             return engine.step(*given)
 
-    slots = Slots(Watched(), 4, PAD)
+    slots = Slots(WatchedEngine(), 4, PAD)
     slots.admit(engine.encode([[*range(5, 90), END]]))
     for _ in range(40):
         slots.choose(slots.step().tokens[:, 0].tolist())

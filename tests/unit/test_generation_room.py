@@ -69,7 +69,7 @@ class Numbers:
         return len(tokens)
 
 
-class Network:
+class RoomNetwork:
     """Fulfils ServedNetwork, as far as jobs need it."""
 
     out_of_time = "too late"
@@ -138,7 +138,7 @@ def test_rows_that_join_and_leave_between_steps_have_the_tokens_they_have_alone(
     ]
 
 
-class _Metrics:
+class FakeMetricFamilies:
     """What the room's figures need of Triton's Python backend."""
 
     GAUGE, COUNTER = "gauge", "counter"
@@ -160,7 +160,7 @@ def test_a_room_s_figures_are_told_as_metrics(engine: Pictures, monkeypatch: pyt
     monkeypatch.setattr(figures, "_EVERY_S", 0.01)
     goes_on = threading.Event()
     engine.before_step = lambda: goes_on.wait(WITHIN_S)
-    rows, triton = [Row(each, 20) for each in pictures(8)], _Metrics()
+    rows, triton = [Row(each, 20) for each in pictures(8)], FakeMetricFamilies()
 
     def told(**expected: float) -> bool:
         now = {name: triton.made[f"generation_{name}"].value for name in expected}
@@ -566,7 +566,7 @@ def test_where_sources_are_encoded_one_by_one_the_first_waits_for_no_other(engin
 
 def test_a_search_tells_what_else_it_found(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    network = Network(engine)
+    network = RoomNetwork(engine)
     with opened(engine) as room:
         (answer,) = wait_for([[Row(picture, 20, beams=3)]], network, room, within_s=WITHIN_S)
         assert not wait_for([[Row(picture, 20)]], network, room, within_s=WITHIN_S)[0].others
@@ -575,7 +575,7 @@ def test_a_search_tells_what_else_it_found(engine: Pictures) -> None:
 
 def test_a_prompt_that_is_part_of_the_answer_comes_with_its_first_piece(engine: Pictures) -> None:
     (picture,) = pictures(1)
-    network, pieces, done = Network(engine), list[str](), threading.Event()
+    network, pieces, done = RoomNetwork(engine), list[str](), threading.Event()
     parts: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
     again: Parts = [Row(picture, 20, prefix=PROMPT, prefix_is_answer=True), " and that is all"]
 

@@ -111,7 +111,7 @@ def test_a_request_that_was_refused_before_the_run_takes_no_part_in_it() -> None
 
 def test_each_request_of_a_shared_run_gets_only_what_it_wants() -> None:
     one, both = job(1), job(2)
-    both.wanted = ["y", "z"]
+    both.requested = ["y", "z"]
     batches.answer_all([one, both], Recorder(), batched=True)
     assert one.answer.keys() == {"y"}
     assert both.answer.keys() == {"y", "z"}
@@ -332,7 +332,7 @@ def test_who_left_is_found_by_asking_seldom_and_then_each_until_one_waits(
     now, asked = [100.0], []
     monkeypatch.setattr(batches.time, "monotonic", lambda: now[0])
 
-    class Request:
+    class CancellableRequest:
         def __init__(self, cancelled: bool) -> None:
             self.cancelled = cancelled
 
@@ -342,12 +342,12 @@ def test_who_left_is_found_by_asking_seldom_and_then_each_until_one_waits(
 
     left = batches.LeftClients()
     for _ in range(50):
-        left.check(Request(False))
+        left.check(CancellableRequest(False))
     assert len(asked) == 1
     now[0] += 0.2
     for _ in range(50):
         with pytest.raises(batches.RequestCancelled):
-            left.check(Request(True))
-    left.check(Request(False))
-    left.check(Request(True))  # computed, like all within the next tenth of a second
+            left.check(CancellableRequest(True))
+    left.check(CancellableRequest(False))
+    left.check(CancellableRequest(True))  # computed, like all within the next tenth of a second
     assert len(asked) == 52

@@ -12,45 +12,45 @@ from gourmet.result_store import ResultStore
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRates:
     rates: tuple[float, ...]
     words: str = ""
 
 
-PLAN = {"turns": 2, "weights": Path("a.pth"), "load": Found((1.0,))}
+PLAN = {"turns": 2, "weights": Path("a.pth"), "load": StoredRates((1.0,))}
 
 
 def test_a_stopped_run_resumes_with_what_it_had(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path / "new", PLAN, Found)
+    store = ResultStore(tmp_path / "new", PLAN, StoredRates)
     assert store.get(0, "arm") is None
-    store.put(Found((1.5, 2.0), "пирог"), 0, "arm")
-    again = ResultStore(tmp_path / "new", PLAN, Found)
-    assert again.get(0, "arm") == Found((1.5, 2.0), "пирог")
+    store.put(StoredRates((1.5, 2.0), "пирог"), 0, "arm")
+    again = ResultStore(tmp_path / "new", PLAN, StoredRates)
+    assert again.get(0, "arm") == StoredRates((1.5, 2.0), "пирог")
     assert again.get(1, "arm") is None
     assert list(again) == list(store)
 
 
 def test_a_folder_with_another_run_is_refused_by_what_differs(tmp_path: Path) -> None:
-    ResultStore(tmp_path, PLAN, Found)
+    ResultStore(tmp_path, PLAN, StoredRates)
     with pytest.raises(UsageError, match="holds another run, with another turns: name another folder"):
-        ResultStore(tmp_path, PLAN | {"turns": 3}, Found)
+        ResultStore(tmp_path, PLAN | {"turns": 3}, StoredRates)
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_line_that_a_crash_cut_off_is_measured_again(tmp_path: Path, kept: int) -> None:
-    store = ResultStore(tmp_path, PLAN, Found)
+    store = ResultStore(tmp_path, PLAN, StoredRates)
     for number in range(kept + 1):
-        store.put(Found((float(number),)), number)
+        store.put(StoredRates((float(number),)), number)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-5])
-    resumed = ResultStore(tmp_path, PLAN, Found)
+    resumed = ResultStore(tmp_path, PLAN, StoredRates)
     assert len(resumed) == kept
     assert resumed.get(kept) is None
-    resumed.put(Found((9.0,)), kept)
-    assert len(ResultStore(tmp_path, PLAN, Found)) == kept + 1
+    resumed.put(StoredRates((9.0,)), kept)
+    assert len(ResultStore(tmp_path, PLAN, StoredRates)) == kept + 1
 
 
 def test_without_a_folder_results_are_held_in_memory() -> None:
-    store = ResultStore(None, PLAN, Found)
-    store.put(Found((1.0,)), "arm")
-    assert store.get("arm") == Found((1.0,))
+    store = ResultStore(None, PLAN, StoredRates)
+    store.put(StoredRates((1.0,)), "arm")
+    assert store.get("arm") == StoredRates((1.0,))

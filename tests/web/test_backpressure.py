@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from support.accounting import ANSWERED, REFUSED, SILENT, Account, Load, Photo, learn
+from support.accounting import ANSWERED, REFUSED, SILENT, Account, KnownPhoto, PhotoLoad, learn
 from support.eventually import eventually
 from support.web_app import post_head
 
@@ -39,14 +39,14 @@ def web(start: Callable[..., Any], triton: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def known(web: Any, photos: list[bytes]) -> list[Photo]:
+def known(web: Any, photos: list[bytes]) -> list[KnownPhoto]:
     return learn(web.url, photos)
 
 
-def overloaded(web: Any, known: list[Photo]) -> Account:
+def overloaded(web: Any, known: list[KnownPhoto]) -> Account:
     """A burst of more than is answered, and what became of each photo."""
     before = web.measured("web_refusals_total")
-    with Load(web.url, known, per_s=300) as load:
+    with PhotoLoad(web.url, known, per_s=300) as load:
         load.run_for(2)
         load.per_s = 2
         load.run_for(0.5)
@@ -66,7 +66,7 @@ def overloaded(web: Any, known: list[Photo]) -> Account:
 
 
 @pytest.mark.slow
-def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[Photo]) -> None:
+def test_too_much_is_refused_at_once_and_the_rest_answered(web: Any, known: list[KnownPhoto]) -> None:
     """How soon is the median of three turns: other tests share the two cores."""
     accounts = [overloaded(web, known) for _ in range(3)]
     refused_s = median(account.quantile_s(REFUSED, 0.95) for account in accounts)
@@ -113,10 +113,10 @@ def test_a_client_in_no_hurry_to_hang_up_keeps_nobody_waiting(web: Any) -> None:
 
 
 def test_a_large_photo_that_is_refused_is_not_cut_off_before_its_sender_reads_why(
-    web: Any, known: list[Photo]
+    web: Any, known: list[KnownPhoto]
 ) -> None:
     body = b"x" * 8_000_000
-    with Load(web.url, known, per_s=300) as load:
+    with PhotoLoad(web.url, known, per_s=300) as load:
         load.run_until(lambda: load.account().count(REFUSED) > 10)
         refused, end = 0, time.monotonic() + 60
         while refused < 3 and time.monotonic() < end:
@@ -133,11 +133,11 @@ def test_a_large_photo_that_is_refused_is_not_cut_off_before_its_sender_reads_wh
 
 
 def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
-    start: Callable[..., Any], triton: Any, known: list[Photo]
+    start: Callable[..., Any], triton: Any, known: list[KnownPhoto]
 ) -> None:
     """On kept connections; on one for each request under `gourmet up`, below."""
     web = start(triton.http_url)
-    with Load(web.url, known, per_s=20, keeps_alive=True) as load:
+    with PhotoLoad(web.url, known, per_s=20, keeps_alive=True) as load:
         load.run_until(lambda: load.account().count(ANSWERED) > 20)
         web.process.send_signal(signal.SIGTERM)
         load.run_until(lambda: web.process.poll() is not None)
@@ -149,7 +149,9 @@ def test_being_told_to_stop_under_load_it_loses_nothing_that_it_took_in(
     assert set(account.reasons(REFUSED)) <= {"503 overloaded", "503 stopping"}
 
 
-def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(triton: Any, known: list[Photo]) -> None:
+def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(
+    triton: Any, known: list[KnownPhoto]
+) -> None:
     (port,) = free_ports(1)
     command = [str(Path(sys.executable).with_name("gourmet")), "up", "--web-only", "--port", str(port)]
     up = subprocess.Popen(
@@ -158,7 +160,7 @@ def test_gourmet_up_told_to_stop_under_load_loses_nothing_either(triton: Any, kn
     try:
         assert up.stdout
         assert any(b"ready after" in line for line in up.stdout)
-        with Load(f"http://127.0.0.1:{port}", known, per_s=20) as load:
+        with PhotoLoad(f"http://127.0.0.1:{port}", known, per_s=20) as load:
             load.run_until(lambda: load.account().count(ANSWERED) > 20)
             up.send_signal(signal.SIGTERM)
             load.run_until(lambda: up.poll() is not None)

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from support.product import Product
 from support.proxy import Proxy
+from support.repeating import Repeating
 from support.up import Up
 
 from gourmet.serving.connect import ask_sample
@@ -163,31 +164,24 @@ def test_the_memory_of_workers_that_were_killed_under_photos_does_not_stay_in_tr
         return {path.name for path in Path("/dev/shm").glob("web-*")}
 
     web = start(triton.http_url, FOOD11_MODEL_NAME=MODEL)
-    gunicorn, stopped = psutil.Process(web.process.pid), threading.Event()
+    gunicorn = psutil.Process(web.process.pid)
 
-    def visit() -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(OSError, HTTPException):
-                web.predict(sample)
+    def visit(*_: int) -> None:
+        with contextlib.suppress(OSError, HTTPException):
+            web.predict(sample)
 
     def both_share_memory(earlier: Iterable[str]) -> bool:
         return len({name.rpartition("-")[0] for name in regions()} - set(earlier)) >= 2
 
     others = {name.rpartition("-")[0] for name in regions()}
-    with ThreadPoolExecutor(4) as pool:
-        visitors = [pool.submit(visit) for _ in range(4)]
-        try:
-            wait_until(lambda: both_share_memory(others), 30, "no worker shares memory")
-            before = len(regions())
-            for _ in range(5):
-                dead = folders()
-                worker = gunicorn.children()[0]
-                worker.kill()
-                wait_until(lambda: folders() - dead, 30, "no other worker shares memory")  # noqa: B023
-            # Triton may still read what a killed worker asked, so it is a while until they are taken away.
-            wait_until(lambda: len(regions()) <= before + 2, 40, f"{before} regions were there")
-        finally:
-            stopped.set()
-        for each in visitors:
-            each.result()
+    with Repeating(visit, 4):
+        wait_until(lambda: both_share_memory(others), 30, "no worker shares memory")
+        before = len(regions())
+        for _ in range(5):
+            dead = folders()
+            worker = gunicorn.children()[0]
+            worker.kill()
+            wait_until(lambda: folders() - dead, 30, "no other worker shares memory")  # noqa: B023
+        # Triton may still read what a killed worker asked, so it is a while until they are taken away.
+        wait_until(lambda: len(regions()) <= before + 2, 40, f"{before} regions were there")
     web.stop()

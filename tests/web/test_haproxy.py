@@ -82,8 +82,8 @@ def test_what_is_lost_under_load_is_little_and_never_wrong(behind: Any, fault: s
     if fault == "stopped":
         os.kill(processes[0].pid, signal.SIGCONT)
         eventually(lambda: haproxy.are_up()["triton/triton1"])
-    told = clients.told
-    refused = told.statuses.total() - told.statuses[200]
-    assert told.wrong == 0
-    assert told.statuses[200] > 100
-    assert refused <= {"killed": 16, "stopped": 16, "reloaded": 0}[fault], told.statuses
+    outcome = clients.outcome
+    refused = outcome.statuses.total() - outcome.statuses[200]
+    assert outcome.wrong == 0
+    assert outcome.statuses[200] > 100
+    assert refused <= {"killed": 16, "stopped": 16, "reloaded": 0}[fault], outcome.statuses

@@ -7,13 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.checked_load import Clients, labels_of
 from support.eventually import eventually
 from support.triton import some_models
 from support.up import GOURMET, Up
@@ -40,6 +39,7 @@ class Three:
         self.up = Up(*arguments, tmp=tmp / "tmp", env=self.env)
         self.urls = [f"127.0.0.1:{self.up.http + apart}" for apart in (0, 10, 20)]
         self.site = Site(self.up.port)
+        self.labels: list[str] = []
 
     def answering(self) -> list[bool]:
         return list(self.site.request("GET", "/readyz").json["servers"].values())
@@ -64,6 +64,13 @@ class Three:
                 found.append(triton.describe(MODEL).version)
         return found
 
+    def under_load(self, clients: int) -> Clients:
+        return Clients(self.site, self.labels, clients)
+
+    def all_were_right(self, load: Clients) -> None:
+        assert set(load.outcome.statuses) == {200}
+        assert load.outcome.wrong == 0
+
     def alike(self, said: list[dict[str, str]]) -> list[tuple[str, str]]:
         return [(line["level"], line["cause"]) for line in said if line["check"] == "replicas"]
 
@@ -74,38 +81,12 @@ class Three:
         return max(pid for pid, line in commands if wanted in line and "tritonserver" in line.split()[0])
 
 
-class UnderLoad:
-    """Clients that ask the app all the time, and count what they are told."""
-
-    def __init__(self, site: Site, clients: int = 4) -> None:
-        self.site, self.statuses, self.labels = site, Counter[int](), Counter[str]()
-        self._ends = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-
-    def __enter__(self) -> UnderLoad:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        for each in self._threads:
-            each.join()
-
-    def _ask(self) -> None:
-        photo = SYSTEM.sample()
-        while not self._ends.is_set():
-            reply = self.site.predict(photo)
-            self.statuses[reply.status] += 1
-            if reply.status == 200:
-                self.labels[reply.json["label"]] += 1
-
-
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     found = Three(tmp_path_factory.mktemp("three"))
     try:
         found.up.wait_for("the page http://127.0.0.1:", 180)
+        found.labels = labels_of(found.site)
         yield found
     finally:
         if found.up.process.poll() is None:
@@ -117,30 +98,28 @@ def test_three_answer_and_the_ready_line_names_each(three: Three) -> None:
         assert f"Triton   http://{url}, gRPC" in three.up.output
         assert f"{MODEL} at {url} answers: " in three.up.output
     eventually(lambda: three.answering() == [True] * 3)
-    with UnderLoad(three.site) as load:
+    with three.under_load(4) as load:
         time.sleep(3)
-    assert set(load.statuses) == {200}
-    assert len(load.labels) == 1
+    three.all_were_right(load)
     for url in three.urls:
         with Triton.at(url) as triton:
             assert triton.total(MODEL).requests > 10
 
 
 def test_one_that_is_killed_under_load_costs_nobody_an_answer_and_comes_back(three: Three) -> None:
-    with UnderLoad(three.site) as load:
+    with three.under_load(4) as load:
         time.sleep(0.5)
         os.kill(three.triton_pid(1), signal.SIGKILL)
         three.up.wait_for(f"Triton at {three.urls[1]} ended with status -9; starting it again")
         wait_until(lambda: three.answering() == [True] * 3, 60, "it did not come back")
         time.sleep(0.5)
-    assert set(load.statuses) == {200}
-    assert len(load.labels) == 1
+    three.all_were_right(load)
     # Those that the app does not need are loaded after that.
     wait_until(lambda: http_ok(f"http://{three.urls[1]}/v2/models/digits/ready"), 60, "digits came not back")
 
 
 def test_a_config_changes_on_all_and_check_compares_their_answers(three: Three) -> None:
-    with UnderLoad(three.site, 2) as load:
+    with three.under_load(2) as load:
         three.gourmet("config", MODEL, "--instances", "1")
         assert three.instances() == [1, 1, 1]
         three.gourmet("config", MODEL, "--reset")
@@ -148,7 +127,7 @@ def test_a_config_changes_on_all_and_check_compares_their_answers(three: Three) 
         assert "3 servers answer 16 examples alike" in three.gourmet(
             "check", MODEL, "--every-replica", "--data", str(photos(three)), "--missing-classes"
         )
-    assert set(load.statuses) == {200}
+    three.all_were_right(load)
 
 
 def photos(three: Three) -> Path:
@@ -170,13 +149,12 @@ def second_version(three: Three) -> None:
 
 
 def test_a_version_rolls_out_and_back_over_all_without_a_failed_request(three: Three) -> None:
-    with UnderLoad(three.site, 2) as load:
+    with three.under_load(2) as load:
         second_version(three)
         said = three.gourmet("rollback", MODEL, "--to", str(three.models))
         assert "(3 servers, one after another)" in said
         assert three.versions() == ["1", "1", "1"]
-    assert set(load.statuses) == {200}
-    assert len(load.labels) == 1
+    three.all_were_right(load)
 
 
 def test_a_rollback_that_the_third_cannot_take_is_taken_back_on_all(three: Three) -> None:

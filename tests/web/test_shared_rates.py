@@ -7,18 +7,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
 from support.eventually import eventually
-from support.web_app import StartWeb, WebApp
+from support.repeating import Repeating
+from support.web_app import StartWeb, WebApp, WebReply
 
 from gourmet.serving.preflight import free_ports
 
@@ -95,38 +92,14 @@ def test_other_clients_have_rates_of_their_own_in_all_web_apps(start: StartWeb, 
         assert [web.request("GET", COUNTED, X_API_Key=key).status == 429 for web in webs] == [False, True]
 
 
-class Asking:
-    """Eight that ask both apps all the time, and what became of it."""
-
-    def __init__(self, webs: list[WebApp]) -> None:
-        self.statuses: Counter[int] = Counter()
-        self.longest_s = 0.0
-        self._webs, self._ends, self._pool = webs, threading.Event(), ThreadPoolExecutor(8)
-
-    def __enter__(self) -> Asking:
-        self._asking = [self._pool.submit(self._ask, number) for number in range(8)]
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._ends.set()
-        self._pool.shutdown()
-        for each in self._asking:
-            each.result()
-
-    def _ask(self, number: int) -> None:
-        while not self._ends.is_set():
-            reply = self._webs[number % 2].request("GET", COUNTED)
-            self.statuses[reply.status] += 1
-            self.longest_s = max(self.longest_s, reply.seconds)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "stopped"])
 def test_nobody_is_refused_for_a_redis_that_is_lost_under_load_and_it_is_asked_again_by_itself(
     start: StartWeb, server: RedisServer, fault: str
 ) -> None:
     webs = two(start, server, "900000/h")
-    with Asking(webs) as asking:
+    replies: list[WebReply] = []
+    with Repeating(lambda client, _: replies.append(webs[client % 2].request("GET", COUNTED)), 8):
         time.sleep(1)
         assert alone(webs) == 0
         if fault == "killed":
@@ -143,9 +116,9 @@ def test_nobody_is_refused_for_a_redis_that_is_lost_under_load_and_it_is_asked_a
         before = alone(webs)
         time.sleep(1)
         assert alone(webs) == before > during > 50
-    assert 429 not in asking.statuses
-    assert asking.statuses.total() > 300
-    assert asking.longest_s < 3, "nobody waits for it"
+    assert 429 not in {reply.status for reply in replies}
+    assert len(replies) > 300
+    assert max(reply.seconds for reply in replies) < 3, "nobody waits for it"
 
 
 def test_who_had_their_rate_is_let_through_while_the_count_is_lost(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import walk, walk_conf
 from support.triton import run_triton, some_models
-from support.web_app import Reply, WebApp, start_web
+from support.web_app import WebApp, WebReply, start_web
 
 from gourmet.serving.preflight import free_ports
 
@@ -50,7 +50,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebApp]:
             web.stop()
 
 
-def crossed(ask: Callable[[], Reply]) -> list[str]:
+def crossed(ask: Callable[[], WebReply]) -> list[str]:
     """The modules that a request goes through once what is loaded, connected and cached once is so."""
     for _ in range(3):
         time.sleep(6 * walk.EVERY_S)

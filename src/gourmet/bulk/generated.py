@@ -65,8 +65,8 @@ class GeneratedRows:
     @cached_property
     def columns(self) -> Columns:
         sure: Mapping[str, type] = {"sure": bool} if self.model.threshold else {}
-        told = {self.named: str, self.made: str, **sure, "score": float, "warning": str}
-        return {**told, "error": str, "model": str, "version": str}
+        columns = {self.named: str, self.made: str, **sure, "score": float, "warning": str}
+        return {**columns, "error": str, "model": str, "version": str}
 
     def close(self) -> None:
         self.asked.close()

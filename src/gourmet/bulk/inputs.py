@@ -83,9 +83,9 @@ def _lines(given: str, file: BinaryIO) -> Iterator[str]:
             yield name
 
 
-def read_input(name: str, most: int) -> bytes:
+def read_input(name: str, max_bytes: int) -> bytes:
     """OSError where it cannot be read or is larger."""
-    return read_object(name, most) if is_object(name) else read_bytes(Path(name), most)
+    return read_object(name, max_bytes) if is_object(name) else read_bytes(Path(name), max_bytes)
 
 
 def as_text(name: str) -> str:

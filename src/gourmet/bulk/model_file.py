@@ -52,12 +52,12 @@ def opened(version: Path) -> OpenModel:
 def _loop(version: Path, config: Mapping[str, Any]) -> OpenModel:
     """Of a model that answers word by word; it is opened when it is first asked."""
     rows: Iterable[Any] = [-1] if int(config["max_batch_size"]) else []
-    given, told = (
+    inputs, outputs = (
         [(each["name"], each["data_type"], [*rows, *each["dims"]]) for each in config.get(side, ())]
         for side in ("input", "output")
     )
     loop = AnswerLoop(version, config)
-    return OpenModel(_info(config, [version.name], given, told).at(version.name), loop.ask, loop.close)
+    return OpenModel(_info(config, [version.name], inputs, outputs).at(version.name), loop.ask, loop.close)
 
 
 def _engine(version: Path, config: Mapping[str, Any]) -> OpenModel:
@@ -77,11 +77,11 @@ def _engine(version: Path, config: Mapping[str, Any]) -> OpenModel:
             raise InvalidRequest(str(exc), 400) from exc
         return dict(zip(answered_by, outputs, strict=True)), version.name
 
-    given, told = (
+    inputs, outputs = (
         [(each.name, each.triton_type, each.dims) for each in side]
         for side in (signature.inputs, signature.outputs)
     )
-    info = _info(config, [version.name], given, told).at(version.name)
+    info = _info(config, [version.name], inputs, outputs).at(version.name)
     return OpenModel(info, ask, lambda: None)
 
 
@@ -97,7 +97,7 @@ def _info(
 ) -> ModelInfo:
     """As of the model in a Triton that has these versions."""
 
-    def told(tensors: Iterable[_Tensor]) -> list[dict[str, Any]]:
+    def as_metadata(tensors: Iterable[_Tensor]) -> list[dict[str, Any]]:
         names = [(name, kind.removeprefix("TYPE_"), dims) for name, kind, dims in tensors]
         return [
             {"name": name, "datatype": _DATATYPES.get(kind, kind), "shape": dims}
@@ -105,7 +105,9 @@ def _info(
         ]
 
     metadata = {"name": config["name"], "versions": list(versions)}
-    return ModelInfo.from_triton({**metadata, "inputs": told(inputs), "outputs": told(outputs)}, config)
+    return ModelInfo.from_triton(
+        {**metadata, "inputs": as_metadata(inputs), "outputs": as_metadata(outputs)}, config
+    )
 
 
 def _file(version: Path, config: Mapping[str, Any]) -> Path:
@@ -113,8 +115,8 @@ def _file(version: Path, config: Mapping[str, Any]) -> Path:
     if config.get("backend") == "onnxruntime":
         return manifest.deployed_file(version, config, "model.onnx")
     if config.get("parameters", {}).get(cpu_engine.PRECISION_PARAMETER):
-        wanted, usual = (version / cpu_engine.FILES[each] for each in (cpu_engine.precision(config), "fp32"))
-        path = wanted if wanted.exists() else usual
+        chosen, usual = (version / cpu_engine.FILES[each] for each in (cpu_engine.precision(config), "fp32"))
+        path = chosen if chosen.exists() else usual
         manifest.check(path, config)
         return path
     raise GourmetError(f"{config['name']} is a program of its own, not a file: ask it with --via triton")

@@ -130,7 +130,7 @@ class HttpTransport:
         except BaseException:
             connection.close()  # what is left of this exchange may still come
             raise
-        if head.is_last or time.monotonic() > connection.until:
+        if head.is_last or time.monotonic() > connection.expires_at:
             connection.close()
         else:
             self._idle.append(connection)
@@ -218,7 +218,7 @@ class _Connection:
         self._socket = connected
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = bytearray()
-        self.until = time.monotonic() + random.uniform(0.75, 1.25) * _LIFE_S  # noqa: S311
+        self.expires_at = time.monotonic() + random.uniform(0.75, 1.25) * _LIFE_S  # noqa: S311
         self.close = weakref.finalize(self, connected.close)
 
     def send(self, message: bytes, deadline: Deadline) -> None:
@@ -278,9 +278,9 @@ class _Connection:
         _refuse_more(len(self._received), _MOST_BYTES)
 
 
-def _refuse_more(received: int, most: int) -> None:
-    if received > most:
-        raise _NotHttp(f"it is longer than {most >> 20} MB")
+def _refuse_more(received: int, max_bytes: int) -> None:
+    if received > max_bytes:
+        raise _NotHttp(f"it is longer than {max_bytes >> 20} MB")
 
 
 def _number(text: str, base: int) -> int:

@@ -100,8 +100,8 @@ class SharedMemory:
         ((name, values),) = call.inputs.items()
         if isinstance(values, SharedTensor):
             return {}
-        most = MOST_TEXT_BYTES if values.dtype == np.object_ else float("inf")
-        return {name: values} if LEAST_BYTES <= raw_bytes(values) <= most else {}
+        max_bytes = MOST_TEXT_BYTES if values.dtype == np.object_ else float("inf")
+        return {name: values} if LEAST_BYTES <= raw_bytes(values) <= max_bytes else {}
 
     def _region(self, values: Array, deadline: Deadline) -> SharedInput | None:
         """Memory for `values` that nobody else uses; None where the server does not share any."""

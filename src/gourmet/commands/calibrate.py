@@ -29,8 +29,8 @@ def calibrate(
 ) -> None:
     """Choose how sure SYSTEM's deployed models have to be, by their own answers.
 
-    The threshold is chosen on the validation part of the data, so that of the answers that are called sure
-    enough are right, and measured on its test part. `gourmet deploy` does the same with each version.
+    The threshold is chosen on the validation part of the data, so that enough of the answers that are called
+    sure are right, and measured on the test part. `gourmet deploy` does the same with each version.
 
     \b
     gourmet calibrate translator --data pairs.tsv

@@ -38,7 +38,7 @@ def canary(action: str, name: str, models: Path, url: str | None, web: str | Non
     """End what `gourmet deploy --canary` or --shadow began, or show how it goes.
 
     \b
-    status   say what the web app counted of both versions, and whether its watch left the new one
+    status   show what the web app counted for both versions, and whether it abandoned the new one
     promote  have the new version answer all requests, with its own config
     abandon  remove the new version, as `gourmet rollback` does
     """

@@ -29,7 +29,7 @@ _ABOVE_ZERO: Final = click.FloatRange(0, min_open=True)
 
 @click.command()
 @click.option(
-    "--rate", "rates", type=levels, help="Requests a second to plan for, beside 10, 1,000 and 100,000."
+    "--rate", "rates", type=levels, help="Requests a second to plan for, besides 10, 1,000 and 100,000."
 )
 @click.option("--p99", "p99_us", type=goal, default="200ms", help="Highest p99 that is allowed.")
 @click.option("--system", help="Plan for this system's model.  [default: the one that classifies photos]")

@@ -39,7 +39,7 @@ _COLUMNS = ("photo", "caption", "sure", "score")
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
 @click.option("--prompt", help="What every caption begins with, such as 'a photograph of'.")
-@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
+@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
 @bulk_options
 @url_option()
@@ -58,8 +58,8 @@ def caption(
 ) -> None:
     """Say what each PHOTO shows, or each photo below a FOLDER, or of a LIST or stdin (-), a line each.
 
-    Captions are a model's, and may be wrong. With --out there is a row for each photo, and what was stopped
-    goes on where it was when it is called again.
+    Captions are a model's, and may be wrong. With --out there is a row for each photo, and a run that was
+    stopped continues where it was when you call it again.
 
     \b
     gourmet caption dog.jpg --stream

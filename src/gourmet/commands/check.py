@@ -25,14 +25,14 @@ _ASKED_OF_EACH: Final = 16
     "--data",
     type=PATH,
     help="Ask about these: what `gourmet train` reads, pictures without labels, or a file of texts.  "
-    "[default: what its system brings along]",
+    "[default: the examples of its system]",
 )
 @click.option(
     "--part",
     help="Ask about this part of labelled data; `all` for every one.  "
     "[default: test; all of a folder that holds nothing but pictures]",
 )
-@click.option("--limit", type=POSITIVE, help="Ask about so many examples only, from all over.")
+@click.option("--limit", type=POSITIVE, help="Ask about so many examples only, evenly from all.")
 @click.option("--missing-classes", is_flag=True, help="The data may lack pictures of some classes.")
 @url_option()
 @click.option("--in-flight", type=click.IntRange(1, 256), default=16, help="Send so many requests at a time.")
@@ -78,11 +78,11 @@ _ASKED_OF_EACH: Final = 16
 def check(model: str, json_to: str | None, out: Path | None, every_replica: bool, **how: Any) -> None:
     """Ask the served MODEL about many examples and say how right and how fast its answers are.
 
-    A classifier is asked about labelled pictures. What it says is compared with the network that it was
-    exported from, and some pictures are asked about twice, to see that every answer is its own picture's.
-    A model that generates text is asked its system's examples, whole and, if it streams, in pieces; with
-    --data of texts and their right answers, BLEU and chrF are said too, and with --eager how many answers
-    are the network's own.
+    A classifier is asked about labelled pictures. Its answers are compared with those of the network that it
+    was exported from, and some pictures are sent twice, to check that every answer belongs to its picture. A
+    model that generates text is asked its system's examples, whole and, if it streams, in pieces; with --data
+    of texts and their right answers, BLEU and chrF are reported too, and with --eager how many answers are
+    the network's own.
 
     The exit status is 1 if requests failed, if answers were mixed up, or if top-1 is below --min-top1;
     130 after Ctrl-C.

@@ -33,9 +33,7 @@ _NONE_THERE = f"no photos are there: their names end in {', '.join(sorted(SUFFIX
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print lines]"
 )
-@click.option(
-    "--model", help="Ask this model.  [default: that of the system that tells other pictures from its own]"
-)
+@click.option("--model", help="Ask this model.  [default: that of the system that rejects other pictures]")
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 256),
@@ -68,7 +66,7 @@ def classify(
     Photos in S3 are named s3://BUCKET/KEY, and all below a prefix s3://BUCKET/PREFIX.
     With --out there is a row for each in a table, and a page beside it that shows how many there are of each
     class, the least sure ones, failures and copies. A photo that cannot be used has the reason in its row.
-    What was stopped, or lost its server, goes on where it was when it is called again.
+    A run that was stopped, or lost its server, continues where it was when you call it again.
 
     \b
     gourmet classify dish.jpg

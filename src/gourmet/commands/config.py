@@ -74,10 +74,10 @@ def config(
 ) -> None:
     """Show or change the config of the served MODEL, with no rebuild and no restart.
 
-    Without options the config that serves now is printed. A change goes to the running server, which
-    loads the model beside the old one and then switches; the files on disk stay as they are
-    (--write saves the result). If the new config cannot be loaded the old one goes on serving. Several
-    servers change one after another, each is asked then, and if one fails all have the config of before.
+    Without options the config that serves now is printed. A change goes to the running server, which loads
+    the model beside the old one and then switches; the files on disk stay as they are (--write saves the
+    result). If the new config cannot be loaded the old one goes on serving. Several servers change one after
+    another, and each is then asked its sample; if one fails, all get their earlier config back.
 
     \b
     gourmet config food_classifier --instances 2 --delay 100us

@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     "shadowed",
     type=share,
     metavar="SHARE",
-    help="Ask the new version this share of the requests beside the old one, which answers all.",
+    help="Send the new version a copy of this share of the requests; the old one answers all.",
 )
 @click.option(
     "--tolerance",
     type=share,
     default="30%",
     metavar="SHARE",
-    help="Leave a canary of whose answers more than this differ from the old version's.",
+    help="Abandon a canary if more than this share of its answers differs from the old version's.",
 )
 @url_option(
     "Load the new version into this Triton without a pause.  [default: the running stack, if it serves --to]",
@@ -85,12 +85,12 @@ def deploy(
     url: str | None,
     send: bool,
 ) -> None:
-    """Export a system's weights into the model repository, unless the result answers differently.
+    """Export a system's weights into the model repository, if the result answers as the network does.
 
-    All of its models, or the one that is named. With --canary or --shadow the web app tries the new version
-    beside the old one, until `gourmet canary` promotes or abandons it.
-    Weights that others trained are a plain .pth or safetensors (--architecture), or the .onnx of a system
-    that `gourmet new` made, and compared on made-up pictures where no --data are given.
+    Exports all of its models, or the one that is named. With --canary or --shadow the web app tries the new
+    version beside the old one, until `gourmet canary` promotes or abandons it. Weights that others trained
+    are a plain .pth or safetensors (--architecture), or the .onnx of a system that `gourmet new` made, and
+    compared on made-up pictures where no --data are given.
     """
     from gourmet.commands.load_and_ask import load_and_ask, served_as_before
     from gourmet.deploying.deploy import deploy as put

@@ -55,7 +55,7 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 @click.command()
 @repositories_option(found=True)
 @url_option(
-    "Triton's address; if given, it must answer. One that is not of a stack here is all that is looked at.  "
+    "Triton's address; if given, it must answer. If it is not of a stack here, only it is looked at.  "
     "[default: the running stack's]",
     required=False,
 )

@@ -21,7 +21,7 @@ from gourmet.systems import registry
 @click.option("--device", default="cpu", help="Compute on cpu or cuda.")
 @json_option
 def evaluate(system: str, weights: Path | None, data: Path | None, as_json: bool, **how: Any) -> None:
-    """Measure SYSTEM's weights; the report and the calibration lie beside them."""
+    """Measure SYSTEM's weights; write the report and the calibration next to them."""
     from gourmet.runtime import malloc
     from gourmet.tasks.system_parts import SystemParts
     from gourmet.training.run import data_of

@@ -44,9 +44,9 @@ _STACK_TIMEOUT_S: Final = 10.0
 def lab(lab_port: int, url: str | None, arguments: tuple[str, ...], **ports: int) -> None:
     """Open notebooks/triton.ipynb in JupyterLab, until Ctrl-C.
 
-    The notebook asks the Triton at --url, or at --http-port of this machine; where none runs there,
-    Triton and the web app are started too, and end with the lab. JupyterLab listens on loopback
-    and wants the token that it prints. ARGUMENTS are its own, such as --no-browser.
+    The notebook asks the Triton at --url, or at --http-port of this machine; if none runs there, Triton and
+    the web app are started too, and end with the lab. JupyterLab listens on loopback and asks for the token
+    that it prints. ARGUMENTS are passed to it, such as --no-browser.
     """
     if find_spec("jupyterlab") is None:
         raise GourmetError("JupyterLab is not installed here: `make lab` installs it, and opens the notebook")

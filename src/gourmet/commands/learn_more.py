@@ -35,9 +35,9 @@ def learn_more(
     """Fine-tune SYSTEM's served network on the labelled pictures in FOLDER.
 
     FOLDER has a folder for each class, named by its label or number; not every class needs pictures. A folder
-    `other` holds pictures of none of them, for a system that declines such. The app makes such a folder of
-    its visitors' corrections where KEEP_CORRECTIONS names one. s3://BUCKET/PREFIX is fetched into the run's
-    folder first. A fifth of the pictures is kept apart, to show class by class what changed. What is served
+    `other` holds pictures of none of them, for a system that declines such. The app writes its visitors'
+    corrections to such a folder if KEEP_CORRECTIONS names one. s3://BUCKET/PREFIX is fetched into the run's
+    folder first. A fifth of the pictures is held out, to show class by class what changed. What is served
     stays as it is until you deploy.
     """
     from gourmet.deploying.target import table

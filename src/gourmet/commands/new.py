@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from gourmet.commands.labels import labels_of
-from gourmet.commands.new_like import check_free, make_folder, new_like
+from gourmet.commands.new_like import aside, check_free, new_folder, new_like
 from gourmet.commands.options import alone_in, asked_stack, send_option, serving_url, to_option, url_option
 from gourmet.commands.progress import bar
 from gourmet.commands.running import tell_web, unload
@@ -23,7 +22,6 @@ from gourmet.pictures.drawn import made_up
 from gourmet.runtime.bounded_reading import check_weights
 from gourmet.runtime.home import own_models
 from gourmet.runtime.manifest import sha256
-from gourmet.runtime.signals import stops_held_back
 from gourmet.serving.run_file import RunningStack
 from gourmet.systems import described, folders, registry
 from gourmet.tasks.classification.preparing import AskedFor, prepared
@@ -86,10 +84,10 @@ def new(
 ) -> None:
     """Make a system called NAME that classifies pictures, and serve WEIGHTS as its model.
 
-    It gets a folder in GOURMET_HOME, with its description (system.toml), a sample and a model card, and no
+    It gets a folder in GOURMET_HOME with its description (system.toml), a sample and a model card, but no
     code. The weights go through the gate into your model repository, and into the stack that runs here. How
-    pictures are prepared is told by the file, or by torchvision's weights of the architecture, and is shown.
-    A CHECKPOINT of a translator becomes a system beside ours, with its page, models and variable.
+    pictures are prepared comes from the file, or from torchvision's weights of the architecture, and is
+    shown. A CHECKPOINT of a translator becomes a further system, with its page, models and variable.
 
     \b
     gourmet new german --like translator --checkpoint FOLDER --languages de,en --data sentences.txt
@@ -110,14 +108,13 @@ def new(
     model = models / f"{name}_onnx"
     check_free(name, [model])
     folder = folders()[1] / name
-    aside = folder.with_name(f".{name}.part")
     system = PictureClassifier(
         name=name,
         title=title or registry.usual_title(name),
         model_variable=f"{name.upper()}_MODEL_NAME",
         default_model=model.name,
         labels=labels_of(labels),
-        sample_file=aside / described.SAMPLE,
+        sample_file=aside(folder) / described.SAMPLE,
         datatypes=("FP32",),
         architecture=architecture or "",
         layout="NCHW",
@@ -153,10 +150,8 @@ def new(
             raise UsageError(f"{weights} is not served: {reason}. Where that is meant, say --yes")
 
     stack = None
-    with ExitStack() as undo:
-        undo.callback(shutil.rmtree, aside, ignore_errors=True)
-        make_folder(aside)
-        _write(aside, system, weights)
+    with new_folder(folder) as (undo, put_in_place):
+        _write(aside(folder), system, weights)
         if weights:
             with bar("reading") as tick:
                 deployment = deployment_of(system, weights, data, tick)
@@ -164,12 +159,9 @@ def new(
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models, served=trusted)
             click.echo(f"{version}\n{table(checks)}")
-        with stops_held_back():
-            aside.rename(folder)
-            undo.callback(shutil.rmtree, folder)
+        put_in_place()
         if weights:
             stack = _load(system, models, url, send)
-        undo.pop_all()
     click.echo(f"{folder}: its description, a sample and its model card\n\nNext:")
     click.echo("\n".join(f"  {line}" for line in _next(system, weights, stack, models, url)))
 

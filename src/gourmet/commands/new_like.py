@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -66,15 +66,11 @@ def new_like(
     folder, triton = folders()[1] / name, url or serving_url(models)
     origin = Path(checkpoint).name if Path(checkpoint).exists() else checkpoint
     card = _CARD.format(title=title, source=source, target=target, checkpoint=origin, like=like, name=name)
-    with ExitStack() as undo:
-        aside = folder.with_name(f".{name}.part")
-        undo.callback(shutil.rmtree, aside, ignore_errors=True)
-        make_folder(aside)
-        described.write(aside, about, {"checkpoint": origin})
-        (aside / described.MODEL_CARD).write_text(card, encoding="utf-8")
-        with stops_held_back():
-            aside.rename(folder)
-            undo.callback(_take_away, folder, [models / name, models / f"{name}_stream"], triton)
+    with new_folder(folder) as (undo, put_in_place):
+        described.write(aside(folder), about, {"checkpoint": origin})
+        (aside(folder) / described.MODEL_CARD).write_text(card, encoding="utf-8")
+        put_in_place()
+        undo.callback(_take_away, [models / name, models / f"{name}_stream"], triton)
         assert deploy.callback
         deploy.callback(
             name=name,
@@ -92,7 +88,6 @@ def new_like(
             url=url,
             send=send,
         )
-        undo.pop_all()
     tell_web(name)
     stack = asked_stack()
     web = (stack and stack.web_url) or "http://localhost:5000"
@@ -110,13 +105,31 @@ def check_free(name: str, models: Sequence[Path]) -> None:
                 raise UsageError(f"{there} is there already: choose another name than {name!r}")
 
 
-def make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise UsageError(
-            f"{folder.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
-        ) from exc
+def aside(folder: Path) -> Path:
+    """Where a system's folder is made; no folder of such a name is one of a system."""
+    return folder.with_name(f".{folder.name}.part")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[tuple[ExitStack, Callable[[], None]]]:
+    """Make it `aside`: what to undo where the block fails, and what puts the folder in its place."""
+    part = aside(folder)
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise UsageError(
+                f"{part.parent} cannot be written ({exc.strerror}): {HOME_ENV} names another"
+            ) from exc
+
+        def put_in_place() -> None:
+            with stops_held_back():
+                part.rename(folder)
+                undo.callback(shutil.rmtree, folder)
+
+        yield undo, put_in_place
+        undo.pop_all()
 
 
 def _examples(sentences: Path) -> list[str]:
@@ -131,9 +144,8 @@ def _examples(sentences: Path) -> list[str]:
     return found[:: max(1, len(found) // _EXAMPLES)][:_EXAMPLES]
 
 
-def _take_away(folder: Path, models: Sequence[Path], triton: str | None) -> None:
+def _take_away(models: Sequence[Path], triton: str | None) -> None:
     for model in filter(Path.exists, models):
         with contextlib.suppress(GourmetError):
             unload(model.name, triton)
         shutil.rmtree(model)
-    shutil.rmtree(folder)

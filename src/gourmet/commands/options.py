@@ -70,7 +70,7 @@ send_option = click.option(
     "--send",
     is_flag=True,
     is_eager=True,
-    help="Send the model to a Triton that does not serve --repository, and has it until it ends.",
+    help="Send the model to a Triton that does not serve --repository; it keeps the model until it ends.",
 )
 
 

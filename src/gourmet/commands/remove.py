@@ -26,10 +26,9 @@ from gourmet.runtime.signals import stops_held_back
     required=False,
 )
 def remove(name: str, yes: bool, repositories: tuple[Path, ...], url: str | None) -> None:
-    """Take away the system NAME with its models, the model NAME, or a version of a model.
+    """Remove the system NAME with its models, the model NAME, or a version of a model.
 
-    What deploying and `gourmet new` wrote goes, and nothing that lies beside it. Visitors are told first that
-    the page is gone, then its models are unloaded.
+    Only what deploying and `gourmet new` wrote is deleted. The page goes first, then its models are unloaded.
     """
     removal = removal_of(name, repositories)
     for path in (*removal.of_system, *removal.of_models):

@@ -25,8 +25,8 @@ from gourmet.deploying.renaming import Renaming
 def rename(name: str, new_name: str, repositories: tuple[Path, ...], url: str | None) -> None:
     """Call the system NAME from now on NEW_NAME, and with it its models, its page and its variable.
 
-    The models are loaded by their new names and asked before those before are unloaded. Where one does not
-    answer, all is as it was.
+    The models are loaded by their new names and asked before the old ones are unloaded. If one does not
+    answer, nothing changes.
     """
     renaming = Renaming(name, new_name)
     repositories_to_change(repositories)

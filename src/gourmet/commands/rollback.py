@@ -21,8 +21,8 @@ from gourmet.commands.options import alone_in, send_option, serving_url, to_opti
 def rollback(name: str, models: Path, url: str | None, send: bool) -> None:
     """Go back to the version before: of a model, or of all that the last deployment of a system made.
 
-    The version's config and labels come back with it, and it is asked before anything is said of it. If it
-    does not answer, all is as it was. The version that was withdrawn is removed.
+    The version's config and labels come back with it, and it is asked its sample. If it does not answer,
+    nothing changes. The withdrawn version is deleted.
     """
     from gourmet.deploying.rollback import deployed_together
 

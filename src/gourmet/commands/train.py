@@ -23,7 +23,7 @@ _MLFLOW: Final = "mlflow_run"
 @click.option(
     "--data",
     type=PATH,
-    help="Learn from this folder or file. [default: what the system brings along, if anything]",
+    help="Learn from this folder or file. [default: the data that comes with the system, if any]",
 )
 @click.option("--out", type=PATH, help="Keep the run in this folder. [default: runs/SYSTEM]")
 @click.option("--epochs", type=POSITIVE, help="Train for so many epochs. [default: the system's recipe]")
@@ -38,7 +38,7 @@ _MLFLOW: Final = "mlflow_run"
     type=click.FloatRange(min=0),
     default=60,
     metavar="S",
-    help="Save a checkpoint every S seconds, which is what a kill may cost; Ctrl-C costs nothing.",
+    help="Save a checkpoint every S seconds: a kill loses no more than that; Ctrl-C loses nothing.",
 )
 @click.option(
     "--init",
@@ -75,7 +75,7 @@ def train(
     device: str,
     threads: int | None,
 ) -> None:
-    """Train SYSTEM's network; weights, checkpoint and log lie in --out.
+    """Train SYSTEM's network; weights, checkpoint and log are written to --out.
 
     NAME=VALUE changes the configuration of systems that have one, as in `gourmet train translator width=512`.
     """
@@ -137,9 +137,9 @@ def train(
     facts = {**begun, "system": system, "data": str(data.resolve()), "recipe": dataclasses.asdict(recipe)}
     parameters = {**task.about, **facts["recipe"], "data": data.name}
     with contextlib.ExitStack() as telling:
-        told: dict[str, Any] = {}
+        callbacks: dict[str, Any] = {}
         if tell_mlflow:
-            facts[_MLFLOW], told["on_epoch"] = telling.enter_context(
+            facts[_MLFLOW], callbacks["on_epoch"] = telling.enter_context(
                 mlflow_log.logged(out, system, parameters, begun.get(_MLFLOW, ""))
             )
         write_run(out, facts)
@@ -151,7 +151,7 @@ def train(
                 resume=resume,
                 tick=tick,
                 checkpoint_every_s=checkpoint_every,
-                **told,
+                **callbacks,
             )
     if isinstance(training, Rehearsing):
         with bar("rehearsing") as tick:

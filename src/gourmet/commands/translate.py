@@ -33,7 +33,7 @@ _MOST_NAMED = 20
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--system", "asked", help="Translate by this system.  [default: the model's, or Russian]")
 @click.option("--model", help="Ask this model.  [default: the system's own]")
-@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Follow so many beginnings at a time.")
+@click.option("--beams", type=click.IntRange(1, 4), default=1, help="Number of beams.")
 @click.option(
     "--out", type=PATH, help="Write a table: FILE.jsonl, FILE.csv or FILE.parquet.  [default: print]"
 )
@@ -54,10 +54,9 @@ def translate(
 
     With --system or --model, texts of another pair of languages.
 
-    What is doubtful, such as a number that a translation does not repeat, is said on stderr at the end, and
-    which of the translations are rough guesses.
-    With --out there is a row for each line that is not empty, of any number of them, and what was stopped
-    goes on where it was when it is called again.
+    Doubts, such as a number that a translation does not repeat, are written to stderr at the end, with the
+    translations that are rough guesses. With --out there is a row for each line that is not empty, of any
+    number of them, and a run that was stopped continues where it was when you call it again.
 
     \b
     gourmet translate "предоставляются полотенца ."
@@ -144,8 +143,8 @@ class _Texts:
         return found
 
 
-def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
-    for number in count(1) if most is None else range(1, most + 1):
+def _read(file: BinaryIO, max_lines: int | None = None) -> Iterator[str]:
+    for number in count(1) if max_lines is None else range(1, max_lines + 1):
         if not (line := file.readline(_LONGEST + 1)):
             return
         if len(line) > _LONGEST:
@@ -153,7 +152,7 @@ def _read(file: BinaryIO, most: int | None = None) -> Iterator[str]:
                 f"line {number} has more than {_LONGEST:,} bytes: a text has 2,000 characters at most"
             )
         yield _decoded(number, line)
-    raise UsageError(f"there are more than {most:,} lines: give fewer at a time, or --out a table")
+    raise UsageError(f"there are more than {max_lines:,} lines: give fewer at a time, or --out a table")
 
 
 def _decoded(number: int, line: bytes) -> str:

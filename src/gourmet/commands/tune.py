@@ -76,9 +76,9 @@ def tune(
 ) -> None:
     """Find the best config of the served MODEL on this machine, with the reason.
 
-    Configs go to the running server through the load API: a coarse grid in short windows, the neighbours
-    of its best, the best for longer, and at last the very best against the present config in turns, which
-    alone decide. Afterwards the server has the config of before; with --apply the best, if it won. Of several
+    Configs go to the running server through the load API: a coarse grid in short windows, the neighbours of
+    its best, the best for longer, and at last the very best against the present config in turns, which alone
+    decide. Afterwards the server has its earlier config again; with --apply the best, if it won. Of several
     servers the first is measured, and the best is loaded into all.
 
     \b

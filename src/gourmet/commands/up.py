@@ -38,8 +38,8 @@ def _help() -> str:
         "Run the product: Triton and the web app, until Ctrl-C.\n\n"
         "Variables of the environment choose the served model that answers for each system:\n\n"
         f"\b\n{variables}\n\n"
-        "The other commands of the same user find what runs here by themselves, and the keys that changes to "
-        "Triton take: each start makes new ones for loading models, shared memory, logging and traces."
+        "The same user's other commands find the running stack by themselves, and the keys that changes to "
+        "Triton need: each start makes new ones for loading models, shared memory, logging and traces."
     )
 
 
@@ -52,7 +52,7 @@ def _help() -> str:
     "--replicas",
     default=1,
     type=click.IntRange(1, 64),
-    help=f"Number of Tritons, each of whose ports are {_APART} above those of the one before.",
+    help=f"Number of Tritons; the ports of each are {_APART} above those of the previous one.",
 )
 @click.option("--triton-host", default="127.0.0.1", help="Address that Triton listens on.")
 @repositories_option()

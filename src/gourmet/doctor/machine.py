@@ -58,8 +58,8 @@ def packages(_: Examined) -> Iterator[Finding]:
     pins = re.findall(r"^([\w.-]+)==(\S+)", _PINS.read_text(), re.MULTILINE) if _PINS.is_file() else []
     abouts = (package.metadata for package in distributions())  # which is parsed again for each of its fields
     found = {about["Name"].lower(): about["Version"] for about in abouts}
-    installed = [(name, found[name.lower()], wanted) for name, wanted in pins if name.lower() in found]
-    others = [f"{name} {has} instead of {wanted}" for name, has, wanted in installed if has != wanted]
+    installed = [(name, found[name.lower()], pinned) for name, pinned in pins if name.lower() in found]
+    others = [f"{name} {has} instead of {pinned}" for name, has, pinned in installed if has != pinned]
     if others:
         yield warn(f"tested with other versions: {', '.join(others)}", "run `make setup`")
     else:

@@ -65,7 +65,7 @@ class RawReply:
     transferred: int = 0
 
 
-class _Asked:
+class _AskedServer:
     """A way to ask a server at `address` (host:port); it is used within one event loop.
 
     `place` says where an input lies: in itself, or in memory that the server reads.
@@ -80,7 +80,7 @@ class _Asked:
         return Call(self._operation, self._model, inputs=inputs)
 
 
-class TritonHttp(_Asked):
+class TritonHttp(_AskedServer):
     """Triton's HTTP with binary tensors, or generate_stream of a model that answers in events, row by row.
 
     Connections are kept open, as many as requests are under way.
@@ -195,7 +195,7 @@ class App(TritonHttp):
         }
 
 
-class TritonGrpc(_Asked):
+class TritonGrpc(_AskedServer):
     """Triton's gRPC with raw tensors; streamed, a stream a request whose last response says that it is."""
 
     @cached_property

@@ -43,16 +43,16 @@ def changing(repository: Path, say: Callable[[str], object], waits_s: float = _W
 
 
 def _locked(repository: Path, say: Callable[[str], object], deadline: float) -> int:
-    told = False
+    announced = False
     while True:
         repository.mkdir(parents=True, exist_ok=True)
         folder = os.open(repository, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not announced:
                 say(f"another gourmet is at work in {repository}: waiting until it has ended")
-            told = True
+            announced = True
         except OSError:
             return folder
         else:

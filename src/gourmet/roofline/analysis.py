@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gourmet.reports.chart import COLOURS, FAINT, INK, Drawing, Series, lines, stacked
-from gourmet.roofline.counting import Counted, Layer
+from gourmet.roofline.counting import Counted, LayerCost
 from gourmet.roofline.machines import Machine
 
 _COUNTS: Final = (
@@ -75,7 +75,7 @@ def roofline(counted: Counted, machine: Machine, batch: int = 1) -> Roofline:
     return Roofline(machine, batch, tuple(place(layer, machine, batch) for layer in busy))
 
 
-def place(layer: Layer, machine: Machine, batch: int) -> Placed:
+def place(layer: LayerCost, machine: Machine, batch: int) -> Placed:
     operations = layer.operations * batch
     moved = layer.weight_bytes + layer.moved_bytes * batch
     computing, moving = operations / machine.peak(layer.quantized), moved / machine.bandwidth
@@ -92,7 +92,7 @@ def place(layer: Layer, machine: Machine, batch: int) -> Placed:
     )
 
 
-def from_batch(layer: Layer, machine: Machine) -> int | None:
+def from_batch(layer: LayerCost, machine: Machine) -> int | None:
     """The smallest batch whose intensity reaches the machine's ridge.
 
     A batch of b does b × operations on weights + b × moved bytes, so that weights weigh less and less;

@@ -38,7 +38,7 @@ _DEQUANTIZE: Final = "DequantizeLinear"
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCost:
     """One layer, for one row."""
 
     name: str
@@ -53,7 +53,7 @@ class Layer:
 class Counted:
     """A model by layers; `batches` says whether it takes more rows than one at a time."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerCost, ...]
     unknown: tuple[str, ...]
     batches: bool
 
@@ -74,7 +74,7 @@ def count(path: Path, dims: Mapping[str, int] | None = None) -> Counted:
     if not model.graph.node:
         raise GourmetError(f"{path} is not a valid ONNX model: it holds no nodes")
     batches = _fix_sizes(model.graph, dims or {}, path)
-    graph = _Graph(_with_shapes(model, path))
+    graph = _SizedGraph(_with_shapes(model, path))
     layers = tuple(graph.layers())
     return Counted(layers, tuple(f"{op} ({graph.unknown[op]}×)" for op in sorted(graph.unknown)), batches)
 
@@ -115,7 +115,7 @@ def _with_shapes(model: Any, path: Path) -> Any:
         ) from exc
 
 
-class _Graph:
+class _SizedGraph:
     """A graph with the shape and the bytes of every tensor that is known."""
 
     def __init__(self, graph: Any) -> None:
@@ -141,7 +141,7 @@ class _Graph:
         self.shapes[name] = shape
         self.bytes[name] = math.prod(shape) * onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[LayerCost]:
         absorbed: set[int] = set()
         for node in self.nodes:
             if id(node) in absorbed:
@@ -175,7 +175,7 @@ class _Graph:
                 return
             yield node
 
-    def _layer(self, chain: list[Any]) -> Layer:
+    def _layer(self, chain: list[Any]) -> LayerCost:
         first = chain[0]
         inside = {name for node in chain[:-1] for name in node.output}
         weights = moved = 0.0
@@ -195,7 +195,7 @@ class _Graph:
         moved += sum(self.bytes.get(name, 0.0) for name in chain[-1].output)
         name = (first.name or first.output[0]).strip("/")
         operations = sum(map(self._operations, chain))
-        return Layer(name, first.op_type, operations, weights, moved, quantized)
+        return LayerCost(name, first.op_type, operations, weights, moved, quantized)
 
     def _operations(self, node: Any) -> float:
         """None of them, with a note, where the type is not counted here or a shape could not be inferred."""

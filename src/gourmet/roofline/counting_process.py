@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.roofline.counting import Counted, Layer, count
+from gourmet.roofline.counting import Counted, LayerCost, count
 from gourmet.runtime import sandbox
 from gourmet.runtime.sandbox import Ended, Facts, Limits, Refused, Sandbox
 
@@ -33,7 +33,7 @@ def counted(path: Path, dims: Mapping[str, int]) -> Counted:
         raise GourmetError(str(exc) if says_all else f"{path} cannot be read as ONNX: {exc}") from exc
     found = json.loads(data)
     return Counted(
-        tuple(Layer(**each) for each in found["layers"]), tuple(found["unknown"]), found["batches"]
+        tuple(LayerCost(**each) for each in found["layers"]), tuple(found["unknown"]), found["batches"]
     )
 
 

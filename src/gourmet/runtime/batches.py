@@ -53,7 +53,7 @@ class Job:
     """One request: what it brings, what it wants, and in the end its answer or why it has none."""
 
     feeds: Feeds
-    wanted: Sequence[str]
+    requested: Sequence[str]
     answer: dict[str, Array] = field(default_factory=dict)
     error: Exception | None = None
 
@@ -127,13 +127,13 @@ def _answer_group(group: list[Job], run: Run, *, batched: bool) -> None:
 
 
 def _run_group(group: list[Job], run: Run, *, batched: bool) -> None:
-    wanted = list(dict.fromkeys(name for job in group for name in job.wanted))
-    if not wanted:
+    requested = list(dict.fromkeys(name for job in group for name in job.requested))
+    if not requested:
         return
     feeds = group[0].feeds
     if len(group) > 1:
         feeds = {name: np.concatenate([job.feeds[name] for job in group]) for name in feeds}
-    outputs = dict(zip(wanted, run(feeds, wanted), strict=True))
+    outputs = dict(zip(requested, run(feeds, requested), strict=True))
     total = sum(job.rows for job in group) if batched else 0
     for name, output in outputs.items():
         if batched and (output.ndim == 0 or output.shape[0] != total):
@@ -147,5 +147,5 @@ def _run_group(group: list[Job], run: Run, *, batched: bool) -> None:
     start = 0
     for job in group:
         stop = start + job.rows
-        job.answer = {name: outputs[name][start:stop] for name in job.wanted}
+        job.answer = {name: outputs[name][start:stop] for name in job.requested}
         start = stop

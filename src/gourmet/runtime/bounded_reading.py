@@ -22,7 +22,7 @@ MAX_TEXT: Final = 16 << 20
 MAX_WEIGHTS: Final = 16 << 30
 
 
-def open_regular(path: Path, most: int = sys.maxsize) -> BinaryIO:
+def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
     """To be read by its opener; OSError for anything but a regular file, and for a larger one.
 
     What says that it is empty may go on for ever: it is read no further than its opener bounds.
@@ -32,26 +32,26 @@ def open_regular(path: Path, most: int = sys.maxsize) -> BinaryIO:
     if not stat.S_ISREG(about.st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if about.st_size > most:
+    if about.st_size > max_bytes:
         file.close()
-        raise _too_large(path, most)
+        raise _too_large(path, max_bytes)
     return file
 
 
-def _too_large(path: Path, most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
+def _too_large(path: Path, max_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {max_bytes >> 20} MB", str(path))
 
 
-def read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, max_bytes: int) -> bytes:
     """A regular file's content, which a link may lead to; OSError for anything else, and for a larger one.
 
     What would wait for a writer, such as a FIFO, is not waited for.
     """
-    with open_regular(path, most) as file:
+    with open_regular(path, max_bytes) as file:
         # As much memory as is asked for is taken at once; files of the kernel's say that they are empty.
-        content = file.read(min(most, max(os.fstat(file.fileno()).st_size, 1 << 20)) + 1)
-    if len(content) > most:
-        raise _too_large(path, most)
+        content = file.read(min(max_bytes, max(os.fstat(file.fileno()).st_size, 1 << 20)) + 1)
+    if len(content) > max_bytes:
+        raise _too_large(path, max_bytes)
     return content
 
 
@@ -63,9 +63,9 @@ def check_weights(path: Path) -> None:
         raise GourmetError(f"{path} has {size >> 30} GB; at most {MAX_WEIGHTS >> 30} GB of weights are read")
 
 
-def read_text(path: Path, most: int = MAX_TEXT) -> str:
+def read_text(path: Path, max_bytes: int = MAX_TEXT) -> str:
     """The same of a text in UTF-8; ValueError for any other."""
-    return read_bytes(path, most).decode()
+    return read_bytes(path, max_bytes).decode()
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -97,13 +97,13 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
         )
     manifest = read(version)
     try:
-        wanted = {manifest["file"]: manifest["sha256"]}
-        wanted |= {name: about["sha256"] for name, about in manifest.get("also", {}).items()}
-        for named in wanted:
+        expected = {manifest["file"]: manifest["sha256"]}
+        expected |= {name: about["sha256"] for name, about in manifest.get("also", {}).items()}
+        for named in expected:
             inside = (version / named).resolve().is_relative_to(version.resolve())
             if file is None and not (inside and (version / named).is_file()):
                 raise ValueError(f"{named!r} is not a file of the version")
-        files = [file] if file else [version / named for named in wanted]
+        files = [file] if file else [version / named for named in expected]
         found = {each: sha256(each) for each in files}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as exc:
         raise ManifestError(
@@ -111,14 +111,14 @@ def check(file: Path | None, model_config: Mapping[str, Any], version: Path | No
             "with `gourmet deploy`"
         ) from exc
     for each, digest in found.items():
-        if (name := each.relative_to(version).as_posix()) not in wanted:
+        if (name := each.relative_to(version).as_posix()) not in expected:
             raise ManifestError(
-                f"{path} speaks of {', '.join(map(repr, wanted))}, not of {each.name!r}: deploy the model "
+                f"{path} speaks of {', '.join(map(repr, expected))}, not of {each.name!r}: deploy the model "
                 "again with `gourmet deploy`"
             )
-        if digest != wanted[name]:
+        if digest != expected[name]:
             raise ManifestError(
-                f"{each} has sha256 {digest}, its manifest says {wanted[name]}: this is not the file that "
+                f"{each} has sha256 {digest}, its manifest says {expected[name]}: this is not the file that "
                 "was deployed; restore it, or deploy the model again with `gourmet deploy`"
             )
     return True

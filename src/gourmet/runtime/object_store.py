@@ -50,19 +50,19 @@ def names_below(name: str, *, soon: bool = False) -> Iterator[str]:
     yield from (f"{_SCHEME}{bucket}/{key}" for key, _ in _listed(name, soon=soon))
 
 
-def read_object(name: str, most: int) -> bytes:
+def read_object(name: str, max_bytes: int) -> bytes:
     """OSError where it is not there, may not be read or is larger; GourmetError where the store is away."""
     bucket, key = _parts(name)
     with _explained(name):
         try:
             found = _store(bucket).get(key)
             content, size = bytearray(), int(found.meta["size"])
-            for piece in found if size <= most else ():
+            for piece in found if size <= max_bytes else ():
                 content += piece
-                if (size := len(content)) > most:  # whatever it said
+                if (size := len(content)) > max_bytes:  # whatever it said
                     break
-            if size > most:
-                raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", name)
+            if size > max_bytes:
+                raise OSError(errno.EFBIG, f"it is larger than {max_bytes >> 20} MB", name)
             return bytes(content)
         except FileNotFoundError:
             raise OSError(errno.ENOENT, "no such object", name) from None

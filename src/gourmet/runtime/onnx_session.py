@@ -80,7 +80,7 @@ def open_engine(
     return FileEngine(
         session.get_providers()[0],
         signatures.OnnxSignature.of(session),
-        lambda feeds, wanted: session.run(wanted, feeds, options),
+        lambda feeds, requested: session.run(requested, feeds, options),
     )
 
 
@@ -94,7 +94,7 @@ def _openvino(path: Path, config: Mapping[str, Any]) -> FileEngine:
             f'"{cpu_engine.ENGINE_PARAMETER}"'
         )
     network = OpenVinoNetwork(path, cpu_threads(config), batched=config["max_batch_size"] > 0)
-    return FileEngine("OpenVINO", signature, lambda feeds, wanted: network.run(wanted, feeds))
+    return FileEngine("OpenVINO", signature, lambda feeds, requested: network.run(requested, feeds))
 
 
 def _open_on(device: Device, path: Path, config: Mapping[str, Any]) -> ort.InferenceSession:

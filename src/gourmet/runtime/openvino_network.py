@@ -63,9 +63,9 @@ class OpenVinoNetwork:
         self._outputs = {name: port for port in compiled.outputs for name in port.get_names()}
         self._request = compiled.create_infer_request()
 
-    def run(self, wanted: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(self, requested: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
         """The wanted outputs in their order (None: all, in the file's), as arrays of their own."""
-        names = list(self._outputs) if wanted is None else wanted
+        names = list(self._outputs) if requested is None else requested
         rows = len(next(iter(feeds.values()))) if self._row_by_row else 1
         if rows == 1:
             return self._infer(names, feeds)

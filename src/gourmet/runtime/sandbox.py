@@ -97,11 +97,11 @@ class Sandbox:
         """Raise Refused, or Ended, after which it can be asked no more; `is_over` says to stop waiting."""
         end = time.monotonic() + self._limits.wall_s
 
-        def receive(most: int) -> bytes:
+        def receive(max_bytes: int) -> bytes:
             while not self._link.poll(LOOK_S):
                 if time.monotonic() > end or is_over():
                     raise TimeoutError
-            return self._link.recv_bytes(most)
+            return self._link.recv_bytes(max_bytes)
 
         try:
             _send(self._link, facts, data)
@@ -159,8 +159,8 @@ def serve(answer: Answer) -> None:
         signal.signal(ends, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + limits.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    max_bytes = pages * resource.getpagesize() + limits.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
     os.nice(_NICENESS)

@@ -101,7 +101,7 @@ class Shares:
 class Lines(Generic[T]):
     """A line for each client; next is the first of the client that was served the least while it stood here.
 
-    Serving an item counts as much as it is said to cost, and who comes anew has no advance on the others.
+    Serving an item counts as much as it is said to cost, and a new client has no advantage over the others.
     """
 
     def __init__(self) -> None:

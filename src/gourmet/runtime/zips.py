@@ -31,12 +31,12 @@ def damage_said() -> Iterator[None]:
         raise ValueError(in_short(exc)) from exc  # encrypted, or packed otherwise: RuntimeError
 
 
-def part(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+def part(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
     """What is packed under this name, whatever size it says it has."""
     with damage_said(), archive.open(name) as packed:
-        content = packed.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"it unpacks to more than {most >> 20} MB")
+        content = packed.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it unpacks to more than {max_bytes >> 20} MB")
     return content
 
 

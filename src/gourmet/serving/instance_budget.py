@@ -30,17 +30,19 @@ def problem(url: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
         return ""
     stack = stack_at(url)
     cpus = available_cpus()
-    most = _FOR_EACH_CPU * cpus if stack else _ELSEWHERE
-    if after > most:
+    max_instances = _FOR_EACH_CPU * cpus if stack else _ELSEWHERE
+    if after > max_instances:
         where = f"{cpus} CPUs" if stack else "a machine that is not known here"
-        return f"{after} instances are more than {most}, which is the most that make sense on {where}"
+        return (
+            f"{after} instances are more than {max_instances}, which is the most that make sense on {where}"
+        )
     # The new instances are made beside the old ones.
     needed = after * (_held_by_each(stack.pid, str(now["name"])) if stack else 0)
     free = psutil.virtual_memory().available * (1 - _KEPT_FREE)
     if needed > free:
         return (
             f"{after} instances take some {needed / 1e9:.1f} GB beside those that serve, by what one holds "
-            f"today, and {free / 1e9:.1f} GB are to be had here"
+            f"today, and {free / 1e9:.1f} GB are free here"
         )
     return ""
 

@@ -48,8 +48,8 @@ def listed(repositories: Iterable[Path], url: str | None) -> list[ListedVersion]
     rows = [row for model in models for row in _versions(model, states, memory)]
     on_disk = {(row.model, row.version) for row in rows}
     rows += [
-        ListedVersion("", model, version, *told)
-        for (model, version), told in (states or {}).items()
+        ListedVersion("", model, version, *state)
+        for (model, version), state in (states or {}).items()
         if (model, version) not in on_disk
     ]
     named, broken = {row.system for row in rows} - {""}, registry.broken()
@@ -84,10 +84,10 @@ def _versions(model: Path, states: _States | None, memory: dict[Path, int]) -> I
         facts = manifest.facts(folder)
         if not facts and (path := folder / manifest.MANIFEST).exists():
             state, reason = "broken", f"{path} cannot be read as a manifest"
-        told = facts.get("deployed", {})
+        deployed = facts.get("deployed", {})
         changed = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat(timespec="seconds")
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        when, by = str(told.get("at", changed)), str(told.get("by", ""))
+        when, by = str(deployed.get("at", changed)), str(deployed.get("by", ""))
         held = memory.get(folder.resolve())
         tried = kind if canary and kind and canary.new == folder.name else ""
         yield ListedVersion(system, model.name, version, state, reason, requests, when, by, size, held, tried)

@@ -40,7 +40,7 @@ def take_pixels(first: nn.Module, mean: Sequence[float], std: Sequence[float]) -
         first.weight /= 255.0 * stds.view(1, 3, 1, 1)
 
 
-class _Calibration(CalibrationDataReader):  # type: ignore[misc]
+class _CalibrationPhotos(CalibrationDataReader):  # type: ignore[misc]
     """Photos one at a time, as onnxruntime's calibrator asks for them.
 
     Black and white corners make the pixels' range whole: their scale is then 1 and their zero the grey,
@@ -76,7 +76,7 @@ def quantize(
     quantize_static(
         path,
         path,
-        _Calibration(photos, grey(mean)),
+        _CalibrationPhotos(photos, grey(mean)),
         op_types_to_quantize=list(operators),
         nodes_to_exclude=list(excluded),
         per_channel=True,

@@ -132,11 +132,11 @@ def _deployed(models: Path) -> set[str]:
     return found
 
 
-def check_about(path: Path, about: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse `path` unless what it says `about` itself is what is wanted."""
+def check_about(path: Path, about: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuse `path` unless what it says `about` itself is what is expected."""
     if not about:
         raise GourmetError(f"{path} was not written by `gourmet train`: it says nothing about the network")
-    for key, value in wanted.items():
+    for key, value in expected.items():
         if about.get(key) != value:
             raise GourmetError(f"{path} is of another network: its {key} is {about.get(key)}, not {value}")
 

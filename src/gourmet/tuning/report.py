@@ -181,5 +181,5 @@ def _place(point: Point) -> tuple[float, float]:
 
 def served(tuning: Tuning) -> str:
     now = tuning.trial(tuning.best if tuning.applied else PRESENT)
-    config = "The server now has the best config" if tuning.applied else "The server has the config of before"
-    return f"{config}: {summary(now.config)}."
+    config = "now has the best config" if tuning.applied else "has its earlier config again"
+    return f"The server {config}: {summary(now.config)}."

@@ -51,7 +51,7 @@ class TorchNetwork:
     def __str__(self) -> str:
         return f"{self._device} with {self._threads} CPU threads"
 
-    def run(self, feeds: Feeds, wanted: Sequence[str]) -> list[Array]:
+    def run(self, feeds: Feeds, requested: Sequence[str]) -> list[Array]:
         """The wanted outputs of one batch."""
         tensors = [torch.from_numpy(feeds[name]).to(self._device) for name in self._inputs]
         with ExitStack() as during:
@@ -59,7 +59,7 @@ class TorchNetwork:
             if not self._optimized:
                 during.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
             answered = self._named(self._module(*tensors))
-            outputs = [self._as_promised(name, answered[name].cpu().numpy()) for name in wanted]
+            outputs = [self._as_promised(name, answered[name].cpu().numpy()) for name in requested]
         if self._clean and self._device.type == "cuda":
             torch.cuda.empty_cache()
         return outputs

@@ -72,7 +72,7 @@ class GenerationModel:
 
     def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
         for request in requests:
-            _Reply(request, self)
+            _RunningRequest(request, self)
 
     def finalize(self) -> None:
         self.figures.close()
@@ -80,7 +80,7 @@ class GenerationModel:
         self.sending.shutdown()
 
 
-class _Reply:
+class _RunningRequest:
     """One request on its way through the room, and what is sent to its client."""
 
     def __init__(self, request: pb_utils.InferenceRequest, model: GenerationModel) -> None:

@@ -47,14 +47,14 @@ def photos(data: Path, part: str, limit: int | None = None) -> tuple[CaptionedPh
     return tuple(found[number * len(found) // count] for number in range(count))
 
 
-def read(data: Path, wanted: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
+def read(data: Path, chosen: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
     """Each as the file that it is."""
     with contextlib.ExitStack() as opened:
         try:
             archive = opened.enter_context(zips.opened(data / PHOTOS))
         except (OSError, ValueError) as exc:
             raise _not_a_zip(data, exc) from exc
-        for photo in wanted:
+        for photo in chosen:
             try:
                 content = zips.part(archive, photo.name, _MOST_OF_A_PHOTO)
             except (OSError, ValueError) as exc:
@@ -63,10 +63,10 @@ def read(data: Path, wanted: Sequence[CaptionedPhoto]) -> Iterator[bytes]:
 
 
 def decoded(
-    data: Path, wanted: Sequence[CaptionedPhoto], side: int, decode: Callable[[bytes, int], Pixels]
+    data: Path, chosen: Sequence[CaptionedPhoto], side: int, decode: Callable[[bytes, int], Pixels]
 ) -> Iterator[Pixels]:
     """Each as squares of `side` pixels; raises BadData for what is not a photo that may be decoded."""
-    for photo, file in zip(wanted, read(data, wanted), strict=True):
+    for photo, file in zip(chosen, read(data, chosen), strict=True):
         try:
             square = decode(file, side)
         except (OSError, ValueError) as exc:

@@ -31,7 +31,7 @@ DECODER: Final = "decoder.onnx"
 
 
 class CaptionerEngine(Engine):
-    """Sources are the pixels of a picture; each is encoded by itself: it is the same in any company."""
+    """Sources are the pixels of a picture; each is encoded by itself, whatever others come."""
 
     max_sources = 1
 

@@ -23,7 +23,7 @@ _BLOCKS: Final = (3, 4, 6, 3)
 _EPSILON: Final = 1e-5
 
 
-class _Block(nn.Module):
+class _Bottleneck(nn.Module):
     def __init__(self, width: int, middle: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width, middle, 1, stride)
@@ -47,7 +47,7 @@ class GridVision(nn.Module):
         for stage, blocks in enumerate(_BLOCKS):
             middle = channels << stage
             parts = [
-                _Block(4 * middle if place else before, middle, 2 if stage and not place else 1)
+                _Bottleneck(4 * middle if place else before, middle, 2 if stage and not place else 1)
                 for place in range(blocks)
             ]
             self.add_module(f"layer{stage + 1}", nn.Sequential(*parts))

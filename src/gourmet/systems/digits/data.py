@@ -172,16 +172,18 @@ def _array(path: Path, axes: int) -> npt.NDArray[np.uint8]:
 
 
 def _digits(
-    path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], most: int
+    path: Path, classes: npt.NDArray[Any], ink: npt.NDArray[Any], max_ink: int
 ) -> Sequence[LabelledDigit]:
-    """A digit for every row of `ink`, which is from 0 to `most`, laid out unless it has 28×28 pixels."""
+    """A digit for every row of `ink`, which is from 0 to `max_ink`, laid out unless it has 28×28 pixels."""
     low, high = ink.min(axis=1), ink.max(axis=1)
-    bad = (classes < 0) | (classes >= len(contract.SYSTEM.labels)) | (low < 0) | (high > most) | (high == 0)
+    bad = (
+        (classes < 0) | (classes >= len(contract.SYSTEM.labels)) | (low < 0) | (high > max_ink) | (high == 0)
+    )
     if bad.any():
         row = int(bad.argmax())
         raise BadData(
             f"{path}: number {row + 1} is labelled {classes[row]}, its ink is from {low[row]} to "
-            f"{high[row]}; digits are 0 to 9, and ink is from 0 to {most} and not all 0"
+            f"{high[row]}; digits are 0 to 9, and ink is from 0 to {max_ink} and not all 0"
         )
     if ink.shape[1] == _SIDE**2:
         images = ink.astype(np.uint8).reshape(-1, _SIDE, _SIDE)

@@ -17,7 +17,7 @@ _ACTIVATIONS: Final = ("relu", "gelu", "gelu_new", "silu", "swish")
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackNames:
     """An encoder or a decoder, by the names of its parts."""
 
     at: str
@@ -43,8 +43,8 @@ class Stack:
 class Architecture:
     title: str
     classes: tuple[str, str, str]  # transformers' module, configuration and network
-    encoder: Stack
-    decoder: Stack
+    encoder: StackNames
+    decoder: StackNames
     # In its config.json: sizes that its weights have, how many layers, and how far places are told apart.
     sizes: Sequence[str] = ("d_model", "vocab_size", "encoder_ffn_dim", "decoder_ffn_dim")
     counts: Sequence[str] = ("encoder_layers", "decoder_layers")
@@ -65,10 +65,10 @@ class Architecture:
 _MARIAN: Final = Architecture(
     "Marian",
     ("marian", "MarianConfig", "MarianMTModel"),
-    Stack("model.encoder"),
-    Stack("model.decoder"),
+    StackNames("model.encoder"),
+    StackNames("model.decoder"),
 )
-_BEFORE: Final = Stack("model.encoder", norm_first=True, last_norm="layer_norm", places="behind the pad")
+_BEFORE: Final = StackNames("model.encoder", norm_first=True, last_norm="layer_norm", places="behind the pad")
 _M2M100: Final = replace(
     _MARIAN,
     title="M2M100",
@@ -77,7 +77,7 @@ _M2M100: Final = replace(
     decoder=replace(_BEFORE, at="model.decoder"),
     unused=("embed_positions.weights",),
 )
-_T5_ENCODER: Final = Stack(
+_T5_ENCODER: Final = StackNames(
     "encoder",
     layers="block",
     attention=("layer.0.SelfAttention", "layer.0.layer_norm"),

@@ -195,8 +195,8 @@ def _sentences(outputs: Tensors) -> Sequence[ScoredSentence] | None:
     """What SENTENCES says; None of a piece, and of a model that does not tell them."""
     if SENTENCES not in outputs:
         return None
-    told = json.loads(outputs[SENTENCES].ravel()[0])
-    return [ScoredSentence(int(begin), int(end), float(score)) for begin, end, score in told]
+    scored = json.loads(outputs[SENTENCES].ravel()[0])
+    return [ScoredSentence(int(begin), int(end), float(score)) for begin, end, score in scored]
 
 
 class RussianTranslator(Translator):

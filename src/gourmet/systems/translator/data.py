@@ -102,11 +102,11 @@ def _rows(path: Path, *columns: int) -> list[list[str]]:
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip()]
     if not rows:
         raise BadData(f"{path} is empty")
-    wanted = len(rows[0]) if len(rows[0]) in columns else columns[-1]
+    width = len(rows[0]) if len(rows[0]) in columns else columns[-1]
     for number, row in enumerate(rows, 1):
-        if len(row) != wanted or not all(cell.strip() for cell in row):
+        if len(row) != width or not all(cell.strip() for cell in row):
             texts = sum(bool(cell.strip()) for cell in row)
-            raise BadData(f"{path}: line {number} has {texts} texts; {wanted} are needed, tabs between them")
+            raise BadData(f"{path}: line {number} has {texts} texts; {width} are needed, tabs between them")
         if (longest := max(map(len, row))) > _LONGEST:
             raise BadData(
                 f"{path}: line {number} has a text of {longest:,} characters; at most {_LONGEST:,} are read"

@@ -14,26 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gourmet.systems.translator.architectures import Architecture, Stack
+from gourmet.systems.translator.architectures import Architecture, StackNames
 from gourmet.tasks.generation.step import NEVER, Attention, Memory, StepNetwork, places_apart
 
 
-def _attention(of: Any, stack: Stack) -> Attention:
+def _attention(of: Any, stack: StackNames) -> Attention:
     query, key, value = (getattr(of, name) for name in stack.products[:3])
     heads, size = (getattr(of, name) for name in stack.heads)
     return Attention(query, key, value, heads, size, stack.scale)
 
 
-def _across(decoder: Any, stack: Stack) -> list[Attention]:
+def _across(decoder: Any, stack: StackNames) -> list[Attention]:
     return [_attention(layer.get_submodule(stack.across[0]), stack) for layer in _layers(decoder, stack)]
 
 
-def _layers(of: Any, stack: Stack) -> Any:
+def _layers(of: Any, stack: StackNames) -> Any:
     return getattr(of, stack.layers)
 
 
 class _Embedding(nn.Module):
-    def __init__(self, of: Any, stack: Stack) -> None:
+    def __init__(self, of: Any, stack: StackNames) -> None:
         super().__init__()
         self.words = of.embed_tokens
         scaled = getattr(of.config, "scale_embedding", False) and stack.places == "table"
@@ -63,46 +63,46 @@ class _Distances(nn.Module):
 
     def __init__(self, of: Any) -> None:
         super().__init__()
-        self.most: int = of.relative_attention_max_distance
-        apart = torch.arange(-self.most, 1 if of.is_decoder else self.most + 1)
+        self.max_distance: int = of.relative_attention_max_distance
+        distances = torch.arange(-self.max_distance, 1 if of.is_decoder else self.max_distance + 1)
         buckets = of._relative_position_bucket(
-            apart, not of.is_decoder, of.relative_attention_num_buckets, self.most
+            distances, not of.is_decoder, of.relative_attention_num_buckets, self.max_distance
         )
         self.register_buffer("table", of.relative_attention_bias(buckets).detach())
 
-    def forward(self, apart: torch.Tensor) -> torch.Tensor:
+    def forward(self, distances: torch.Tensor) -> torch.Tensor:
         """Of distances [B, W, S], the place of a key less that of a query: [B, H, W, S]"""
-        places = (apart + self.most).clamp(0, len(self.table) - 1)
+        places = (distances + self.max_distance).clamp(0, len(self.table) - 1)
         return F.embedding(places, self.table).permute(0, 3, 1, 2)
 
 
-def _distances(layers: Any, stack: Stack) -> _Distances | None:
+def _distances(layers: Any, stack: StackNames) -> _Distances | None:
     return _Distances(layers[0].get_submodule(stack.attention[0])) if stack.bias else None
 
 
-def _last_norm(of: Any, stack: Stack) -> nn.Module:
+def _last_norm(of: Any, stack: StackNames) -> nn.Module:
     return of.get_submodule(stack.last_norm) if stack.last_norm else nn.Identity()
 
 
-def _asked(layer: Any, stack: Stack, norm: str, states: torch.Tensor) -> torch.Tensor:
+def _asked(layer: Any, stack: StackNames, norm: str, states: torch.Tensor) -> torch.Tensor:
     """What a part of a layer gets of the states."""
     return layer.get_submodule(norm)(states) if stack.norm_first else states
 
 
-def _added(layer: Any, stack: Stack, norm: str, states: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def _added(layer: Any, stack: StackNames, norm: str, states: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """The states with what a part of a layer made of them."""
     return states + out if stack.norm_first else layer.get_submodule(norm)(states + out)
 
 
 def _attended(
-    layer: Any, stack: Stack, part: tuple[str, str], states: torch.Tensor, found: torch.Tensor
+    layer: Any, stack: StackNames, part: tuple[str, str], states: torch.Tensor, found: torch.Tensor
 ) -> torch.Tensor:
     name, norm = part
     out = layer.get_submodule(f"{name}.{stack.products[-1]}")(found)
     return _added(layer, stack, norm, states, out)
 
 
-def _fed_forward(layer: Any, stack: Stack, states: torch.Tensor) -> torch.Tensor:
+def _fed_forward(layer: Any, stack: StackNames, states: torch.Tensor) -> torch.Tensor:
     out = _asked(layer, stack, stack.fed_norm, states)
     for name in stack.fed:
         out = layer.get_submodule(name)(out)

@@ -122,9 +122,9 @@ def built_with(config: dict[str, Any], tensors: Tensors) -> nn.Module:
 
 def _check_words(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
     """That it knows each word of its vocabulary, and as many places as an answer may have."""
-    if tokenizer.most >= (size := int(network.config.vocab_size)):
+    if tokenizer.max_id >= (size := int(network.config.vocab_size)):
         raise GourmetError(
-            f"{folder}: its vocabulary goes up to {tokenizer.most:,}, and {CONFIG} says vocab_size {size:,}"
+            f"{folder}: its vocabulary goes up to {tokenizer.max_id:,}, and {CONFIG} says vocab_size {size:,}"
         )
     places = getattr(network.config, "max_position_embeddings", None)
     if places is not None and places < (least := MAX_NEW_TOKENS + len(tokenizer.first)):

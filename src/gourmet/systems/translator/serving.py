@@ -86,20 +86,20 @@ class TranslatorNetwork:
         ]
 
     def outputs(self, answer: GeneratedText) -> Mapping[str, Any]:
-        told = {
+        outputs = {
             contract.TRANSLATION: answer.text,
             contract.TOKENS: np.int32(answer.tokens or 0),
             contract.SCORE: np.float32(answer.score or 0.0),
         }
         if answer.sentences is None:
-            return told
+            return outputs
         sentences = [(begin, end, round(score, 4)) for begin, end, score in answer.sentences]
-        return {**told, contract.SENTENCES: json.dumps(sentences)}
+        return {**outputs, contract.SENTENCES: json.dumps(sentences)}
 
     def _row(self, source: Sequence[int], max_tokens: int, beams: int) -> Row:
         """Twice as many pieces as the sentence has itself and some."""
-        most = min(max_tokens, 2 * len(source) + 20)
-        return Row(source, most, prefix=self.vocabulary.first, beams=beams)
+        max_new = min(max_tokens, 2 * len(source) + 20)
+        return Row(source, max_new, prefix=self.vocabulary.first, beams=beams)
 
 
 SERVING: Final = TranslatorNetwork

@@ -56,7 +56,7 @@ class Tokenizer:
         self.unknown: int = self._ids[UNKNOWN]
 
     @property
-    def most(self) -> int:
+    def max_id(self) -> int:
         """The largest number of a piece."""
         return max(self._pieces)
 

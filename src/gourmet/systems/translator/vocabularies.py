@@ -79,14 +79,14 @@ def _of_t5(
     if "prefix" in config:
         return ids, {"text": str(config["prefix"] or "")}
     tasks: Any = config.get("task_specific_params") or {}
-    told = {name: task for name, task in tasks.items() if name.startswith("translation_")}
+    translations = {name: task for name, task in tasks.items() if name.startswith("translation_")}
     ours = "translation_{}_to_{}".format(*map(_primary, languages))
-    if told and ours not in told:
+    if translations and ours not in translations:
         raise GourmetError(
-            f"{folder} is told {', '.join(sorted(told))} and not {ours}: if it translates that, put what its "
-            f'texts begin with into {CONFIG}, as "prefix": "translate …: ", or "" for nothing'
+            f"{folder} has {', '.join(sorted(translations))} and not {ours}: if it translates that, put what "
+            f'its texts begin with into {CONFIG}, as "prefix": "translate …: ", or "" for nothing'
         )
-    return ids, {"text": str(told.get(ours, {}).get("prefix") or "")}
+    return ids, {"text": str(translations.get(ours, {}).get("prefix") or "")}
 
 
 def _of_m2m100(

@@ -164,10 +164,10 @@ def decode(
     return found
 
 
-def natural_side(photos: Sequence[LabelledPhoto], most: int, samples: int = 64) -> int:
-    """How wide to keep photos: what they have, up to `most`."""
+def natural_side(photos: Sequence[LabelledPhoto], max_side: int, samples: int = 64) -> int:
+    """How wide to keep photos: what they have, up to `max_side`."""
     some = photos[:: max(1, len(photos) // samples)]
-    return min(most, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
+    return min(max_side, int(np.median([min(info.width, info.height) for info in _each(some, identify)])))
 
 
 def _each(photos: Sequence[LabelledPhoto], use: Callable[[bytes], Used]) -> Iterator[Used]:

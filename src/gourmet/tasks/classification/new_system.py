@@ -94,8 +94,8 @@ class GivenOnnx:
         self._process = Sandbox("gourmet.tasks.classification.onnx_process", limits, files)
         weakref.finalize(self, self._process.end)
         into = f"/proc/self/fd/{files[0]}" if files else ""
-        told = {"path": str(self._path.absolute()), "layout": self._layout, "beside": beside, "into": into}
-        return self._ask(told)[0]
+        request = {"path": str(self._path.absolute()), "layout": self._layout, "beside": beside, "into": into}
+        return self._ask(request)[0]
 
     def answers(self, system: PictureClassifier, *, batched: bool) -> Answers:
         """Asked with pixels, of which `system` makes its input: all at once, or one by one."""
@@ -108,8 +108,8 @@ class GivenOnnx:
         return asked
 
     def _scores(self, given: npt.NDArray[Any]) -> Scores:
-        told = {"input": self.input, "output": self.output, "dtype": given.dtype.str, "shape": given.shape}
-        found, data = self._ask(told, given.tobytes())
+        request = {"input": self.input, "output": self.output, "dtype": given.dtype.str, "shape": given.shape}
+        found, data = self._ask(request, given.tobytes())
         return np.frombuffer(data, np.float32).reshape(found["shape"])
 
     def _ask(self, facts: Facts, data: bytes = b"") -> tuple[Facts, bytes]:

@@ -64,8 +64,8 @@ class PictureTraining:
         photos = self.data.listing(data, "train", limit)
         check_classes(data, (photo.class_id for photo in photos), self.system.labels)
         labels = len(self.system.labels)
-        most = min(_MEASURED_PER_CLASS, max(limit // labels // 5, 1)) if limit else _MEASURED_PER_CLASS
-        held = self.data.listing(data, "validation", most * labels)
+        per_class = min(_MEASURED_PER_CLASS, max(limit // labels // 5, 1)) if limit else _MEASURED_PER_CLASS
+        held = self.data.listing(data, "validation", per_class * labels)
         train, validation = decode((photos, held), natural_side(photos, self.system.input_size), tick)
         torch.manual_seed(seed)
         return self.task(train, validation, device, pretrained=pretrained)

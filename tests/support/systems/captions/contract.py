@@ -40,7 +40,7 @@ WORDS: Final = tuple(_KNOWN.split())
 
 
 @dataclass(frozen=True)
-class Captions:
+class ToyCaptions:
     """Fulfils gourmet.contracts.Generation."""
 
     name: str = "captions"
@@ -103,4 +103,4 @@ def words_of(prompt: str) -> str:
     return prompt
 
 
-SYSTEM: Final = Captions()
+SYSTEM: Final = ToyCaptions()

@@ -63,7 +63,7 @@ class Words:
         return len(tokens)
 
 
-class CaptionNetwork:
+class ToyCaptionNetwork:
     """Fulfils gourmet.runtime.decoding.answers.ServedNetwork; as SERVING, GenerationServing."""
 
     out_of_time = "the picture was not described in time"
@@ -72,7 +72,7 @@ class CaptionNetwork:
         self.engine, self.vocabulary = engine, Words()
 
     @classmethod
-    def open(cls, files: Mapping[str, bytes], threads: int) -> CaptionNetwork:
+    def open(cls, files: Mapping[str, bytes], threads: int) -> ToyCaptionNetwork:
         vision, decoder = (onnx_graph(files[name], threads) for name in ("vision.onnx", "decoder.onnx"))
         return cls(CaptionEngine(vision, decoder))
 
@@ -103,4 +103,4 @@ class CaptionNetwork:
         }
 
 
-SERVING: Final = CaptionNetwork
+SERVING: Final = ToyCaptionNetwork

@@ -144,7 +144,7 @@ def _resnext(outputs: int, block: Any = None) -> nn.Module:
 def _se_resnext(outputs: int) -> nn.Module:
     """The same with a squeeze and excitation after the last norm of each block."""
 
-    class Block(torchvision().models.resnet.Bottleneck):  # type: ignore[misc]
+    class SqueezedBottleneck(torchvision().models.resnet.Bottleneck):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.squeeze = SqueezeAndExcitation(self.conv3.out_channels)
@@ -158,7 +158,7 @@ def _se_resnext(outputs: int) -> nn.Module:
             rectified: torch.Tensor = self.relu(out)
             return rectified
 
-    return _resnext(outputs, Block)
+    return _resnext(outputs, SqueezedBottleneck)
 
 
 _NAMED: Final[Mapping[str, Callable[[int], nn.Module]]] = {
