@@ -10,10 +10,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PYTEST := $(BIN)/pytest
 
 SERVED := tests/served tests/web
-MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
-# Workers with servers of their own; the tests of a file share what they start. Half of the time they wait for
-# servers, so that three keep two cores busy.
-WORKERS := --dist loadfile --numprocesses
+MODEL_CODE := $(wildcard triton/models/*/1/*.py triton/backends/*/*.py)
+CHECKED := .mypy_cache/served
+# Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
+# longest files first. Half of the time they wait for servers, so that three keep two cores busy.
+WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
 # Some tests are about time, and share the machine with the servers they start and with whatever else runs
 # there: one that fails is asked once more, and the summary names it with the failure.
 RERUN := --reruns 1 -rR --rerun-show-tracebacks
@@ -21,8 +22,11 @@ RERUN := --reruns 1 -rR --rerun-show-tracebacks
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
 
+# What is compiled is kept, whatever the environment says: tests start our programs hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers bench-generation clean
+.PHONY: help setup setup-dev setup-lab up lab smoke test test-all test-unit test-slow test-hard test-containers check audit format bench bench-peers bench-generation clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +47,9 @@ test: test-unit ## Run all tests but the slow ones (options: make test ARGS="-k 
 	@$(call run_tests,$(SERVED) $(WORKERS) 3 $(RERUN) -m "not slow")
 endif
 
+test-all: test-unit ## Run `make test` and `make test-slow` as CI does, which start their servers once for both
+	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 $(RERUN) -m "slow or not unit")
+
 test-slow: setup-dev ## Run the slow ones: notebooks, training, tuning, faults, thousands of real photos and broken rows
 	@$(call run_tests,tests/unit $(SERVED) $(WORKERS) 3 $(RERUN) -m slow)
 
@@ -61,8 +68,12 @@ check: setup-dev ## Lint, check the format, the types and which package imports 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	@# Every model and backend is a program of its own, and all call themselves "model".
-	@for folder in $(MODEL_FOLDERS); do echo "mypy $$folder"; MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
+	@# Every model and backend is a program of its own, and all call themselves "model": checked together, each
+	@# has a link whose name is its path.
+	@rm -rf $(CHECKED) && mkdir -p $(CHECKED)
+	@for file in $(filter %/model.py,$(MODEL_CODE)); do ln -s "$$PWD/$$file" $(CHECKED)/$$(echo $$file | tr / _); done
+	MYPYPATH=$$(echo $(CHECKED) $(sort $(dir $(MODEL_CODE))) | tr " " :) \
+		$(BIN)/mypy $(CHECKED)/*.py $(filter-out %/model.py,$(MODEL_CODE))
 
 audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py

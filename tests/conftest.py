@@ -48,9 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --smoke, files that have no such test are not even imported."""
-    if config.getoption("smoke") and collection_path.match("test_*.py"):
-        return "mark.smoke" not in collection_path.read_text() or None
+    """Files that have no test of a mark that is asked for are not even imported."""
+    marks = "smoke" if config.getoption("smoke") else config.getoption("markexpr")
+    if marks == "slow or not unit" and "unit" in collection_path.parts:
+        marks = "slow"
+    if marks in ("smoke", "slow") and collection_path.match("test_*.py"):
+        return f"mark.{marks}" not in collection_path.read_text() or None
     return None
 
 
