@@ -128,7 +128,7 @@ def as_given(
     known: Sequence[tuple[str, Mapping[str, Any]]] = (),
     show: Callable[[str], None] = lambda _shown: None,
 ) -> tuple[PictureClassifier, GivenOnnx]:
-    """`system` with the pictures and the tensors of the file, which are shown before it is asked; the file."""
+    """`system` with the pictures and tensors of the file, which it shows before it asks; and the file."""
     found = GivenOnnx(path, asked.layout)
     check_outputs(path, found.labels, len(system.labels))
     side, tensors = int(found.found["side"]), dict(found.found)
