@@ -13,8 +13,7 @@ COMPILE := $(BIN)/python -P -m compileall -q -q -j 0 $(VENV)/lib || true
 PYTEST := $(BIN)/pytest
 
 SERVED := tests/served tests/web
-MODEL_CODE := $(wildcard triton/models/*/1/*.py triton/backends/*/*.py)
-CHECKED := .mypy_cache/served
+MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
 # Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
 # longest files first. Half of the time they wait for servers, so that three keep two cores busy.
 WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
@@ -71,12 +70,8 @@ check: setup-dev ## Lint, check the format, the types and which package imports 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	@# Every model and backend is a program of its own, and all call themselves "model": checked together, each
-	@# has a link whose name is its path.
-	@rm -rf $(CHECKED) && mkdir -p $(CHECKED)
-	@for file in $(filter %/model.py,$(MODEL_CODE)); do ln -s "$$PWD/$$file" $(CHECKED)/$$(echo $$file | tr / _); done
-	MYPYPATH=$$(echo $(CHECKED) $(sort $(dir $(MODEL_CODE))) | tr " " :) \
-		$(BIN)/mypy $(CHECKED)/*.py $(filter-out %/model.py,$(MODEL_CODE))
+	@# Every model and backend is a program of its own, and all call themselves "model".
+	@for folder in $(MODEL_FOLDERS); do echo "mypy $$folder"; MYPYPATH=$$folder $(BIN)/mypy $$folder || exit 1; done
 
 audit: setup-dev ## Look the pinned packages up among the known vulnerabilities
 	$(BIN)/python -P scripts/audit.py
