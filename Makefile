@@ -6,20 +6,26 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# pip compiles what it installs, twenty thousand modules, on one core.
+INSTALL := $(PIP) install -q --no-compile
+COMPILE := $(BIN)/python -P -m compileall -q -q -j 0 $(VENV)/lib || true
 # Not `python -m pytest`, which puts this folder on sys.path, where triton/ passes for torch's compiler.
 PYTEST := $(BIN)/pytest
 
 SERVED := tests/served tests/web
 MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/model.py))
-# Workers with servers of their own; the tests of a file share what they start. Half of the time they wait for
-# servers, so that three keep two cores busy.
-WORKERS := --dist loadfile --numprocesses
+# Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
+# longest files first. Half of the time they wait for servers, so that three keep two cores busy.
+WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
 # Some tests are about time, and share the machine with the servers they start and with whatever else runs
 # there: one that fails is asked once more, and the summary names it with the failure.
 RERUN := --reruns 1 -rR --rerun-show-tracebacks
 
 # Where ARGS chooses tests, none of them may be among these, which pytest says by status 5.
 run_tests = $(PYTEST) $(1) $(ARGS) || { status=$$?; [ -n "$(ARGS)" ] && [ $$status -eq 5 ]; }
+
+# What is compiled is kept, whatever the environment says: tests start our programs hundreds of times.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev setup-lab up lab smoke test test-unit test-slow test-hard test-containers check audit format bench bench-peers bench-generation clean
@@ -90,14 +96,16 @@ $(VENV)/.ready: requirements.txt requirements/*.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or 3.12 here: install one (Debian: apt install python3.11 python3.11-venv)."; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON): about a minute, once."
 	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) has no venv module (Debian: apt install python3.11-venv)."; exit 1; }
-	$(PIP) install -q -r requirements.txt
+	$(INSTALL) -r requirements.txt
 	$(PIP) install -q --no-deps --editable .
+	@$(COMPILE)
 	@# Every Python of the environment then finds torch whole when it is started here: see gourmet/import_guard.py
 	@$(BIN)/python -P -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "gourmetgram.pth").write_text("import gourmet\n")'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready requirements-dev.txt
-	$(PIP) install -q -r requirements-dev.txt
+	$(INSTALL) -r requirements-dev.txt
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.ready-lab: $(VENV)/.ready requirements/jupyter.txt requirements/notebook.txt

@@ -25,6 +25,22 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 TIERS = {"unit", "served", "web", "hard", "containers"}
 HERE = Path(__file__).parent
+# Begun first, so that no worker is left with one of them while the others have nothing more to do.
+LONGEST = (
+    "served/test_notebook.py",
+    "served/test_classify_on_ray.py",
+    "web/test_canary.py",
+    "served/test_translator_notebook.py",
+    "served/test_deployer.py",
+    "unit/test_hostile_verbs.py",
+    "web/test_life_of_a_system.py",
+    "served/test_translator_bench.py",
+    "served/test_elsewhere.py",
+    "unit/test_hostile_files.py",
+    "web/test_faults_short.py",
+    "web/test_up.py",
+    "web/test_observability.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,9 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --smoke, files that have no such test are not even imported."""
-    if config.getoption("smoke") and collection_path.match("test_*.py"):
-        return "mark.smoke" not in collection_path.read_text() or None
+    """Files that have no test of a mark that is asked for are not even imported."""
+    marks = "smoke" if config.getoption("smoke") else config.getoption("markexpr")
+    if marks in ("smoke", "slow") and collection_path.match("test_*.py"):
+        return f"mark.{marks}" not in collection_path.read_text() or None
     return None
 
 
@@ -63,6 +80,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
         others = [item for item in items if not item.get_closest_marker("smoke")]
         items[:] = [item for item in items if item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=others)
+    places = {HERE / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -144,10 +144,13 @@ def test_the_end_of_a_connection_is_the_end_of_a_head_that_has_begun(pool: Pool,
 
 
 def test_of_too_many_the_oldest_of_the_client_with_most_has_to_go(pool: Pool) -> None:
+    pool.worker.cfg.set("keepalive", 60)
     ended = []
-    for client in (YOU, ME, ME):
+    for client in (YOU, ME):
         ended.append(pool.open(client)[1])
-        time.sleep(0.1)  # until no thread waits for its request
+        eventually(lambda: len(pool.connections._waiting) == len(ended))  # no thread waits for its request
+    ended.append(pool.open(ME)[1])
+    eventually(lambda: any(each.done() for each in ended))
     assert [each.done() for each in ended] == [False, True, False]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,13 +40,23 @@ def gourmet(systems_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return run
 
 
+@pytest.fixture(scope="module")
+def first_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test leaves what it begins with, for the others."""
+    return tmp_path_factory.mktemp("first") / "folder"
+
+
 @pytest.fixture
-def models(gourmet: Gourmet, tmp_path: Path) -> Path:
+def models(gourmet: Gourmet, first_folder: Path, tmp_path: Path) -> Path:
     """A repository with a model of a system, and beside it the file of another version."""
-    onnx.save(network(), tmp_path / "first.onnx")
-    onnx.save(network(head=2 * WEIGHTS), tmp_path / "second.onnx")
-    first = ("--labels", "red,green,blue", "--weights", tmp_path / "first.onnx")
-    gourmet("new", "colours", *first, "--to", tmp_path / "models")
+    if first_folder.exists():
+        shutil.copytree(first_folder, tmp_path, dirs_exist_ok=True)
+    else:
+        onnx.save(network(), tmp_path / "first.onnx")
+        onnx.save(network(head=2 * WEIGHTS), tmp_path / "second.onnx")
+        first = ("--labels", "red,green,blue", "--weights", tmp_path / "first.onnx")
+        gourmet("new", "colours", *first, "--to", tmp_path / "models")
+        shutil.copytree(tmp_path, first_folder)
     return tmp_path / "models"
 
 

@@ -106,6 +106,7 @@ WATCHED = Watched()
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of what is imported only here
     WATCHED.found, WATCHED.folder = [], str(tmp_path)
     yield WATCHED.found
     WATCHED.folder = ""

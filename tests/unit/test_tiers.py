@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,10 @@ def test_what_tiers_share_is_in_support_and_none_imports_another(folder: str) ->
 @pytest.mark.parametrize("tier", ["unit", "served", "web"])
 def test_the_smoke_tier_has_tests_of_each_that_make_test_runs(tier: str) -> None:
     assert [file for file in (TESTS / tier).glob("test_*.py") if "mark.smoke" in file.read_text()]
+
+
+def test_the_files_that_are_begun_first_are_there() -> None:
+    (names,) = re.findall(r"^LONGEST = \((.*?)^\)", (TESTS / "conftest.py").read_text(), re.M | re.S)
+    found = ast.literal_eval(f"({names})")
+    assert found
+    assert [name for name in found if not (TESTS / name).is_file()] == []

@@ -166,7 +166,10 @@ def test_the_memory_of_workers_that_were_killed_under_photos_does_not_stay_in_tr
     web = start(triton.http_url, FOOD11_MODEL_NAME=MODEL)
     gunicorn = psutil.Process(web.process.pid)
 
+    pause_s = 0.0
+
     def visit(*_: int) -> None:
+        time.sleep(pause_s)
         with contextlib.suppress(OSError, HTTPException):
             web.predict(sample)
 
@@ -183,5 +186,6 @@ def test_the_memory_of_workers_that_were_killed_under_photos_does_not_stay_in_tr
             worker.kill()
             wait_until(lambda: folders() - dead, 30, "no other worker shares memory")  # noqa: B023
         # Triton may still read what a killed worker asked, so it is a while until they are taken away.
+        pause_s = 0.5
         wait_until(lambda: len(regions()) <= before + 2, 40, f"{before} regions were there")
     web.stop()

@@ -135,8 +135,9 @@ def new(
     from gourmet.tasks.classification.new_system import as_given, deployment_of, doubt
     from gourmet.tasks.classification.torchvision_network import pictures
 
+    given = None
     if weights and onnx:
-        system = as_given(system, weights, asked, known, click.echo)
+        system, given = as_given(system, weights, asked, known, click.echo)
     else:
         system = replace(system, architecture=architecture or "torchvision:mobilenet_v2")
         if asked.layout == "NHWC" or asked.outputs == "probabilities":
@@ -154,7 +155,7 @@ def new(
         _write(aside(folder), system, weights)
         if weights:
             with bar("reading") as tick:
-                deployment = deployment_of(system, weights, data, tick)
+                deployment = deployment_of(system, weights, data, tick, given)
             undo.callback(shutil.rmtree, model, ignore_errors=True)
             with bar("exporting and comparing"):
                 version, checks = deploy(deployment, "onnx", models, served=trusted)

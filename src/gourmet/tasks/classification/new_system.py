@@ -35,20 +35,22 @@ _OUTPUTS: Final = ("probability_outputs", "logit_outputs")
 _NOTHING: Final = AskedFor()
 
 
-def deployment_of(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
-    """Its weights, ready to be deployed as `onnx`."""
+def deployment_of(
+    system: PictureClassifier, weights: Path, data: Path | None, tick: Tick, given: GivenOnnx | None = None
+) -> Deployment:
+    """Its weights, ready to be deployed as `onnx`: an ONNX file that was opened already, or others."""
     # What a label has to reach where several may apply; yours to change, in the model's config.
     threshold = {"threshold": 0.5} if system.multi_label else {}
-    if weights.suffix != ".onnx":
-        found = described_parts.export(system).open(weights, data, tick)
-        return replace(found, calibration={**found.calibration, **threshold})
+    if not given:
+        trained = described_parts.export(system).open(weights, data, tick)
+        return replace(trained, calibration={**trained.calibration, **threshold})
     tick(1.0)
     facts = {
         "network": {"system": system.name, "architecture": "onnx", "labels": list(system.labels)},
         "training": {"weights_sha256": sha256(weights)},
         "verified_on": "made-up pictures",
     }
-    return Deployment({"onnx": given_onnx(system, weights)}, facts, vars(Calibration(**threshold)))
+    return Deployment({"onnx": given_onnx(system, weights, given)}, facts, vars(Calibration(**threshold)))
 
 
 def next_version(system: PictureClassifier, weights: Path, data: Path | None, tick: Tick) -> Deployment:
@@ -56,12 +58,12 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
     check_weights(weights)
     size = ("its description", {"size": system.input_size})
     asked = AskedFor(layout=system.layout, outputs="probabilities" if system.probability_outputs else "")
-    given = as_given(system, weights, asked, [size])
-    if len(given.mean) == len(system.mean):  # pictures go on being prepared in the same way
-        given = replace(given, mean=system.mean, std=system.std)
+    made, given = as_given(system, weights, asked, [size])
+    if len(made.mean) == len(system.mean):  # pictures go on being prepared in the same way
+        made = replace(made, mean=system.mean, std=system.std)
     differ = []
     for name in (field.name for field in fields(system)):
-        found, said = getattr(given, name), getattr(system, name)
+        found, said = getattr(made, name), getattr(system, name)
         # Beside the outputs of this model it may name those of others.
         if found != said and not (name in _OUTPUTS and set(found) <= set(said)):
             differ.append(f"{name} {found!r}, not {said!r}")
@@ -70,7 +72,7 @@ def next_version(system: PictureClassifier, weights: Path, data: Path | None, ti
             f"{weights} cannot be the next version of {system.name}, whose description says otherwise: "
             f"{'; '.join(differ)}. Make a system of its own of it with `gourmet new`"
         )
-    return deployment_of(system, weights, data, tick)
+    return deployment_of(system, weights, data, tick, given)
 
 
 class GivenOnnx:
@@ -125,8 +127,8 @@ def as_given(
     asked: AskedFor = _NOTHING,
     known: Sequence[tuple[str, Mapping[str, Any]]] = (),
     show: Callable[[str], None] = lambda _shown: None,
-) -> PictureClassifier:
-    """`system` with the pictures and the tensors of the file, which are shown before it is asked."""
+) -> tuple[PictureClassifier, GivenOnnx]:
+    """`system` with the pictures and tensors of the file, which it shows before it asks; and the file."""
     found = GivenOnnx(path, asked.layout)
     check_outputs(path, found.labels, len(system.labels))
     side, tensors = int(found.found["side"]), dict(found.found)
@@ -166,9 +168,9 @@ def as_given(
     if asked.outputs == "logits" or not are_probabilities:
         function = "a sigmoid of each" if system.multi_label else "their softmax"
         show(f"output    {found.output}, logits: shown is {function}")
-        return system
+        return system, found
     show(f"output    {found.output}, probabilities already: shown as they are")
-    return replace(system, probability_outputs=(found.output,), logit_outputs=())
+    return replace(system, probability_outputs=(found.output,), logit_outputs=()), found
 
 
 def doubt(system: PictureClassifier, served: Path) -> str:
@@ -194,10 +196,9 @@ def _pictures(system: PictureClassifier, count: int) -> Pixels:
     return np.stack([system.pixels(made_up(seed=seed)) for seed in range(count)])
 
 
-def given_onnx(system: PictureClassifier, given: Path) -> Target:
+def given_onnx(system: PictureClassifier, given: Path, found: GivenOnnx) -> Target:
     """The model of a file; there is no network to compare it with but itself."""
-    layout = system.layout
-    found, model = GivenOnnx(given, layout), system.default_model
+    layout, model = system.layout, system.default_model
     batched = found.rows != 1
 
     def opened(path: Path) -> Answers:
