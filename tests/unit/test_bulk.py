@@ -192,6 +192,20 @@ def test_a_row_that_no_run_wrote_is_refused_with_its_number(written: bytes, tmp_
             list(journal)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("probability", 1e30), ("probability", float("nan")), ("answer", "x" * (2 << 20)), ("answer", "\ud800")],
+    ids=["huge", "nan", "long", "half a letter"],
+)
+def test_a_row_that_could_not_be_read_again_is_not_kept(column: str, value: object, tmp_path: Path) -> None:
+    """A server elsewhere may answer anything: those before it stay."""
+    with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
+        journal.add([row("a.jpg")])
+        with pytest.raises(GourmetError, match="a row cannot be kept"):
+            journal.add([row("b.jpg") | {column: value}])
+        assert [each["path"] for each in journal] == ["a.jpg"]
+
+
 @pytest.fixture
 def full_disk() -> Iterator[Callable[[int], object]]:
     """Have no file of this process grow beyond so many bytes."""
