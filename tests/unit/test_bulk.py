@@ -258,6 +258,15 @@ def test_nothing_is_written_through_a_link_and_a_fifo_is_not_waited_for(tmp_path
     assert (tmp_path / "precious").read_text() == "kept"
 
 
+def test_a_table_is_written_under_a_name_that_nobody_can_know_before(tmp_path: Path) -> None:
+    """Another user of the folder may have laid links for each number that a process may have."""
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / f".out.csv.{os.getpid()}.part").symlink_to(tmp_path / "precious")
+    write_table([row("a.jpg")], tmp_path / "out.csv", COLUMNS)
+    assert (tmp_path / "precious").read_text() == "kept"
+    assert not (tmp_path / "out.csv").is_symlink()
+
+
 # The table
 
 
