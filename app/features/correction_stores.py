@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import io
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,9 +29,11 @@ from gourmet.runtime.object_store import (
     names_below,
     put_object,
 )
+from gourmet.runtime.turns import Turns
 
 MOST: Final = 10_000
-# Of a process at a time, so that a bucket that hangs holds no more threads; others wait for so long.
+# Of a process at a time, of a client fewer, so that a bucket that hangs holds no more threads; others wait
+# for so long.
 _AT_A_TIME: Final = 8
 _WAIT_S: Final = 2.0
 
@@ -92,15 +93,16 @@ class InBucket:
     def __init__(self, name: str) -> None:
         check_object_name(name)
         self._name = name.rstrip("/")
-        self._turns = threading.BoundedSemaphore(_AT_A_TIME)
+        self._turns = Turns(_AT_A_TIME)
 
     def keep(self, system: str, label_folder: str, pixels: Pixels, deadline: Deadline) -> None:
-        if not self._turns.acquire(timeout=min(_WAIT_S, deadline.left_s())):
-            raise Overloaded("corrections")
-        try:
+        end = time.monotonic() + min(_WAIT_S, deadline.left_s())
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(self._turns.turn(deadline.client, lambda: time.monotonic() >= end))
+            except TimeoutError as exc:
+                raise Overloaded("corrections") from exc
             self._keep(f"{self._name}/{system}", label_folder, pixels, deadline)
-        finally:
-            self._turns.release()
 
     def _keep(self, at: str, label_folder: str, pixels: Pixels, deadline: Deadline) -> None:
         digest = _digest(pixels)

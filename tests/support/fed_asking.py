@@ -31,6 +31,7 @@ class CasesAtTriton:
             self.of_captions,
             self.of_many_photos,
             self.of_packages,
+            self.of_rows,
             self.of_texts,
             self.of_checks,
             self.of_clients,
@@ -107,6 +108,13 @@ class CasesAtTriton:
             file.rename(version / file.name)
             more = ("--model", model, "--via", "file", "--model-repository", str(version.parents[1]))
             yield self.case(f"{file.name}, {name}", words, *more)
+
+    def of_rows(self, given: Given) -> Iterator[Case]:
+        """Rows that are said to be of a run that was stopped."""
+        whole = {name: content + b"\n" for name, content in hostile_inputs.texts().items() if content}
+        for name, file in given.files(whole, "out.jsonl.part"):
+            more = ("--out", str(file.with_suffix("")), "--via", "file", "--model-repository", str(MODELS))
+            yield self.case(f"rows, {name}", "translate Чай.", *more, writes=[str(file.parent)])
 
     def of_texts(self, given: Given) -> Iterator[Case]:
         draw = random.Random(25)

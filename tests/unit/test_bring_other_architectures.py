@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,47 @@ def test_a_search_begins_with_the_language_too(tmp_path: Path) -> None:
     assert part.prefix == row.prefix == words.first
     served.served_answers(network.engine, words, [part, row], 4)
     assert part.score / (len(part.tokens) + 1) >= row.score / (len(row.tokens) + 1) - 1e-4
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_config_names_neither_code_nor_a_size_that_the_weights_do_not_have(
+    kind: str, tmp_path: Path
+) -> None:
+    """transformers takes a kernel's name in the first for something to download and to run."""
+    others = {
+        "_attn_implementation": "kernels-community/flash-attn2",
+        "_attn_implementation_internal": "kernels-community/flash-attn2",
+        "attn_implementation": "kernels-community/flash-attn2",
+        "num_hidden_layers": 10**6,
+        "hidden_size": 10**6,
+        "num_attention_heads": 10**6,
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        "dtype": "float16",
+    }
+    plain = load(find(str(SAVED[kind](tmp_path / "plain")))).network
+    network: Any = load(find(str(changed(SAVED[kind](tmp_path / "theirs"), **others)))).network
+    assert network.config._attn_implementation == "eager"
+    assert network.config.to_dict() == plain.config.to_dict()
+    assert all(map(torch.equal, network.parameters(), plain.parameters()))
+
+
+def test_weights_of_many_small_tensors_build_no_network_of_as_many_layers(tmp_path: Path) -> None:
+    folder = saved_t5(tmp_path)
+    many = {f"t{number}": torch.zeros(1) for number in range(2_000)}
+    save_file({**load_file(folder / "model.safetensors"), **many}, folder / "model.safetensors")
+    began = time.process_time()
+    with pytest.raises(GourmetError, match="num_layers 2000, and the weights allow 128"):
+        load(find(str(changed(folder, num_layers=2_000))))
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("kind", ["characters", "pieces"])
+def test_what_all_texts_begin_with_leaves_room_for_a_sentence(kind: str, tmp_path: Path) -> None:
+    prefix = {"characters": "перевод " * 200_000, "pieces": "Чай. " * 41}[kind]
+    began = time.process_time()
+    with pytest.raises(GourmetError, match="begin with more than 40 pieces"):
+        load(find(str(saved_t5(tmp_path, prefix=prefix))))
+    assert time.process_time() - began < 2
 
 
 def changed(folder: Path, **config: Any) -> Path:

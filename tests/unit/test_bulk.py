@@ -192,6 +192,20 @@ def test_a_row_that_no_run_wrote_is_refused_with_its_number(written: bytes, tmp_
             list(journal)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("probability", 1e30), ("probability", float("nan")), ("answer", "x" * (2 << 20)), ("answer", "\ud800")],
+    ids=["huge", "nan", "long", "half a letter"],
+)
+def test_a_row_that_could_not_be_read_again_is_not_kept(column: str, value: object, tmp_path: Path) -> None:
+    """A server elsewhere may answer anything: those before it stay."""
+    with closing(Journal(tmp_path / "out.part", PLAN, COLUMNS)) as journal:
+        journal.add([row("a.jpg")])
+        with pytest.raises(GourmetError, match="a row cannot be kept"):
+            journal.add([row("b.jpg") | {column: value}])
+        assert [each["path"] for each in journal] == ["a.jpg"]
+
+
 @pytest.fixture
 def full_disk() -> Iterator[Callable[[int], object]]:
     """Have no file of this process grow beyond so many bytes."""
@@ -242,6 +256,15 @@ def test_nothing_is_written_through_a_link_and_a_fifo_is_not_waited_for(tmp_path
         with pytest.raises(UsageError):
             Journal(tmp_path / name, PLAN, COLUMNS)
     assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_table_is_written_under_a_name_that_nobody_can_know_before(tmp_path: Path) -> None:
+    """Another user of the folder may have laid links for each number that a process may have."""
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / f".out.csv.{os.getpid()}.part").symlink_to(tmp_path / "precious")
+    write_table([row("a.jpg")], tmp_path / "out.csv", COLUMNS)
+    assert (tmp_path / "precious").read_text() == "kept"
+    assert not (tmp_path / "out.csv").is_symlink()
 
 
 # The table

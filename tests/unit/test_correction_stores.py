@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -18,6 +19,7 @@ from support.fake_classifier import client, form
 from support.object_store import Bucket, bucket
 from werkzeug.test import TestResponse
 
+from app.core.errors import Overloaded
 from app.core.settings import Settings, SettingsError
 from app.features import correction_stores
 from app.features.correction_stores import InBucket
@@ -160,8 +162,33 @@ def test_a_store_that_hangs_holds_few_threads_for_seconds_and_no_turn_of_the_pho
         assert (answered.status_code, time.monotonic() - began < 1) == (200, True)
         for thread in threads:
             thread.join()
-    assert sorted(answers) == [(503, "corrections_unavailable")] * 8 + [(503, "overloaded")] * 4
+    # Of the eight places one client has six.
+    assert sorted(answers) == [(503, "corrections_unavailable")] * 6 + [(503, "overloaded")] * 6
     assert max(took) < 8, took
+
+
+def test_corrections_of_one_client_do_not_keep_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that is nearly full takes a second to be listed."""
+    monkeypatch.setattr(InBucket, "_keep", lambda *_: time.sleep(1.5))
+    store, pixels = InBucket("s3://bucket/corrections"), np.zeros((8, 8, 3), np.uint8)
+    over = threading.Event()
+
+    def greedy() -> None:
+        while not over.is_set():
+            with contextlib.suppress(Overloaded):
+                store.keep("food11", "Egg", pixels, Deadline(30, client="greedy"))
+
+    threads = [threading.Thread(target=greedy) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    try:
+        for _ in range(3):  # or it raises Overloaded
+            store.keep("food11", "Egg", pixels, Deadline(30, client="honest"))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_learn_more_fetches_what_lies_in_a_bucket_before_it_reads(place: str, tmp_path: Path) -> None:

@@ -215,6 +215,38 @@ def test_what_cannot_be_meant_is_said(tmp_path: Path) -> None:
     assert repository.versions(tmp_path / "m") == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SENTENCES", "[[1e999, 1, 1]]"),
+        ("SENTENCES", f"[[0, 1, {10**400}]]"),
+        ("SENTENCES", "[[0, 1, NaN]]"),
+        ("TOKENS", "inf"),
+        ("SCORE", "nan"),
+        ("SCORE", "much"),
+    ],
+)
+def test_numbers_that_are_none_from_a_triton_elsewhere_end_a_verb_in_a_sentence(
+    name: str, said: str, listen: Listen, tmp_path: Path
+) -> None:
+    answer = {"TRANSLATION": "yes", "TOKENS": "1", "SCORE": "-1", "SENTENCES": "[[0, 3, -1]]", name: said}
+    texts = {"datatype": "BYTES", "shape": [1, 1]}
+    outputs = [{"name": each, **texts, "data": [text]} for each, text in answer.items()]
+    about = [{"name": each, **texts} for each in answer]
+    there = listen(
+        {
+            "/config": http({"name": "translator", "backend": "python", "max_batch_size": 1}),
+            "/infer": http({"model_name": "translator", "model_version": "1", "outputs": outputs}),
+            "/models/translator": http(
+                {"name": "translator", "inputs": [{"name": "TEXT", **texts}], "outputs": about}
+            ),
+        }
+    )
+    done = asked("translate", "да", "--out", str(tmp_path / "out.jsonl"), "--url", there.url)
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit), repr(done.exception)
+    assert "'translator' does not answer as translators do: " in done.output
+
+
 @pytest.mark.parametrize("verb", ["list", "config m", "translate да", "doctor"])
 def test_what_a_triton_elsewhere_says_tells_the_terminal_nothing_but_words(listen: Listen, verb: str) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J"

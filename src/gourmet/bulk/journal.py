@@ -57,13 +57,24 @@ class Journal:
                 yield row
 
     def add(self, rows: list[Row]) -> None:
-        lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
+        lines = b"".join(map(self._line_of, rows))
         try:
-            self._file.write("".join(f"{line}\n" for line in lines).encode())
+            self._file.write(lines)
             self._file.flush()
         except OSError as exc:
             raise self._unwritten(exc) from exc
         self.rows += len(rows)
+
+    def _line_of(self, row: Row) -> bytes:
+        """What is read again at the end; GourmetError for what would be refused there."""
+        try:
+            _check(row, self._columns)
+            line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+            if len(line) > _LONGEST:
+                raise ValueError("it is longer than any row")
+        except ValueError as exc:
+            raise GourmetError(f"a row cannot be kept ({in_short(exc)})") from exc
+        return line
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # of a full disk, which was said

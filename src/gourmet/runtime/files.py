@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,12 @@ from gourmet.runtime.signals import undone_by_sigterm
 
 @contextlib.contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; what was written there replaces `path` only if nothing failed."""
+    """Yield a path to write to; what was written there replaces `path` only if nothing failed.
+
+    Its name is drawn, so that in a folder of several users none can put a link or a FIFO there before.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with undone_by_sigterm():
         try:
             yield aside

@@ -6,19 +6,42 @@ Standard library only: packages are opened with this inside Triton.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from gourmet.runtime.bounded_reading import MAX_WEIGHTS, in_short, open_regular
+
+# Of the list of parts, which takes ten times as much memory as it is long; enough for 200,000 photos.
+_MOST_OF_A_LIST: Final = 16 << 20
+
+
+class _Bounded(io.BufferedReader):
+    """zipfile reads the list of parts at once, however long that says it is."""
+
+    most = _MOST_OF_A_LIST
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > self.most:
+            raise ValueError(f"its list of parts has more than {self.most >> 20} MB")
+        return super().read(size)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """OSError, or ValueError, where it cannot be opened, and where a part of it is damaged."""
-    with damage_said(), open_regular(path, MAX_WEIGHTS) as file, zipfile.ZipFile(file) as archive:
+    with (
+        damage_said(),
+        open_regular(path, MAX_WEIGHTS) as file,
+        _Bounded(file.raw) as bounded,  # type: ignore[attr-defined]
+        zipfile.ZipFile(bounded) as archive,
+    ):
+        bounded.most = sys.maxsize
         yield archive
 
 

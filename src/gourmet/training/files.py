@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 
 from gourmet import repository
 from gourmet.errors import GourmetError
+from gourmet.runtime import zips
 from gourmet.runtime.bounded_reading import check_weights, read_table
 from gourmet.runtime.files import written_aside
 from gourmet.runtime.manifest import MANIFEST
@@ -64,7 +65,6 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, Any]]:
             found = _pickled_tensors(path)
     except (
         safetensors.SafetensorError,
-        zipfile.BadZipFile,
         OSError,
         RuntimeError,
         ValueError,
@@ -104,7 +104,7 @@ def _pickled_tensors(path: Path) -> Tensors:
 def _is_torchscript(path: Path) -> bool:
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with zips.opened(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 

@@ -25,6 +25,7 @@ from gourmet.contracts import (
     Options,
     Task,
     Tensors,
+    score_of,
 )
 from gourmet.pictures.drawn import views
 
@@ -130,10 +131,10 @@ class Captioner:
     def generated(self, outputs: Tensors, model: ModelInfo) -> GeneratedText:
         try:
             text, tokens, score = (outputs[name].ravel()[0] for name in (CAPTION, TOKENS, SCORE))
-        except (KeyError, IndexError) as exc:
+            said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+            return GeneratedText(said, int(tokens), score_of(score), _others(outputs))
+        except (LookupError, TypeError, ArithmeticError, ValueError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as captioners do: {exc}") from exc
-        said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        return GeneratedText(said, int(tokens), float(score), _others(outputs))
 
 
 def _others(outputs: Tensors) -> Sequence[str]:

@@ -19,7 +19,7 @@ from gourmet.runtime.bounded_reading import in_short, read_bytes, read_table
 from gourmet.systems.captioner import vision
 from gourmet.systems.captioner.tokenizer import VOCABULARY, WordPieces, settings_of
 from gourmet.tasks.generation import checkpoints
-from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes
+from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes, known_to, most_layers
 from gourmet.tasks.generation.packages import needed
 from gourmet.training.files import Tensors, load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
@@ -52,7 +52,7 @@ class CaptionNetwork(nn.Module):
         with needed():
             from transformers.models import blip
         seen = dict(config.get("vision_config") or {})
-        text = {**(config.get("text_config") or {}), "attn_implementation": "eager", "is_decoder": True}
+        text = {**known_to(blip.BlipTextConfig, config.get("text_config") or {}), "is_decoder": True}
         self.is_grid = seen.get("model_type") == GRID_VISION
         self.vision_model: Any
         if self.is_grid:
@@ -61,7 +61,7 @@ class CaptionNetwork(nn.Module):
             self.vision_model = vision.GridVision(width, float(seen.get("dropout", 0.0)), channels)
             self.side, self.places = int(seen["image_size"]), vision.GRID**2
         else:
-            shape: Any = blip.BlipVisionConfig(**{**seen, "attn_implementation": "eager"})
+            shape: Any = blip.BlipVisionConfig(**known_to(blip.BlipVisionConfig, seen))
             self.vision_model = blip.modeling_blip.BlipVisionModel(shape)
             width, self.side = shape.hidden_size, int(shape.image_size)
             self.places = (self.side // int(shape.patch_size)) ** 2 + 1
@@ -158,7 +158,7 @@ def check_architecture(folder: Path) -> None:
 def _built_for(config: dict[str, Any], tensors: Tensors) -> CaptionNetwork:
     """The network of `config`, whose sizes are none that the file of weights does not have."""
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
-    limits = dict.fromkeys(_SIZES, longest) | {"num_hidden_layers": len(tensors)}
+    limits = dict.fromkeys(_SIZES, longest) | {"num_hidden_layers": most_layers(tensors)}
     for part in (config.get("text_config") or {}, config.get("vision_config") or {}):
         side = int(part.get("image_size", 1))
         patch = int(part.get("patch_size", side))

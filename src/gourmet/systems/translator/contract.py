@@ -30,6 +30,7 @@ from gourmet.contracts import (
     Task,
     Tensors,
     TooMuch,
+    score_of,
 )
 from gourmet.systems.translator import texts
 
@@ -178,11 +179,10 @@ class Translator:
         try:
             text = outputs[TRANSLATION].ravel()[0]
             tokens, score = (outputs[name].ravel()[0] for name in (TOKENS, SCORE))
-            sentences = _sentences(outputs)
-        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as exc:
+            said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+            return GeneratedText(said, int(tokens), score_of(score), sentences=_sentences(outputs))
+        except (LookupError, TypeError, ArithmeticError, ValueError, RecursionError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
-        said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        return GeneratedText(said, int(tokens), float(score), sentences=sentences)
 
     def with_warning(self, example: bytes, answer: GeneratedText) -> GeneratedText:
         return replace(answer, warning=self.doubt(text_of(example), answer.text))
@@ -196,7 +196,7 @@ def _sentences(outputs: Tensors) -> Sequence[ScoredSentence] | None:
     if SENTENCES not in outputs:
         return None
     scored = json.loads(outputs[SENTENCES].ravel()[0])
-    return [ScoredSentence(int(begin), int(end), float(score)) for begin, end, score in scored]
+    return [ScoredSentence(int(begin), int(end), score_of(score)) for begin, end, score in scored]
 
 
 class RussianTranslator(Translator):

@@ -19,7 +19,7 @@ from gourmet.systems.translator.contract import MAX_NEW_TOKENS, SYSTEM
 from gourmet.systems.translator.tokenizer import Tokenizer
 from gourmet.systems.translator.vocabularies import DOWNLOADED, Languages, files_of
 from gourmet.tasks.generation import checkpoints
-from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes
+from gourmet.tasks.generation.checkpoints import CONFIG, built_for, check_sizes, known_to, most_layers
 from gourmet.tasks.generation.packages import needed
 from gourmet.training.files import Tensors, load_tensors, put_tensors
 from gourmet.training.torchvision_import import torchvision
@@ -55,8 +55,8 @@ def build(config: dict[str, Any]) -> nn.Module:
         classes = import_module(f"transformers.models.{module}")
     # On CPUs torch's fused attention is slower than its parts for rows of some twenty pieces, most of all
     # backwards in bfloat16.
-    rest = {name: value for name, value in config.items() if name != "model_type"}
-    shape = getattr(classes, configuration)(**{**rest, "attn_implementation": "eager"})
+    made = getattr(classes, configuration)
+    shape = made(**known_to(made, config))
     found: nn.Module = getattr(classes, network)(shape)
     return found
 
@@ -115,7 +115,7 @@ def built_with(config: dict[str, Any], tensors: Tensors) -> nn.Module:
     """The network of `config`, whose sizes are none that the file of weights does not have."""
     known = architecture_of(config)
     longest = max((length for tensor in tensors.values() for length in tensor.shape), default=0)
-    limits = dict.fromkeys(known.sizes, longest) | dict.fromkeys(known.counts, len(tensors))
+    limits = dict.fromkeys(known.sizes, longest) | dict.fromkeys(known.counts, most_layers(tensors))
     check_sizes(config, limits | dict.fromkeys(known.places, _MAX_POSITIONS))
     return built_for(partial(build, config), tensors)
 

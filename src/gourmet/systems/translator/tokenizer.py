@@ -28,6 +28,9 @@ PAD: Final = "<pad>"
 UNKNOWN: Final = "<unk>"
 # How a piece begins that is one byte of a letter.
 _BYTE: Final = "<0x"
+# Of what all texts begin with, and of what all answers do: a sentence has 120 pieces with it.
+_MOST_BEFORE: Final = 40
+_MOST_CHARACTERS: Final = 1_000
 
 
 class Tokenizer:
@@ -54,6 +57,15 @@ class Tokenizer:
         self._text: str = begin.get("text", "")
         self._signs = {self.end, self.pad, *self._before, *self.first}
         self.unknown: int = self._ids[UNKNOWN]
+        if (
+            len(self._text) > _MOST_CHARACTERS
+            or max(len(self.first), len(self._before)) > _MOST_BEFORE
+            or len(self.encode("")) > _MOST_BEFORE
+        ):
+            raise GourmetError(
+                f"its texts or answers begin with more than {_MOST_BEFORE} pieces, which leave a sentence "
+                "too little room"
+            )
 
     @property
     def max_id(self) -> int:

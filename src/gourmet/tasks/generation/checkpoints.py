@@ -18,6 +18,10 @@ CONFIG: Final = "config.json"
 WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 # What is in a network and not in the file: places are computed, and what is shared is stored once.
 _SPARE: Final = 1 << 24
+# More than in any network that is published. One is built before its numbers are counted.
+_MOST_LAYERS: Final = 128
+# Of configurations that do not list them, and read them all the same.
+_ALWAYS: Final = ("tie_word_embeddings", "decoder_start_token_id")
 
 
 def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -> Path:
@@ -51,6 +55,21 @@ def find(checkpoint: str, check: Callable[[Path], None], files: Sequence[str]) -
             f"{checkpoint} is not a folder here, and cannot be downloaded ({reason}): get it elsewhere, "
             "and name the folder that holds it"
         ) from exc
+
+
+def known_to(configuration: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a config.json, what says how the network of this class of transformers is made.
+
+    Any other key may be a second name of a size, which was not held against the weights, or choose code:
+    `_attn_implementation` may be the name of a kernel, which transformers downloads and runs.
+    """
+    known = {*configuration.__annotations__, *_ALWAYS}
+    shape = {name: value for name, value in config.items() if name in known}
+    return {**shape, "attn_implementation": "eager"}
+
+
+def most_layers(tensors: Tensors) -> int:
+    return min(len(tensors), _MOST_LAYERS)
 
 
 def check_sizes(config: Mapping[str, Any], limits: Mapping[str, int]) -> None:
