@@ -16,6 +16,7 @@ from generation.served import (
     IN_PROCESS,
     JOINING,
     LOOP,
+    MEMORY_MIB,
     MIXED_LEVEL,
     NOT_JOINING,
     STREAMED,
@@ -33,6 +34,8 @@ PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Gen
 PICTURE: Final = "generation.svg"
 _MANY: Final = 8
 _MORE: Final = 16
+# Of two processes, before keys and values were inputs of their own.
+_MEMORY_MIB: Final = 0.0
 _BESIDE_LONG: Final = (JOINING, NOT_JOINING)
 _COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
 TABLE: Final = (
@@ -55,6 +58,7 @@ class SentenceComparison:
     turns: int
     window_s: float
     of: str = "sentences"
+    beside: Sequence[Requirement] = ()  # goals of what was measured once, without a load
 
     @property
     def rows(self) -> list[BenchRow]:
@@ -95,6 +99,8 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 5.0),
         *first_piece(table, "the same by the web app's API", (ENCODER_MS,), 7.0, WEB),
         *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.3),
+        *memory(table),
+        *comparison.beside,
     ]
 
 
@@ -125,6 +131,15 @@ def first_piece(
     )
     disturbed = streamed.disturbed or fastest.disturbed
     return [Requirement(words, steps, wanted, at_most=True, unit="steps", disturbed=disturbed)]
+
+
+def memory(table: Table) -> list[Requirement]:
+    row = table.get((IN_PROCESS, _MANY))
+    if not row or not row.figure(MEMORY_MIB):
+        return []
+    used = tuple(window.figures[MEMORY_MIB] for window in row.windows)
+    words = f"memory of the translator's processes, c={_MANY}"
+    return [Requirement(words, used, _MEMORY_MIB, at_most=True, unit="MiB")]
 
 
 def tail(
