@@ -34,8 +34,6 @@ PART: Final = DocsPart("gourmet bench generation compare", "generation.md", "Gen
 PICTURE: Final = "generation.svg"
 _MANY: Final = 8
 _MORE: Final = 16
-# Of two processes, before keys and values were inputs of their own.
-_MEMORY_MIB: Final = 0.0
 _BESIDE_LONG: Final = (JOINING, NOT_JOINING)
 _COLOURS: Final = {"Triton": "#1b5e9b", "no server": "#9e9e9e", "another server": "#c98a1b"}
 TABLE: Final = (
@@ -99,7 +97,6 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 5.0),
         *first_piece(table, "the same by the web app's API", (ENCODER_MS,), 7.0, WEB),
         *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.3),
-        *memory(table),
         *comparison.beside,
     ]
 
@@ -131,15 +128,6 @@ def first_piece(
     )
     disturbed = streamed.disturbed or fastest.disturbed
     return [Requirement(words, steps, wanted, at_most=True, unit="steps", disturbed=disturbed)]
-
-
-def memory(table: Table) -> list[Requirement]:
-    row = table.get((IN_PROCESS, _MANY))
-    if not row or not row.figure(MEMORY_MIB):
-        return []
-    used = tuple(window.figures[MEMORY_MIB] for window in row.windows)
-    words = f"memory of the translator's processes, c={_MANY}"
-    return [Requirement(words, used, _MEMORY_MIB, at_most=True, unit="MiB")]
 
 
 def tail(
@@ -183,6 +171,12 @@ def as_markdown(
             f"- {row.load.arm}: first piece after {row.figure(FIRST_PIECE_MS):.2f} ms\n"
             for row in rows
             if row.figure(FIRST_PIECE_MS)
+        )
+        + "".join(
+            f"- {row.load.arm}, {row.load.level} at a time: its processes have "
+            f"{row.figure(MEMORY_MIB):.0f} MiB\n"
+            for row in rows
+            if row.figure(MEMORY_MIB)
         )
     )
 

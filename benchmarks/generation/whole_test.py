@@ -18,7 +18,7 @@ _ROWS: Final = 16
 
 
 @dataclass(frozen=True)
-class TestedPart:
+class WholeTest:
     texts: int
     same: int  # whose answers have the same words alone as in company
     bleu: float
@@ -33,7 +33,7 @@ class TestedPart:
         ]
 
 
-def measured(data: Path, tick: Tick) -> TestedPart:
+def measured(data: Path, tick: Tick) -> WholeTest:
     """By the package of triton/models, its loop in this process on one thread."""
     references = DATA.references(data, "test", None)
     network = SERVING.open(served_files(), 1)
@@ -45,4 +45,4 @@ def measured(data: Path, tick: Tick) -> TestedPart:
     alone, together = answers(1), answers(_ROWS)
     found = score(references, together).all
     same = sum(a == b for a, b in zip(alone, together, strict=True))
-    return TestedPart(len(references), same, found.bleu, found.chrf)
+    return WholeTest(len(references), same, found.bleu, found.chrf)
