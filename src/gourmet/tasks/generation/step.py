@@ -280,11 +280,9 @@ def step_graph(network: StepNetwork, *, apart: bool = False) -> Graph:
     parts: dict[str, torch.Tensor] = {}
     axes: dict[str, dict[int, str]] = {}
     for name, places, axis in (("cache", 3, "age"), ("memory", 5, "words")):
-        if apart:
-            shape = (2, first.heads, places, first.size)
-            names = part_names(name, len(network.layers))
-        else:
-            shape, names = (2, len(network.layers), 2, first.heads, places, first.size), [name]
+        layers = len(network.layers)
+        names = part_names(name, layers) if apart else [name]
+        shape = (2, *(() if apart else (layers, 2)), first.heads, places, first.size)
         for each in names:
             parts[each], axes[each] = torch.zeros(*shape), {0: "rows", len(shape) - 2: axis}
     return Graph(
