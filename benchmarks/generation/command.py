@@ -89,10 +89,10 @@ def compare(
     """The same sentences looped by the client, by BLS and in process, and by what a user would take instead.
 
     Starts and stops everything itself on free ports, one after another, with the models of triton/models,
-    which have to be of --weights. Every answer is checked. All in its default takes about ten minutes.
+    which have to be of --weights. Every answer is checked. All in its default takes ten to fifteen minutes.
     """
     with needed("engines.txt"):
-        from generation import page, served, web_app, without_triton
+        from generation import page, served, web_app, whole_test, without_triton
         from generation.sentences import Sentences, fitting
         from gourmet.systems.translator.network import load
     from gourmet.runtime.manifest import sha256
@@ -115,8 +115,9 @@ def compare(
         outcome = run(
             [served.contender(sentences), web_app.contender(sentences), *others], turns, tick, out, plan
         )
+        beside = whole_test.measured(read, tick).goals()
         comparison = page.SentenceComparison(
-            outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s
+            outcome.windows, len(sentences.texts), sentences.pieces, turns, window_s, beside=beside
         )
     for words, why in outcome.left_out.items():
         click.echo(f"left out: {words}: {why}", err=True)

@@ -14,7 +14,7 @@ import torch
 
 from generation import ctranslate2_model, openvino_engine
 from gourmet.reports.table import markdown
-from gourmet.runtime.decoding.engine import Run, fewest_rows, onnx_graph
+from gourmet.runtime.decoding.engine import Run, onnx_graph
 from gourmet.runtime.instances import available_cpus
 from gourmet.systems.translator import export
 from gourmet.systems.translator.data import DATA
@@ -178,7 +178,7 @@ def _looped(checkpoint: Checkpoint, folder: Path, graph: Callable[[Path, int], R
     """The served loop over an engine."""
     encoder, decoder = (graph(folder / name, threads) for name in (ENCODER, DECODER))
     engine = MarianEngine(encoder, decoder, checkpoint.tokenizer.pad)
-    engine.fewest_rows = fewest_rows((folder / DECODER).read_bytes())
+    engine.fit((folder / DECODER).read_bytes())
     return partial(export.served_answers, engine, checkpoint.tokenizer)
 
 

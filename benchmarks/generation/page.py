@@ -16,6 +16,7 @@ from generation.served import (
     IN_PROCESS,
     JOINING,
     LOOP,
+    MEMORY_MIB,
     MIXED_LEVEL,
     NOT_JOINING,
     STREAMED,
@@ -55,6 +56,7 @@ class SentenceComparison:
     turns: int
     window_s: float
     of: str = "sentences"
+    beside: Sequence[Requirement] = ()  # goals of what was measured once, without a load
 
     @property
     def rows(self) -> list[BenchRow]:
@@ -95,6 +97,7 @@ def goals(comparison: SentenceComparison) -> list[Requirement]:
         *first_piece(table, "first piece, less the encoder, in steps of a decoder", (ENCODER_MS,), 5.0),
         *first_piece(table, "the same by the web app's API", (ENCODER_MS,), 7.0, WEB),
         *tail(table, "p99 of short sentences beside long ones: joining ÷ not joining", _BESIDE_LONG, 0.3),
+        *comparison.beside,
     ]
 
 
@@ -168,6 +171,12 @@ def as_markdown(
             f"- {row.load.arm}: first piece after {row.figure(FIRST_PIECE_MS):.2f} ms\n"
             for row in rows
             if row.figure(FIRST_PIECE_MS)
+        )
+        + "".join(
+            f"- {row.load.arm}, {row.load.level} at a time: its processes have "
+            f"{row.figure(MEMORY_MIB):.0f} MiB\n"
+            for row in rows
+            if row.figure(MEMORY_MIB)
         )
     )
 

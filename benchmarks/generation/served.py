@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+import psutil
 
 from generation.sentences import BenchExamples, Sentences
 from gourmet import repository
@@ -18,6 +20,7 @@ from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
 from gourmet.measure.scenario import load_config, own_server, restored
+from gourmet.measure.server_probe import memory_mib
 from gourmet.measure.task import Addresses, Answers, MeasureOptions, Workload
 from gourmet.measure.transports import RawReply, Request, Wire
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
@@ -39,6 +42,8 @@ JOINING: Final = "short ones beside long ones, joining"
 NOT_JOINING: Final = "short ones beside long ones, not joining"
 MIXED_LEVEL: Final = 8
 FIRST_PIECE_MS: Final = "first piece ms"
+# Of the processes of `translator`, after a window.
+MEMORY_MIB: Final = "memory MiB"
 
 _ASKED: Final = {
     LOOP: LoadSpec("onnx-model", through="loop"),
@@ -69,6 +74,16 @@ def contender(sentences: Sentences) -> Contender:
             yield GenerationServer(addresses, sentences, _ASKED).window
 
     return Contender("Triton", loads, start)
+
+
+def _processes_of(model: str) -> list[psutil.Process]:
+    """Those of its instances, in the servers that were started here."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(Path(word).parts[-3:-2] == (model,) for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 class _Noting(Answers):
@@ -144,6 +159,8 @@ class GenerationServer:
                 "bytes": traffic.transferred / answers,
                 **self._agreement[load.arm],
             }
+        if load.arm == IN_PROCESS:
+            figures[MEMORY_MIB] = memory_mib(_processes_of(INSIDE))
         if any(traffic.pieces):
             first = np.array([moments[0] for moments in traffic.pieces]) - due
             figures[FIRST_PIECE_MS] = 1000 * float(np.median(first[held]))

@@ -10,7 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from generation import served, without_triton
-from generation.served import BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
+from generation.served import (
+    BLS,
+    FIRST_PIECE_MS,
+    IN_PROCESS,
+    JOINING,
+    LOOP,
+    MEMORY_MIB,
+    NOT_JOINING,
+    STREAMED,
+)
 from gourmet.cli import main
 from gourmet.measure import results
 from gourmet.measure.inputs import DataSource
@@ -96,6 +105,7 @@ def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: Exa
     assert looped["bytes"] > 1000 * inside["bytes"]
     assert scripted["requests inside"] > 3
     assert inside["requests inside"] == 0
+    assert 50 < inside[MEMORY_MIB] < 2000  # of two processes
     streamed = found[STREAMED, 1]
     assert 0 < streamed.figures[FIRST_PIECE_MS] < streamed.percentiles_ms[2]
     for arm in (JOINING, NOT_JOINING):

@@ -14,8 +14,19 @@ from generation import captions, captions_page, engines, page
 from generation.engines import EngineResult, EngineRun
 from generation.page import SentenceComparison
 from generation.sentences import AGREES
-from generation.served import BEAMS, BLS, FIRST_PIECE_MS, IN_PROCESS, JOINING, LOOP, NOT_JOINING, STREAMED
+from generation.served import (
+    BEAMS,
+    BLS,
+    FIRST_PIECE_MS,
+    IN_PROCESS,
+    JOINING,
+    LOOP,
+    MEMORY_MIB,
+    NOT_JOINING,
+    STREAMED,
+)
 from generation.web_app import WEB
+from generation.whole_test import WholeTest
 from generation.without_triton import EAGER, ENCODER_MS, FASTAPI, PYTHON, READING_MS, STEP_MS
 from gourmet.systems.translator.network import build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -81,6 +92,18 @@ def test_ratios_are_taken_turn_by_turn_against_the_best_of_each_kind() -> None:
         comparison([window(JOINING, 8, 0, 50, 25.0), window(NOT_JOINING, 8, 0, 50, 100.0)])
     )
     assert (beside.per_turn, beside.met) == ((0.25,), True)  # by a percentile
+
+
+def test_memory_and_the_whole_test_part_stand_beside_the_loads() -> None:
+    found = [window(IN_PROCESS, 8, turn, 130, **{MEMORY_MIB: mib}) for turn, mib in enumerate((90.0, 92.0))]
+    part = WholeTest(texts=200, same=199, bleu=33.5, chrf=48.0)
+    measured = replace(comparison(found), beside=part.goals())
+    assert "- loop in process, 8 at a time: its processes have 91 MiB\n" in page.as_markdown(measured)
+    assert [(goal.per_turn, goal.met) for goal in page.goals(measured)] == [
+        ((99.5,), False),
+        ((33.5,), True),
+        ((48.0,), False),
+    ]
 
 
 def test_a_disturbed_arm_is_marked_and_what_is_wanted_of_it_not_judged() -> None:

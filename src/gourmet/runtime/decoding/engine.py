@@ -18,6 +18,9 @@ Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 # Products of eight bits, of which a row has the same bits alone as among others; the latter in older files.
 _ROWS_APART: Final = (b"MatMulIntegerToFloat", b"MatMulNBits")
+# Of what somebody brought, no more names are looked for.
+_MOST_LAYERS: Final = 48
+_OUTPUTS: Final = ("tokens", "scores", "added")
 # Runs a graph: the names of the outputs that are needed, and its inputs by name.
 Run = Callable[[Sequence[str], Mapping[str, Any]], Sequence[Any]]
 
@@ -39,9 +42,15 @@ class Engine(ABC):
     max_sources: int = 64
     # Of a step: in 32 bits the products of a row alone round otherwise, and an empty row goes with it.
     fewest_rows: int = 2
+    # Of a decoder whose keys and values are inputs of their own; each of those lies together in memory then.
+    layers_apart: int = 0
 
     def __init__(self, decoder: Run) -> None:
         self._decoder = decoder
+
+    def fit(self, graph: bytes) -> None:
+        """What a step is given depends on how the decoder's graph was made."""
+        self.fewest_rows, self.layers_apart = fewest_rows(graph), layers_apart(graph)
 
     def is_brief(self, source: Any) -> bool:
         """Whether encoding it takes no longer than a step or two: then the loop does it itself."""
@@ -55,13 +64,29 @@ class Engine(ABC):
         self, tokens: Integers, lengths: Integers, cache: Floats, memory: Floats, mask: npt.NDArray[np.int32]
     ) -> Likeliest:
         """What may follow `tokens`, in rows that have `lengths` tokens in `cache` already."""
-        rows = {"token": tokens[:, None], "length": lengths[:, None]}
-        inputs = {**rows, "cache": cache, "memory": memory, "mask": mask}
-        return Likeliest(*self._decoder(["tokens", "scores", "added"], inputs))
+        inputs = {"token": tokens[:, None], "length": lengths[:, None], "mask": mask}
+        for name, of_all in (("cache", cache), ("memory", memory)):
+            inputs |= _parts(name, of_all, self.layers_apart) if self.layers_apart else {name: of_all}
+        return Likeliest(*self._decoder(_OUTPUTS, inputs))
+
+
+def part_names(of: str, layers: int) -> list[str]:
+    """How a decoder calls the keys and values of its layers where they are inputs of their own."""
+    return [f"{of}.{layer}.{part}" for layer in range(layers) for part in ("keys", "values")]
+
+
+def _parts(name: str, of_all: Floats, layers: int) -> dict[str, Floats]:
+    both = of_all.swapaxes(0, 2).swapaxes(0, 1)  # layers, two, rows
+    return dict(zip(part_names(name, layers), (each for layer in both for each in layer), strict=True))
 
 
 def fewest_rows(graph: bytes) -> int:
     return 1 if any(product in graph for product in _ROWS_APART) else Engine.fewest_rows
+
+
+def layers_apart(graph: bytes) -> int:
+    names = part_names("cache", _MOST_LAYERS)[::2]
+    return next((layer for layer, name in enumerate(names) if name.encode() not in graph), _MOST_LAYERS)
 
 
 def onnx_graph(graph: bytes, threads: int) -> Run:

@@ -96,7 +96,10 @@ class Slots:
 
     def _blank(self, rows: int, places: int) -> Floats:
         layers, pair, heads, size = self._shape
-        return np.zeros((rows, layers, pair, heads, places, size), np.float32)
+        if not self._engine.layers_apart:
+            return np.zeros((rows, layers, pair, heads, places, size), np.float32)
+        # The keys of a layer lie side by side, as a step takes them.
+        return np.zeros((layers, pair, rows, heads, places, size), np.float32).transpose(2, 0, 1, 3, 4, 5)
 
     def _rows(self) -> tuple[npt.NDArray[Any], ...]:
         """All that belongs to a row."""

@@ -21,7 +21,7 @@ from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import look
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.captioner import contract
 from gourmet.systems.captioner.tokenizer import SETTINGS, WordPieces
@@ -59,7 +59,7 @@ class CaptionerNetwork:
         with package.opened_as("a captioner"):
             vision, decoder = (onnx_graph(files[name], threads) for name in (VISION, DECODER))
             engine = CaptionerEngine(vision, decoder, int(json.loads(files[SETTINGS])["places"]))
-            engine.fewest_rows = fewest_rows(files[DECODER])
+            engine.fit(files[DECODER])
             return cls(engine, files)
 
     def requested(self, inputs: Mapping[str, Sequence[Any]]) -> Sequence[Parts]:

@@ -58,7 +58,7 @@ def graphs(network: Any, architecture: Architecture = ARCHITECTURES["marian"]) -
         ("hidden", "memory"),
         {"ids": words, "mask": words, "hidden": words, "memory": {0: "rows", 4: "words"}},
     )
-    return {ENCODER: encoder, DECODER: step_graph(TranslatorStep(network, architecture))}
+    return {ENCODER: encoder, DECODER: step_graph(TranslatorStep(network, architecture), apart=True)}
 
 
 def whole(network: nn.Module) -> Graph:
@@ -210,7 +210,9 @@ def _targets(source: TrainedTranslator) -> dict[str, Target]:
             "python": _like(SYSTEM.default_model, package_of, system),
             "stream": _like(SYSTEM.streaming_model, stream, system),
         }
-    encoder, decoder = source.graphs.values()
+    encoder = source.graphs[ENCODER]
+    # As a model of its own it is asked with two inputs instead of eight, each of which is a message.
+    decoder = step_graph(TranslatorStep(source.network, source.checkpoint.architecture))
 
     def graph(model: str, graph: Graph) -> Target:
         build, verify = partial(source.graph, graph), graph.same_shapes

@@ -129,7 +129,7 @@ class Encoder(nn.Module):
         bias = self.distances((places - places[:, None])[None]) if self.distances else None
         for layer, attention in zip(self.layers, self.attention, strict=True):
             asked = _asked(layer, stack, stack.attention[1], states)
-            found = attention(asked, attention.keys(asked), attention.values(asked), mask, bias)
+            found = attention(asked, attention.key(asked), attention.value(asked), mask, bias)
             states = _fed_forward(layer, stack, _attended(layer, stack, stack.attention, states, found))
         states = self.last_norm(states)
         return states, self.memory(states)
@@ -158,8 +158,8 @@ class TranslatorStep(StepNetwork):
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         return self.embedding(token, place)  # type: ignore[no-any-return]
 
-    def position_bias(self, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor | None:
-        return self.distances(places_apart(length, cache)[:, None]) if self.distances else None
+    def position_bias(self, length: torch.Tensor, said: int) -> torch.Tensor | None:
+        return self.distances(places_apart(length, said)[:, None]) if self.distances else None
 
     def asked(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
         return _asked(layer, self.stack, self.stack.attention[1], states)

@@ -12,7 +12,7 @@ import numpy as np
 from gourmet.contracts import GeneratedText
 from gourmet.runtime.decoding import package
 from gourmet.runtime.decoding.answers import Parts
-from gourmet.runtime.decoding.engine import Engine, Floats, Run, fewest_rows, onnx_graph
+from gourmet.runtime.decoding.engine import Engine, Floats, Run, onnx_graph
 from gourmet.runtime.decoding.loop import Row
 from gourmet.systems.translator import contract
 from gourmet.systems.translator.texts import split
@@ -51,7 +51,7 @@ class MarianEngine(Engine):
 def open_engine(files: Mapping[str, bytes], threads: int, pad: int) -> MarianEngine:
     encoder, decoder = (onnx_graph(files[name], threads) for name in (ENCODER, DECODER))
     engine = MarianEngine(encoder, decoder, pad)
-    engine.fewest_rows = fewest_rows(files[DECODER])
+    engine.fit(files[DECODER])
     return engine
 
 

@@ -1,11 +1,13 @@
 """A step of a decoder: what may follow the newest token of each row, given what it attends to.
 
-    StepNetwork  token [B, 1], length [B, 1], cache [B, L, 2, H, T, D],
-                 memory [B, L, 2, H, S, D], mask [B, S]  -> tokens [B, K], scores [B, K],
-                                                            added [B, L, 2, H, 1, D]
+    StepNetwork  token [B, 1], length [B, 1], mask [B, S],
+                 cache [B, L, 2, H, T, D],
+                 memory [B, L, 2, H, S, D]  -> tokens [B, K], scores [B, K], added [B, L, 2, H, 1, D]
 
-Where a graph takes several words at once (token [B, W]), each attends to those before it, what is `added` is
-of all of them, and the `logits` [B, W, V] of each are an output too.
+Where a graph has its parts apart, the keys and values of each layer are inputs of their own, such as
+cache.0.keys [B, H, T, D]: out of an input that has all of them each step would copy them first. Where a graph
+takes several words at once (token [B, W]), each attends to those before it, what is `added` is of all of
+them, and the `logits` [B, W, V] of each are an output too.
 
 L layers of the decoder, two for keys and values, H heads of D numbers. A row's cache counts up to its
 `length`, whatever lies behind, so that rows of any age go through a step together; what the step `added`
@@ -22,6 +24,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from gourmet.runtime.decoding.engine import part_names
 from gourmet.tasks.generation.onnx_graph import Graph
 
 # As many as four beams can need: each has its best words, and one of them may be the end.
@@ -30,7 +33,7 @@ NEVER: Final = -1e9
 
 
 class Attention(nn.Module):
-    """A layer's attention, asked for keys and values apart from what is done with them."""
+    """A layer's attention: its keys and values are made apart from what is done with them."""
 
     def __init__(
         self,
@@ -46,13 +49,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value = query, key, value
         self.heads, self.size, self.scale = heads, size, scale
 
-    def keys(self, states: torch.Tensor) -> torch.Tensor:
-        """[B, H, S, D]"""
-        return split(self.key(states), self.heads)
-
-    def values(self, states: torch.Tensor) -> torch.Tensor:
-        return split(self.value(states), self.heads)
-
     def forward(
         self,
         states: torch.Tensor,
@@ -61,9 +57,10 @@ class Attention(nn.Module):
         mask: torch.Tensor,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`mask` is of the keys, [B, S], zero for those that nobody attends to; or, where that is not the
-        same for each query, a bias [B, 1, W, S], which is added to what each makes of each key. Beside a
-        mask of the keys there may be such a `bias` too, [B or 1, H, W, S].
+        """Keys and values are [B, S, H · D] or [B, H, S, D]. `mask` is of the keys, [B, S], zero for those
+        that nobody attends to; or, where that is not the same for each query, a bias [B, 1, W, S], which is
+        added to what each makes of each key. Beside a mask of the keys there may be such a `bias` too,
+        [B or 1, H, W, S].
         """
         found: torch.Tensor = _Attended.apply(  # type: ignore[no-untyped-call]
             self.query(states), keys, values, mask, bias, self.heads, self.scale
@@ -108,6 +105,8 @@ class _Attended(torch.autograd.Function):
         scale: float | None,
     ) -> torch.Tensor:
         asked = split(query, heads)
+        if keys.dim() == 3:
+            keys, values = split(keys, heads), split(values, heads)
         likeness = asked @ keys.transpose(-1, -2) * (scale or 1.0 / math.sqrt(asked.shape[-1]))
         masked = mask if mask.dim() == 4 else torch.where(mask != 0, 0.0, NEVER)[:, None, None, :]
         likeness = likeness + masked if bias is None else likeness + masked + bias
@@ -135,7 +134,10 @@ class Memory(nn.Module):
         self.across: Any = nn.ModuleList(across)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return in_layers([part for each in self.across for part in (each.keys(states), each.values(states))])
+        parts = [part(states) for each in self.across for part in (each.key, each.value)]
+        heads = self.across[0].heads
+        apart = _reshaped(torch.cat(parts, dim=-1), 0, 0, len(parts) // 2, 2, heads, -1)
+        return apart.permute(0, 2, 3, 4, 1, 5)
 
 
 def in_layers(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -166,12 +168,12 @@ class _Layer(torch.autograd.Function):
         return graph.op("Squeeze", found, axes)
 
 
-def places_apart(length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    """How far each place of the cache is before the newest word of each row, which lies behind all of them:
+def places_apart(length: torch.Tensor, said: int) -> torch.Tensor:
+    """How far each of so many places is before the newest word of each row, which lies behind all of them:
     [B, T + 1], zero at most where anybody attends to it.
     """
-    places = torch.arange(cache.shape[4] + 1, device=cache.device)
-    return torch.where(places == cache.shape[4], 0, places - length)
+    places = torch.arange(said + 1, device=length.device)
+    return torch.where(places == said, 0, places - length)
 
 
 class StepNetwork(nn.Module):
@@ -190,9 +192,9 @@ class StepNetwork(nn.Module):
     @abstractmethod
     def embedded(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor: ...
 
-    def position_bias(self, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor | None:
+    def position_bias(self, length: torch.Tensor, said: int) -> torch.Tensor | None:
         """What is added to what the newest word makes of each that was said, [B, H, 1, T + 1], if anything:
-        rows of one step have words of any age, so that it is of each row.
+        rows of one step have words of any age, so that it is of each row. `said` is T.
         """
         return None
 
@@ -218,65 +220,80 @@ class StepNetwork(nn.Module):
         """Of every word."""
 
     def forward(
-        self,
-        token: torch.Tensor,
-        length: torch.Tensor,
-        cache: torch.Tensor,
-        memory: torch.Tensor,
-        mask: torch.Tensor,
+        self, token: torch.Tensor, length: torch.Tensor, mask: torch.Tensor, *parts: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
+        """`parts` are the cache and the memory, or the keys and values of each layer of both."""
+        half = len(parts) // 2
+        before, seen = map(by_layer, parts) if half == 1 else (parts[:half], parts[half:])
+        said = before[0].shape[2]
         place = length + torch.arange(token.shape[1], device=token.device)
-        attended, said, seen = self._attended(token, length, cache), by_layer(cache), by_layer(memory)
-        states, bias = self.embedded(token, place), self.position_bias(length, cache)
+        attended = self._attended(token, length, said)
+        states, bias = self.embedded(token, place), self.position_bias(length, said)
         added: list[torch.Tensor] = []
         for number, (layer, attention, across) in enumerate(
             zip(self.layers, self.attention, self.across, strict=True)
         ):
             pair = slice(2 * number, 2 * number + 2)
             asked = self.asked(layer, states)
-            added += attention.keys(asked), attention.values(asked)
-            so_far = [torch.cat(each, dim=2) for each in zip(said[pair], added[pair], strict=True)]
+            newest = [attention.key(asked), attention.value(asked)]
+            by_head = [self._by_head(each, attention.heads) for each in newest]
+            added += by_head if self.several else newest
+            so_far = [torch.cat(each, dim=2) for each in zip(before[pair], by_head, strict=True)]
             states = self.attended(layer, states, attention(asked, *so_far, attended, bias))
             found = across(self.asked_across(layer, states), *seen[pair], mask)
             states = self.attended_across(layer, states, found)
             states = self.fed_forward(layer, states)
         logits = self.logits(states if self.several else states[:, -1:])
         scores, tokens = torch.log_softmax(logits[:, -1], dim=-1).topk(LIKELIEST, dim=-1)
-        outputs = tokens.to(torch.int32), scores, in_layers(added)
+        outputs = tokens.to(torch.int32), scores, self._together(added)
         return (*outputs, logits) if self.several else outputs
 
-    def _attended(self, token: torch.Tensor, length: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    def _by_head(self, states: torch.Tensor, heads: int) -> torch.Tensor:
+        # Of a single word the axes need not change places.
+        return split(states, heads) if self.several else _reshaped(states, 0, heads, 1, -1)
+
+    def _together(self, added: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self.several:
+            return in_layers(added)
+        return _reshaped(torch.cat(list(added), dim=1), 0, len(added) // 2, 2, self.attention[0].heads, 1, -1)
+
+    def _attended(self, token: torch.Tensor, length: torch.Tensor, said: int) -> torch.Tensor:
         """Of what was said, and of the newest words, which lie behind all that the longest row has."""
         if not self.several:
-            places = torch.arange(cache.shape[4] + 1, device=cache.device)
-            return ((places < length) | (places == cache.shape[4])).int()
-        said = torch.where(torch.arange(cache.shape[4], device=cache.device) < length, 0.0, NEVER)
+            places = torch.arange(said + 1, device=token.device)
+            return ((places < length) | (places == said)).int()
+        earlier = torch.where(torch.arange(said, device=token.device) < length, 0.0, NEVER)
         words = torch.arange(token.shape[1], device=token.device)
         newest = torch.where(words[:, None] < words, NEVER, 0.0)[None, None]
         rows, asked = token.shape
-        earlier = said[:, None, None, :].expand(-1, -1, asked, -1)
-        return torch.cat([earlier, newest.expand(rows, -1, -1, -1)], dim=-1)
+        of_each = earlier[:, None, None, :].expand(-1, -1, asked, -1)
+        return torch.cat([of_each, newest.expand(rows, -1, -1, -1)], dim=-1)
 
 
-def step_graph(network: StepNetwork) -> Graph:
+def step_graph(network: StepNetwork, *, apart: bool = False) -> Graph:
     """As a file of its own, for any number of rows, of words so far and of places to attend to."""
     first = network.across[0]
-    row = (2, len(network.layers), 2, first.heads)
-    one, mask = torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
-    token = torch.ones(2, 2, dtype=torch.int64) if network.several else one
-    cache, memory = (torch.zeros(*row, words, first.size) for words in (3, 5))
     rows, words = {0: "rows"}, {0: "rows", 1: "words"}
     newest = {0: "rows", 1: "newest"} if network.several else rows
+    one, mask = torch.ones(2, 1, dtype=torch.int64), torch.ones(2, 5, dtype=torch.int32)
+    token = torch.ones(2, 2, dtype=torch.int64) if network.several else one
+    parts: dict[str, torch.Tensor] = {}
+    axes: dict[str, dict[int, str]] = {}
+    for name, places, axis in (("cache", 3, "age"), ("memory", 5, "words")):
+        layers = len(network.layers)
+        names = part_names(name, layers) if apart else [name]
+        shape = (2, *(() if apart else (layers, 2)), first.heads, places, first.size)
+        for each in names:
+            parts[each], axes[each] = torch.zeros(*shape), {0: "rows", len(shape) - 2: axis}
     return Graph(
         network,
-        {"token": token, "length": one, "cache": cache, "memory": memory, "mask": mask},
+        {"token": token, "length": one, "mask": mask, **parts},
         ("tokens", "scores", "added", "logits") if network.several else ("tokens", "scores", "added"),
         {
             **dict.fromkeys(("length", "tokens", "scores"), rows),
             **dict.fromkeys(("token", "logits"), newest),
             "added": {0: "rows", 4: "newest"} if network.several else rows,
-            "cache": {0: "rows", 4: "age"},
-            "memory": {0: "rows", 4: "words"},
             "mask": words,
+            **axes,
         },
     )
