@@ -390,6 +390,31 @@ def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures, 
         finished(theirs)
 
 
+def test_who_waits_for_nothing_more_has_as_many_rows_at_work_as_who_has_hundreds(engine: Pictures) -> None:
+    many, own = pictures(2)
+    theirs = [Row(many, 4, client="me") for _ in range(500)]
+    honest = Row(own, 20, client="you")
+    with opened(engine) as room:
+        loop, at = room._loop, list[tuple[int, int]]()
+
+        def count() -> None:
+            time.sleep(0.001)
+            at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
+
+        engine.before_step = count
+        room.submit(theirs)
+        eventually(lambda: len(at) > 20)
+        room.submit([honest])
+        finished([honest])
+        # Those that had joined before are finished then.
+        beside = [held for held, tokens in at if tokens > len(theirs[0].tokens)]
+        assert beside
+        assert set(beside) <= {0, 1}
+        for row in theirs:
+            row.is_cancelled = lambda: True
+        finished(theirs)
+
+
 def steps_beside(theirs: Sequence[Row], own: Row, engine: Pictures) -> int:
     """After how many steps it is finished, in a room full of `theirs`, of which many still wait then."""
     steps = [0]
