@@ -395,7 +395,7 @@ def test_who_waits_for_nothing_more_has_as_many_rows_at_work_as_who_has_hundreds
     engine.is_brief = lambda source: True  # type: ignore[method-assign]
     theirs = [Row(many, 4, client="me") for _ in range(500)]
     honest = Row(own, 20, client="you")
-    with opened(engine) as room:
+    with opened(engine, max_rows=16) as room:
         loop, at = room._loop, list[tuple[int, int]]()
 
         def count() -> None:
