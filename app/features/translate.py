@@ -21,7 +21,7 @@ from app.api.request_parsing import chosen_model, from_json, text_body
 from app.api.schemas import Schema
 from app.api.services import NavigationEntry, Services
 from app.api.text_calls import ReadyModel
-from app.core.errors import BadRequest, ServingError, UnknownModel, for_visitor
+from app.core.errors import BadRequest, RefusedRequest, ServingError, UnknownModel, for_visitor
 from app.core.http import JSON, marked, request_id, unstored
 from app.core.messages import starting_with, t
 from gourmet.client.deadline import Deadline
@@ -33,10 +33,13 @@ from gourmet.systems.translator.contract import (
     SYSTEM,
     Translator,
     problem,
+    sentences_of,
 )
 
 ABOUT: Final = SYSTEM.name
 MOST_TEXTS: Final = 32
+# Of all texts of a call: it is one turn, and making its answer is work for which others wait.
+MOST_SENTENCES: Final = 400
 # Every character of every text as \uXXXX, and twice that where it takes two of them.
 _MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
 _EXAMPLES: Final = 6
@@ -194,11 +197,11 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
     def translate() -> Response:
         """These Russian texts in English, or those of another pair in its other language.
 
-        Send up to 32 as `texts`, or one as `text`; `system` or `model` chooses another pair. One with
-        `stream` is answered by server-sent events: `piece` events as its words come, and at the end `done`
-        with the whole, or `error`. Closing the connection ends the work on it. A text that does not look
-        Russian is translated all the same, with a `warning`, as is one whose numbers, Latin letters or emoji
-        are not in the translation. Show what is not `sure` as a rough guess.
+        Send up to 32 as `texts`, of at most 400 sentences or lines together, or one as `text`; `system` or
+        `model` chooses another pair. One with `stream` is answered by server-sent events: `piece` events as
+        its words come, and at the end `done` with the whole, or `error`. Closing the connection ends the work
+        on it. A text that does not look Russian is translated all the same, with a `warning`, as is one whose
+        numbers, Latin letters or emoji are not in the translation. Show what is not `sure` as a rough guess.
         """
         body = text_body(settings, _MOST_BYTES)
         asked = from_json(TranslateRequest, body, '{"texts": ["…"]} or {"text": "…", "stream": true}')
@@ -206,6 +209,12 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         for place, text in enumerate(texts):
             if why := problem(text):
                 raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
+        if len(texts) > 1 and (found := sum(map(sentences_of, texts))) > MOST_SENTENCES:
+            raise RefusedRequest(
+                "too_many_sentences",
+                f"the texts have {found:,} sentences or lines together; at most {MOST_SENTENCES} are "
+                "translated in one call: send fewer texts at a time",
+            )
         if settings.rate_limit:
             count_photos(app, len(texts), "texts")
         deadline = deadline_of_request(settings.generate_deadline_s)

@@ -72,7 +72,7 @@ def requests(kind: str) -> tuple[GreedyRequest, GreedyRequest]:
     page, sentence = GreedyRequest("GET", "/"), _SENTENCES[0]
     whole, stream, beams = _text(text=sentence), _text(text=sentence, stream=True), _text(text=sentence)
     beams = _text(text=sentence, options={"beams": 4})
-    lines = _text(texts=["\n".join(["Да."] * 100)] * 32)
+    lines = _text(texts=["\n".join(["Да."] * 100)] * 4)
     # A picture of a few bytes costs as much to describe as any other.
     tiny = {"images": [_tiny()] * 16, "options": {"beams": 4}}
     captions = GreedyRequest("POST", "/api/v1/caption", json.dumps(tiny).encode(), "application/json")

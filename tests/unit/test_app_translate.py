@@ -63,6 +63,15 @@ def test_a_request_that_makes_no_sense_is_refused_without_asking_anybody(
     assert "Value error" not in reply.json["error"]["message"]
 
 
+def test_a_call_of_too_many_sentences_is_refused_with_how_many_may_be(browser: FlaskClient) -> None:
+    """It is one turn of its client's, and 3,200 lines kept others waiting while their answer was made."""
+    texts = ["\n".join(["Да."] * 100)] * 4
+    reply = browser.post(TRANSLATE, json={"texts": [*texts, "Да."]})
+    assert (reply.status_code, reply.json["error"]["code"]) == (413, "too_many_sentences")
+    assert "the texts have 401 sentences or lines together; at most 400" in reply.json["error"]["message"]
+    assert browser.post(TRANSLATE, json={"texts": texts}).status_code == 503  # no Triton is there
+
+
 @pytest.mark.parametrize("body", [b"{", b'{"text": "\xff"}', b"[]", b'"text"', b""])
 def test_what_is_not_json_or_not_utf_8_is_refused(browser: FlaskClient, body: bytes) -> None:
     reply = browser.post(TRANSLATE, data=body, content_type="application/json")

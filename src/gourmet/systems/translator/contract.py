@@ -80,9 +80,14 @@ def text_of(value: object) -> str:
     return text
 
 
+def sentences_of(text: str) -> int:
+    """How many it may have, which as many rows of the loop answer."""
+    return texts.at_most(text)
+
+
 def check_sentences(text: str) -> None:
     """Raise TooMuch where there are more than may be."""
-    if (found := texts.at_most(text)) > MOST_SENTENCES:
+    if (found := sentences_of(text)) > MOST_SENTENCES:
         raise TooMuch(
             f"the text has {found:,} sentences or lines; at most {MOST_SENTENCES} are translated at a time"
         )
