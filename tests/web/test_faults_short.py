@@ -90,7 +90,7 @@ def test_texts_of_a_killed_process_end_within_a_second_and_not_at_their_deadline
         product = Product(up, tmp_path / "models")
         stubs = [product.stubs(model)[0] for model in ("translator_stream", "translator")]
         with ThreadPoolExecutor(2) as pool:
-            whole = pool.submit(ask, {"texts": [text] * 32})
+            whole = pool.submit(ask, {"texts": ["Да, " * 490] * 32})  # which the network goes on about
             time.sleep(0.2)
             streamed = pool.submit(ask, {"text": text, "stream": True})
             assert began.wait(60)
