@@ -53,9 +53,6 @@ if os.environ.get("LOG_FORMAT", "").strip() == "json":
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 # Of each kind, several times what a worker counts with all that is served here.
 _METRICS_BYTES = 1 << 20
-# An answer of 3,200 lines is Python for a while, and a thread that has just been sent something would wait
-# for the interpreter's lock for 5 ms, several times on its way.
-_SWITCH_S = 0.0005
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -84,7 +81,6 @@ def name_hosts(server: Any) -> None:
 
 def post_fork(server: Any, worker: Any) -> None:
     malloc.use(malloc.WEB)
-    sys.setswitchinterval(_SWITCH_S)
     if folder := os.environ.get(_METRICS):
         _reserve(Path(folder))
 

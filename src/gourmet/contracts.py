@@ -250,13 +250,6 @@ class System(Protocol):
         """One sentence on the answer to the sample; raise BadAnswer, saying what is wrong with it."""
 
 
-def score_of(value: Any) -> float:
-    """What a model says that a score is; ValueError, or what float() raises, where it is not a number."""
-    if not math.isfinite(score := float(value)):
-        raise ValueError(f"a score is {score}, with which nothing can be compared")
-    return score
-
-
 class ScoredSentence(NamedTuple):
     """Where a sentence of an answer begins and ends in its text, and the score that it has by itself."""
 

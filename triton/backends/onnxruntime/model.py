@@ -16,7 +16,6 @@ from gourmet.runtime import batches, malloc, manifest
 from gourmet.runtime import onnx_session as sessions
 from gourmet.runtime import onnx_signature as signatures
 from gourmet.runtime.instances import cpu_threads, wanted_device
-from gourmet.runtime.priority import compute_behind_requests
 
 _FILE = "model.onnx"
 
@@ -36,7 +35,6 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:
-        compute_behind_requests()
         config = json.loads(args["model_config"])
         version = Path(args["model_repository"], args["model_version"])
         try:

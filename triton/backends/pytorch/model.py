@@ -16,14 +16,12 @@ import triton_python_backend_utils as pb_utils
 from gourmet.errors import GourmetError
 from gourmet.runtime import batches, manifest
 from gourmet.runtime.instances import wanted_device
-from gourmet.runtime.priority import compute_behind_requests
 
 
 class TritonPythonModel:
     """One instance of a model; Triton calls these methods, all from one thread."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        compute_behind_requests()
         # OpenMP's threads would spin for milliseconds after a run, on the CPUs that Triton needs to bring the
         # next request. It reads this as torch is loaded; the pause between two operations is shorter.
         os.environ.setdefault("GOMP_SPINCOUNT", "20000")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -43,9 +42,6 @@ _LONGEST_S: Final = 60.0
 # Triton is not asked more often than this whether a client is still there; of most answers, never.
 _ASKED_EVERY_S: Final = 0.1
 _LARGE_BYTES: Final = 10_000
-# Taking a request of 800 sentences apart is Python for some milliseconds, and the loop would wait for the
-# interpreter's lock by 5 ms in each of its steps meanwhile.
-_SWITCH_S: Final = 0.0005
 
 
 class GenerationModel:
@@ -54,7 +50,6 @@ class GenerationModel:
     part_of_system: Callable[..., GenerationServing]  # gourmet.systems.registry.piece
 
     def initialize(self, args: dict[str, str]) -> None:
-        sys.setswitchinterval(_SWITCH_S)
         config = json.loads(args["model_config"])
         try:
             version = Path(args["model_repository"]) / args["model_version"]

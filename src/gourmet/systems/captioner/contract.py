@@ -25,9 +25,9 @@ from gourmet.contracts import (
     Options,
     Task,
     Tensors,
-    score_of,
 )
 from gourmet.pictures.drawn import views
+from gourmet.runtime.bounded_reading import finite
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"
@@ -132,7 +132,7 @@ class Captioner:
         try:
             text, tokens, score = (outputs[name].ravel()[0] for name in (CAPTION, TOKENS, SCORE))
             said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-            return GeneratedText(said, int(tokens), score_of(score), _others(outputs))
+            return GeneratedText(said, int(tokens), finite(score), _others(outputs))
         except (LookupError, TypeError, ArithmeticError, ValueError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as captioners do: {exc}") from exc
 

@@ -30,8 +30,8 @@ from gourmet.contracts import (
     Task,
     Tensors,
     TooMuch,
-    score_of,
 )
+from gourmet.runtime.bounded_reading import finite
 from gourmet.systems.translator import texts
 
 TEXT: Final = "TEXT"
@@ -185,7 +185,7 @@ class Translator:
             text = outputs[TRANSLATION].ravel()[0]
             tokens, score = (outputs[name].ravel()[0] for name in (TOKENS, SCORE))
             said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-            return GeneratedText(said, int(tokens), score_of(score), sentences=_sentences(outputs))
+            return GeneratedText(said, int(tokens), finite(score), sentences=_sentences(outputs))
         except (LookupError, TypeError, ArithmeticError, ValueError, RecursionError) as exc:
             raise BadAnswer(f"{model.name!r} does not answer as translators do: {exc}") from exc
 
@@ -201,7 +201,7 @@ def _sentences(outputs: Tensors) -> Sequence[ScoredSentence] | None:
     if SENTENCES not in outputs:
         return None
     scored = json.loads(outputs[SENTENCES].ravel()[0])
-    return [ScoredSentence(int(begin), int(end), score_of(score)) for begin, end, score in scored]
+    return [ScoredSentence(int(begin), int(end), finite(score)) for begin, end, score in scored]
 
 
 class RussianTranslator(Translator):

@@ -26,7 +26,6 @@ from gourmet.pictures.decoders import decoding_for
 from gourmet.pictures.header import Header, look
 from gourmet.runtime import malloc
 from gourmet.runtime.instances import available_cpus, parameter, wanted_device
-from gourmet.runtime.priority import compute_behind_requests
 from gourmet.runtime.turns import client_of_request
 from gourmet.systems.food11 import contract
 
@@ -41,7 +40,6 @@ _MOST_LATER = 32
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        compute_behind_requests()
         config = json.loads(args["model_config"])
         self._temperature = float(parameter(config, "temperature") or 1.0)
         self._max_batch = config["max_batch_size"]
