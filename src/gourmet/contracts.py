@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -58,6 +59,12 @@ class BadAnswer(GourmetError):
     """A served model answered, and not as models of its system do."""
 
 
+def finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{number} is not a number")
+    return number
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output as Triton tells it; −1 is a dimension of any size."""
@@ -96,10 +103,9 @@ class Canary:
         texts += [*self.parameters, *self.parameters.values()]
         if not all(isinstance(each, str) and len(each) <= _LONGEST for each in texts):
             return False
-        shares = self.share, self.tolerance
-        are_shares = all(isinstance(each, int | float) and 0 <= each <= 1 for each in shares)
+        shares = (isinstance(each, int | float) and 0 <= each <= 1 for each in (self.share, self.tolerance))
         versions = f"{self.old}{self.new}"
-        return are_shares and versions.isascii() and versions.isdecimal() and self.old != self.new
+        return all(shares) and versions.isascii() and versions.isdecimal() and self.old != self.new
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -131,9 +137,7 @@ class ModelInfo:
         given: Mapping[str, Mapping[str, str]] = config.get("parameters", {})
         parameters = {key: value.get("string_value", "").strip() for key, value in given.items()}
         versions = list(map(str, metadata.get("versions") or [""]))
-        canary = Canary.of(parameters)
-        if canary and canary.old not in versions:
-            canary = None
+        canary = tried if (tried := Canary.of(parameters)) and tried.old in versions else None
         return cls(
             name=str(metadata["name"]),
             inputs=specs(metadata["inputs"]),
@@ -170,16 +174,14 @@ class ModelInfo:
     def number(self, parameter: str, default: float) -> float:
         """A parameter of the config that is a number."""
         text = self.parameters.get(parameter, "")
-        try:
-            found = float(text) if text else default
-        except ValueError:
-            found = math.nan
-        if not math.isfinite(found) or (parameter == TEMPERATURE_PARAMETER and found <= 0):
-            above = " above 0" if parameter == TEMPERATURE_PARAMETER else ""
-            raise BadModel(
-                f"the config of {self.name!r} says {parameter} = {text[:80]!r}, which is not a number{above}"
-            )
-        return found
+        above = " above 0" if parameter == TEMPERATURE_PARAMETER else ""
+        with suppress(ValueError):
+            found = finite(text or default)
+            if found > 0 or not above:
+                return found
+        raise BadModel(
+            f"the config of {self.name!r} says {parameter} = {text[:80]!r}, which is not a number{above}"
+        )
 
     @cached_property
     def temperature(self) -> float:

@@ -73,6 +73,6 @@ def workers(node: Any) -> list[psutil.Process]:
     raylet, found = psutil.Process(node.all_processes["raylet"][0].process.pid), []
     for each in raylet.children(recursive=True):
         with suppress(psutil.Error):  # it ended meanwhile
-            if each.cmdline()[:1] == ["ray::task"]:
+            if each.cmdline()[:1] == ["ray::_task_in"]:
                 found.append(each)
     return found

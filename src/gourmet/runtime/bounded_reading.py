@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import stat
 import sys
@@ -96,10 +95,3 @@ def what_it_says() -> Iterator[None]:
     except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         what = f"it lacks {exc}" if isinstance(exc, LookupError) else f"it says what nobody asked for: {exc}"
         raise ValueError(what) from exc
-
-
-def finite(value: Any) -> float:
-    """A number that others can be compared with; ValueError, or what float() raises, for anything else."""
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"{number} is not a number")
-    return number

@@ -25,9 +25,9 @@ from gourmet.contracts import (
     Options,
     Task,
     Tensors,
+    finite,
 )
 from gourmet.pictures.drawn import views
-from gourmet.runtime.bounded_reading import finite
 
 IMAGE: Final = "IMAGE"
 PROMPT: Final = "PROMPT"

@@ -30,8 +30,8 @@ from gourmet.contracts import (
     Task,
     Tensors,
     TooMuch,
+    finite,
 )
-from gourmet.runtime.bounded_reading import finite
 from gourmet.systems.translator import texts
 
 TEXT: Final = "TEXT"
