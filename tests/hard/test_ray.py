@@ -66,7 +66,8 @@ def test_two_nodes_keep_the_pace_of_one_on_the_same_processors(
                 rates[nodes].append(PART / (time.monotonic() - began))
     times = ratio(rates["two"], rates["one"])
     two_nodes, one_node = (", ".join(f"{rate:.0f}" for rate in rates[nodes]) for nodes in ("two", "one"))
-    seen = f"{two_nodes} photos a second by two nodes, {one_node} by one: {times}"
+    around = f"{times.value:.2f} ({times.low or 0:.2f}–{times.high or 0:.2f})"
+    seen = f"{two_nodes} photos a second by two nodes, {one_node} by one: {around} times"
     name = "Ray: two nodes instead of one on the same processors"
     table(row(name, rows["two"], rows["one"], seen, times.value >= 0.85))
 
