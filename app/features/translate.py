@@ -39,7 +39,7 @@ from gourmet.systems.translator.contract import (
 ABOUT: Final = SYSTEM.name
 MOST_TEXTS: Final = 32
 # Of all texts of a call: it is one turn, and making its answer is work for which others wait.
-MOST_SENTENCES: Final = 400
+MAX_CALL_SENTENCES: Final = 400
 # Every character of every text as \uXXXX, and twice that where it takes two of them.
 _MOST_BYTES: Final = MOST_TEXTS * MOST_CHARACTERS * 12
 _EXAMPLES: Final = 6
@@ -209,10 +209,10 @@ def add(app: Flask, services: Services) -> Sequence[NavigationEntry]:
         for place, text in enumerate(texts):
             if why := problem(text):
                 raise BadRequest(f"texts.{place}: {why}" if asked.texts else why)
-        if len(texts) > 1 and (found := sum(map(sentences_of, texts))) > MOST_SENTENCES:
+        if len(texts) > 1 and (found := sum(map(sentences_of, texts))) > MAX_CALL_SENTENCES:
             raise RefusedRequest(
                 "too_many_sentences",
-                f"the texts have {found:,} sentences or lines together; at most {MOST_SENTENCES} are "
+                f"the texts have {found:,} sentences or lines together; at most {MAX_CALL_SENTENCES} are "
                 "translated in one call: send fewer texts at a time",
             )
         if settings.rate_limit:

@@ -39,7 +39,7 @@ LASTS = MeasureOptions(window_s=12.0, windows=1, warm_up_s=0.0)
 
 
 @dataclass(frozen=True)
-class Served:
+class LoadedModel:
     """A model on a Triton of its own."""
 
     what: str
@@ -64,17 +64,17 @@ def computing(folder: Path) -> DataSource:
 
 
 @pytest.fixture(scope="module", params=[HELD, COMPUTED])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
     folder, computes = tmp_path_factory.mktemp("capacity"), request.param == COMPUTED
     data = computing(folder) if computes else holding(folder)
     with triton_server(folder / "models") as server:
         server.wait_until_live(180)
         target = Addresses(server.options.http_url, server.options.grpc_url)
         (model,) = (path.name for path in (folder / "models").iterdir())
-        yield Served(request.param, sweep.prepare(model, target, data), target, computes)
+        yield LoadedModel(request.param, sweep.prepare(model, target, data), target, computes)
 
 
-def measured(served: Served) -> Servers:
+def measured(served: LoadedModel) -> Servers:
     """By the loads of the command."""
     options = MeasureOptions(window_s=3.0, windows=3, steadiness=0.3, client="gourmet")
     with connect(served.target.url) as triton:
@@ -86,7 +86,7 @@ def measured(served: Served) -> Servers:
 
 
 def test_the_simulated_queue_has_the_measured_median_and_p99_at_several_loads_and_beyond_the_rate(
-    served: Served, table: Keep
+    served: LoadedModel, table: Keep
 ) -> None:
     servers = measured(served)
     figures, asked = {"servers": float(servers.count), "rate": round(servers.rate_per_s, 1)}, 0

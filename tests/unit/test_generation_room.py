@@ -363,6 +363,18 @@ def test_who_has_one_row_waits_for_few_steps_of_who_has_a_hundred(engine: Pictur
     assert honest.tokens == alone(own, beams=beams).tokens
 
 
+def rows_of_me_at_each_step(engine: Pictures, room: GenerationRoom, honest: Row) -> list[tuple[int, int]]:
+    """And how many tokens the honest one has by then; it grows while the loop goes on."""
+    loop, at = room._loop, list[tuple[int, int]]()
+
+    def count() -> None:
+        time.sleep(0.001)
+        at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
+
+    engine.before_step = count
+    return at
+
+
 @pytest.mark.parametrize("is_brief", [True, False])
 def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures, is_brief: bool) -> None:
     many, own = pictures(2)
@@ -370,13 +382,7 @@ def test_a_client_that_is_not_alone_has_a_quarter_of_the_loop(engine: Pictures, 
     theirs = [Row(many, 12, client="me") for _ in range(200)]
     honest = Row(own, 12, client="you")
     with opened(engine, max_rows=8) as room:
-        loop, at = room._loop, list[tuple[int, int]]()
-
-        def count() -> None:
-            time.sleep(0.001)
-            at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
-
-        engine.before_step = count
+        at = rows_of_me_at_each_step(engine, room, honest)
         room.submit(theirs)
         eventually(lambda: len(at) > 50)
         assert max(held for held, _ in at) > 5
@@ -396,13 +402,7 @@ def test_who_waits_for_nothing_more_has_as_many_rows_at_work_as_who_has_hundreds
     theirs = [Row(many, 4, client="me") for _ in range(500)]
     honest = Row(own, 20, client="you")
     with opened(engine, max_rows=16) as room:
-        loop, at = room._loop, list[tuple[int, int]]()
-
-        def count() -> None:
-            time.sleep(0.001)
-            at.append((sum(row.client == "me" for row in loop.rows), len(honest.tokens)))
-
-        engine.before_step = count
+        at = rows_of_me_at_each_step(engine, room, honest)
         room.submit(theirs)
         eventually(lambda: len(at) > 20)
         room.submit([honest])
