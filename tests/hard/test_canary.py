@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -33,15 +34,15 @@ def plates(
 
 def row(tried: str, plates: Plates, loads: list[VersionsUnderLoad], seen: str, survived: bool) -> TableRow:
     answered = sum(each.versions.total() for each in loads)
-    wrong = sum(len(each.wrong) for each in loads)
+    wrong = sum((each.wrong for each in loads), Counter[str]())
     return TableRow(
         tried=tried + (" behind HAProxy" if len(plates.webs) > 1 else ""),
         times=len(loads),
-        requests=answered + wrong,
+        requests=answered + wrong.total(),
         answered=answered,
         seen=seen,
         survived=survived and not wrong,
-        wrong={"not as its version says, of two versions, or failed": wrong} if wrong else {},
+        wrong=dict(wrong),
     )
 
 

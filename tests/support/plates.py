@@ -58,6 +58,10 @@ def with_other_labels(instead: dict[str, str], path: Path) -> None:
     onnx.save(model, path)
 
 
+class Refused(Exception):
+    """An answer other than 200, with its message."""
+
+
 class Plates:
     """The stack with a system of its own, and what each version says of each photo."""
 
@@ -77,7 +81,8 @@ class Plates:
             self.turned_away += 1
             time.sleep(1)
             reply = self.site.request("POST", f"/api/v1/classify?model={MODEL}", body, **content, **headers)
-        assert reply.status == 200, reply.body
+        if reply.status != 200:
+            raise Refused(f"{reply.status} {reply.json['error']['message']}")
         return list(reply.json["results"])
 
     def says(self, place: int, *, is_bad: bool) -> str:
@@ -108,7 +113,7 @@ class VersionsUnderLoad(Repeating):
         super().__init__(self._ask, CLIENTS, pause_s)
         self.plates, self.bad = plates, bad
         self.versions = Counter[str]()
-        self.wrong: list[object] = []
+        self.wrong = Counter[str]()
 
     def _ask(self, client: int, turn: int) -> None:
         first = client + turn
@@ -118,11 +123,13 @@ class VersionsUnderLoad(Repeating):
             assert all("error" not in answer for answer in answers), answers
             versions = {answer["model"]["version"] for answer in answers}
             expected = [self.plates.says(place, is_bad=versions <= self.bad) for place in places]
-            if len(versions) != 1 or [answer["label"] for answer in answers] != expected:
-                self.wrong.append((versions, answers))
+            if len(versions) != 1:
+                self.wrong["of two versions"] += 1
+            elif [answer["label"] for answer in answers] != expected:
+                self.wrong[f"not as version {min(versions)} says"] += 1
             self.versions[min(versions)] += 1
         except Exception as exc:
-            self.wrong.append(repr(exc))
+            self.wrong[str(exc)] += 1
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import random
 import re
 import threading
 import time
@@ -328,3 +329,21 @@ def test_a_parameter_that_no_document_has_is_refused_with_those_that_are_allowed
     name = path.partition("?")[2].partition("=")[0]
     assert f"{name!r} is not a parameter of {path.partition('?')[0]}" in reply.get_json()["error"]["message"]
     assert allowed.strip(", ") in reply.get_json()["error"]["message"].partition("allowed: ")[2]
+
+
+def test_photos_of_a_call_are_of_one_version_behind_a_balancer_whose_servers_have_another_each() -> None:
+    chance = random.Random(7)
+
+    class Balanced(FakeClassifier):
+        def _answer(self, outcome: Prediction | Exception, model: str) -> Prediction:
+            has, (name, _, wanted) = chance.choice("12"), (model or EGG.model).partition("/")
+            if wanted not in ("", has):
+                raise errors.ModelNotReady(model, [])
+            return replace(EGG, model=name, version=has)
+
+    browser, met = client(Balanced()), set[str]()
+    for _ in range(100):
+        versions = {each["model"]["version"] for each in send(browser, *[PHOTO] * 3).get_json()["results"]}
+        assert len(versions) == 1
+        met |= versions
+    assert met == {"1", "2"}

@@ -112,6 +112,14 @@ def test_a_config_with_a_threshold_that_is_no_number_is_an_error(listen: Listen)
         classify(listen(GOOD | {"/config": http(config)}).url)
 
 
+def test_a_server_behind_a_balancer_that_lacks_the_model_is_not_taken_for_a_busy_one(listen: Listen) -> None:
+    lacks = {"error": "Request for unknown model: 'm' version 2 is not at ready state"}
+    others = {"/index": http([]), "/stats": http({"model_stats": []})}
+    listener = listen(GOOD | others | {"/infer": http(lacks, "503 Service Unavailable")})
+    with pytest.raises(ModelNotReady):
+        classify(listener.url)
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [

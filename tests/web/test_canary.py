@@ -39,7 +39,7 @@ def test_a_shadow_is_compared_and_answers_nobody(plates: Plates) -> None:
         assert "different where 1 says: " in said
         gourmet("canary", "abandon", "plates")
         time.sleep(1)
-    assert load.wrong == []
+    assert load.wrong == {}
     assert set(load.versions) == {"1"}
     assert not plates.counted("abandoned", "2")
 
@@ -56,7 +56,7 @@ def test_a_canary_whose_answers_are_half_wrong_is_left_within_500_requests(plate
         assert "abandoned by its watch: disagreement" in gourmet("canary", "status", MODEL)
         gourmet("canary", "abandon", "plates")
         time.sleep(1)
-    assert load.wrong == []
+    assert load.wrong == {}
     assert 20 <= plates.counted("requests", "2")["answered"] - before <= 500
     assert plates.counted("abandoned", "2") - left == {"disagreement": 1}
     assert "plates_onnx: version 2 is tried no more: " in plates.up.output
@@ -79,12 +79,12 @@ def test_a_good_canary_has_its_share_and_is_promoted(plates: Plates) -> None:
         assert 6 <= sum(each == {"2"} for each in found) <= 32
         gourmet("canary", "promote", "plates")
         wait_until(lambda: plates.ask(PHOTOS[:1])[0]["model"]["version"] == "2", 10, "1 still answers")
-    assert load.wrong == []
+    assert load.wrong == {}
     assert plates.counted("compared", "2")["same"] > before[1]
     assert plates.counted("abandoned", "2") == left
     with load_on(plates, set()) as load:
         time.sleep(1)
-    assert (load.wrong, set(load.versions)) == ([], {"2"})
+    assert (load.wrong, set(load.versions)) == ({}, {"2"})
 
 
 def test_a_version_rolls_out_and_back_and_each_answer_is_of_one(plates: Plates) -> None:
@@ -95,5 +95,5 @@ def test_a_version_rolls_out_and_back_and_each_answer_is_of_one(plates: Plates) 
         wait_until(lambda: load.versions[new] > 50, 30, f"{new} does not answer")
         gourmet("rollback", "plates")
         time.sleep(1)
-    assert load.wrong == []
+    assert load.wrong == {}
     assert set(load.versions) == {old, new}

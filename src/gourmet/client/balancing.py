@@ -18,7 +18,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, Literal
 
 from gourmet.client.deadline import Deadline
-from gourmet.client.errors import NoAnswerInTime, NotTriton, TritonError, TritonRefused, TritonUnreachable
+from gourmet.client.errors import (
+    UNKNOWN_MODEL,
+    NoAnswerInTime,
+    NotTriton,
+    TritonError,
+    TritonRefused,
+    TritonUnreachable,
+)
 from gourmet.client.lookup import EVERY_S
 from gourmet.client.transport import Call, Reply, Transport
 from gourmet.errors import GourmetError
@@ -34,8 +41,6 @@ _FADES_S: Final = 5.0
 _FIRST_LOOK_S: Final = 0.25
 _LAST_LOOK_S: Final = 4.0
 _LOOK_TAKES_S: Final = 1.0
-# What a server says of a model that it does not have, whatever the status.
-_UNKNOWN_MODEL: Final = "unknown model"
 
 
 class _Pace:
@@ -214,7 +219,7 @@ def _fault_of(error: TritonError, call: Call) -> str | None:
     if isinstance(error, TritonUnreachable | NotTriton | NoAnswerInTime):
         return ""
     if isinstance(error, TritonRefused) and call.target:
-        lacks_it = error.status == 404 or _UNKNOWN_MODEL in error.reason.lower()
+        lacks_it = error.status == 404 or UNKNOWN_MODEL in error.reason.lower()
         if lacks_it or (error.status >= 500 and error.status != 503):
             return _model_of(call)
     return None

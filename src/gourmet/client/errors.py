@@ -27,6 +27,8 @@ from gourmet.errors import GourmetError
 
 # What Triton says of a request that waited in its queue until its deadline.
 _TIMED_OUT: Final = "timeout expired"
+# And of a model that it does not have, whatever the status.
+UNKNOWN_MODEL: Final = "unknown model"
 _RESTRICTED: Final = " is restricted"
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import (
+    UNKNOWN_MODEL,
     ModelFailed,
     ModelUnavailable,
     NobodyWaits,
@@ -264,7 +265,8 @@ class Triton:
     def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # said already
             return refused
-        if self.is_ready(model, deadline):
+        # Behind a balancer the server that says whether it is ready may be another.
+        if UNKNOWN_MODEL not in refused.reason.lower() and self.is_ready(model, deadline):
             return of_model(model, refused, deadline.seconds)
         entry: Mapping[str, str] = {}
         with contextlib.suppress(TritonRefused):  # a Triton whose list of models is locked does not tell
