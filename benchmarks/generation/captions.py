@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from generation.asking import Exchanged
 from generation.sentences import agreement
 from generation.served import IN_PROCESS, STREAMED, GenerationServer
 from generation.without_triton import behind_uvicorn, in_python
@@ -143,6 +144,6 @@ def behind_fastapi(captions: PhotosAsked, programs: Callable[[], Path], threads:
     return Contender(arm, [BenchLoad(arm, captions.system, MANY)], start)
 
 
-def _caption(client: HttpClient, photo: bytes) -> tuple[str, int]:
+def _caption(client: HttpClient, photo: bytes) -> Exchanged:
     answer = client.request("POST", "/caption", photo)
-    return json.loads(answer)["caption"], len(photo) + len(answer)
+    return Exchanged(json.loads(answer)["caption"], len(photo) + len(answer))

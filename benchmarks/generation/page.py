@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from generation.asking import FIRST_PIECE_MS
 from generation.sentences import AGREES
 from generation.served import (
     BEAMS,
     BLS,
-    FIRST_PIECE_MS,
     IN_PROCESS,
     JOINING,
     LOOP,

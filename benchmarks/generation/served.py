@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,9 +15,10 @@ from typing import Final
 import numpy as np
 import psutil
 
+from generation.asking import DATA, FIRST_PIECE_MS, Exchange, Exchanged, measure_of
 from generation.sentences import BenchExamples, Sentences
 from gourmet import repository
-from gourmet.contracts import NO_OPTIONS
+from gourmet.client.address import Address
 from gourmet.measure import sweep
 from gourmet.measure.async_client import checked_traffic
 from gourmet.measure.results import LoadSpec
@@ -26,7 +29,8 @@ from gourmet.measure.transports import RawReply, Request, Wire
 from gourmet.runtime.decoding.room import CONTINUOUS_PARAMETER
 from gourmet.serving.connect import connect
 from gourmet.systems import registry
-from harness.load import BenchLoad, BenchWindow, CpuUsed
+from gourmet.systems.translator import contract
+from harness.load import BenchLoad, BenchWindow, CpuUsed, HttpClient
 from harness.run import Contender, Measure
 
 INSIDE: Final = "translator"
@@ -41,7 +45,6 @@ BEAMS: Final = "loop in process, four beams"
 JOINING: Final = "short ones beside long ones, joining"
 NOT_JOINING: Final = "short ones beside long ones, not joining"
 MIXED_LEVEL: Final = 8
-FIRST_PIECE_MS: Final = "first piece ms"
 # Of the processes of `translator`, after a window.
 MEMORY_MIB: Final = "memory MiB"
 
@@ -54,7 +57,7 @@ _ASKED: Final = {
     JOINING: LoadSpec(INSIDE),
     NOT_JOINING: LoadSpec(INSIDE),
 }
-_OPTIONS: Final = {BEAMS: {"beams": 4}}
+_BEAMS: Final = 4
 # Those beside whom somebody is measured go on for so much longer than that.
 _LONGER_S: Final = 1.0
 # Every fourth sentence is a long one; whether those that come later join between two steps.
@@ -71,9 +74,49 @@ def contender(sentences: Sentences) -> Contender:
     def start() -> Iterator[Measure]:
         models = {each.model for each in _ASKED.values()} | set(_PARTS)
         with own_server((repository.DEFAULT,), sorted(models)) as addresses:
-            yield GenerationServer(addresses, sentences, _ASKED).window
+            server, exchanges = GenerationServer(addresses, sentences, _ASKED), _exchanges()
+            measures = dict[str, Measure]()
+
+            def measure(load: BenchLoad) -> BenchWindow:
+                if load.arm not in exchanges:
+                    return server.window(load)
+                if load.arm not in measures:
+                    port = Address.of(addresses.url).port
+                    # What a search says is not what the network says greedily.
+                    agrees = load.arm != BEAMS
+                    measures[load.arm] = measure_of(
+                        load.arm, port, sentences, exchanges[load.arm], agrees=agrees
+                    )
+                return server.counted(load, measures[load.arm])
+
+            yield measure
 
     return Contender("Triton", loads, start)
+
+
+def _exchanges() -> dict[str, Exchange]:
+    """How a text is asked for by one request, as the servers beside ours are asked."""
+    found: dict[str, Exchange] = {arm: partial(_whole, _ASKED[arm].model, {}) for arm in (BLS, IN_PROCESS)}
+    found[BEAMS] = partial(_whole, _ASKED[BEAMS].model, {contract.BEAMS: _BEAMS})
+    found[STREAMED] = partial(_streamed, _ASKED[STREAMED].model)
+    return found
+
+
+def _whole(model: str, options: Mapping[str, int], client: HttpClient, text: str) -> Exchanged:
+    body = json.dumps({contract.TEXT: text, **options}).encode()
+    answer = client.request("POST", f"/v2/models/{model}/generate", body)
+    return Exchanged(json.loads(answer)[contract.TRANSLATION], len(body) + len(answer))
+
+
+def _streamed(model: str, client: HttpClient, text: str) -> Exchanged:
+    body = json.dumps({contract.TEXT: text}).encode()
+    began, first_ms, pieces, size = time.perf_counter(), 0.0, list[str](), len(body)
+    for line in client.lines("POST", f"/v2/models/{model}/generate_stream", body):
+        size += len(line)
+        if line.startswith(DATA):
+            first_ms = first_ms or 1000 * (time.perf_counter() - began)
+            pieces.append(json.loads(line.removeprefix(DATA))[contract.TRANSLATION])
+    return Exchanged("".join(pieces), size, first_ms)
 
 
 def _processes_of(model: str) -> list[psutil.Process]:
@@ -132,21 +175,31 @@ class GenerationServer:
             answering.result()
         return found
 
+    def counted(self, load: BenchLoad, measure: Measure) -> BenchWindow:
+        """What another client measures of a model, with what only the server and its processes tell."""
+        models, figures = (self._asked[load.arm].model, *_PARTS), dict[str, float]()
+        with connect(self._addresses.url) as triton:
+            before = [triton.total(model) for model in models]
+            found = measure(load)
+            asked, *inner = (
+                triton.total(model).since(each).requests for model, each in zip(models, before, strict=True)
+            )
+        figures["requests inside"] = sum(inner) / asked
+        if load.arm == IN_PROCESS:
+            figures[MEMORY_MIB] = memory_mib(_processes_of(INSIDE))
+        return replace(found, figures={**found.figures, **figures})
+
     def _measured(self, load: BenchLoad, *, in_company: bool = False) -> BenchWindow:
         workload, looks = self._workload(load.arm), list[CpuUsed]()
         noting = _Noting(workload)
-        with connect(self._addresses.url) as triton:
-            parts = _PARTS if load.arm == BLS else ()
-            before = {model: triton.total(model) for model in parts}
-            traffic, _ = checked_traffic(
-                replace(workload, answers=noting),
-                replace(self._asked[load.arm], level=load.level),
-                self._addresses,
-                self._examples.options,
-                lambda: looks.append(CpuUsed.now()),
-                in_company=in_company,
-            )
-            inner = sum(triton.total(model).since(before[model]).requests for model in parts)
+        traffic, _ = checked_traffic(
+            replace(workload, answers=noting),
+            replace(self._asked[load.arm], level=load.level),
+            self._addresses,
+            self._examples.options,
+            lambda: looks.append(CpuUsed.now()),
+            in_company=in_company,
+        )
         due, _, done = traffic.arrays()
         held, answers, figures = traffic.holds(done), len(traffic.times), dict[str, float]()
         if load.arm in CONTINUOUS:
@@ -155,12 +208,9 @@ class GenerationServer:
         else:
             figures = {
                 "requests": traffic.requests_sent / answers,
-                "requests inside": inner / answers,
                 "bytes": traffic.transferred / answers,
                 **self._agreement[load.arm],
             }
-        if load.arm == IN_PROCESS:
-            figures[MEMORY_MIB] = memory_mib(_processes_of(INSIDE))
         if any(traffic.pieces):
             first = np.array([moments[0] for moments in traffic.pieces]) - due
             figures[FIRST_PIECE_MS] = 1000 * float(np.median(first[held]))
@@ -175,13 +225,12 @@ class GenerationServer:
             workload = sweep.prepare(
                 asked.model,
                 self._addresses,
-                replace(examples.source(arm), options=_OPTIONS.get(arm, NO_OPTIONS)),
+                examples.source(arm),
                 through=asked.through,
                 stepped=examples.system if asked.through == "loop" else "",
             )
-            # What a search says is not what the network says greedily.
             self._agreement[arm] = {}
-            if arm not in (*CONTINUOUS, BEAMS):
+            if arm not in CONTINUOUS:
                 info = workload.rows.info
                 system = registry.generation(info.system or examples.system)
                 answers = [system.generated(answer, info).text for answer in workload.answers.expected]

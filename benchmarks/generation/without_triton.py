@@ -6,16 +6,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 
 from generation import ctranslate2_model
+from generation.asking import Exchange, Exchanged, answers, asked, measure_of
 from generation.sentences import BenchExamples, Sentences, same_as_alone
 from gourmet.runtime.decoding.answers import GenerationServing, Parts, wait_for
 from gourmet.runtime.decoding.engine import Engine
@@ -27,7 +28,7 @@ from gourmet.systems.translator.client_loop import served_files
 from gourmet.systems.translator.contract import TEXT
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.serving import SERVING
-from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop, http_loop
+from harness.load import BenchLoad, BenchWindow, HttpClient, closed_loop
 from harness.run import Contender, Measure
 from harness.server import started
 
@@ -46,9 +47,6 @@ _ROWS: Final = 16
 _WITHIN_S: Final = 60.0
 _STEPS: Final = 50
 _SO_FAR: Final = 5  # words of the answer that is in the middle of a step
-
-# The answer to an example, and how many bytes went both ways for it.
-Exchange = Callable[[HttpClient, Any], tuple[str, int]]
 
 
 def contenders(sentences: Sentences, programs: Callable[[], Path]) -> list[Contender]:
@@ -156,40 +154,14 @@ def behind_uvicorn(
     (port,) = free_ports(1)
     whole = [*command, "--host", "127.0.0.1", "--no-access-log", "--port", str(port)]
     clean = {**env, "PYTHONDONTWRITEBYTECODE": "1"}
-    with started(arm, whole, clean, _SERVERS, lambda: _exchanged(port, examples.examples[:1], exchange)):
-        bodies, alone = _exchanged(port, examples.examples, exchange)
-        figures = {"requests": 1.0, "bytes": bodies, **examples.agreement(arm, alone)}
-
-        def ask(client: HttpClient, number: int) -> int:
-            return asked(arm, examples.examples, alone, lambda each: exchange(client, each)[0], number)
-
-        yield lambda load: http_loop(load, partial(_client, port), ask, examples.options, figures=figures)
+    with started(arm, whole, clean, _SERVERS, lambda: answers(port, examples.examples[0], exchange)):
+        yield measure_of(arm, port, examples, exchange)
 
 
-def asked(
-    arm: str, examples: Sequence[Any], alone: Sequence[str], say: Callable[[Any], str], number: int
-) -> int:
-    """The answer has to be what the arm says when nothing else is asked."""
-    place = number % len(examples)
-    same_as_alone(arm, say(examples[place]), alone[place])
-    return 1
-
-
-def _client(port: int) -> HttpClient:
-    return HttpClient(port, {"Content-Type": "application/json"})
-
-
-def _translate(client: HttpClient, text: str) -> tuple[str, int]:
+def _translate(client: HttpClient, text: str) -> Exchanged:
     body = json.dumps({"text": text}).encode()
     answer = client.request("POST", "/translate", body)
-    return json.loads(answer)["translation"], len(body) + len(answer)
-
-
-def _exchanged(port: int, examples: Sequence[Any], exchange: Exchange) -> tuple[float, list[str]]:
-    """The bytes of an exchange on average, and the answer to each example asked alone."""
-    with closing(_client(port)) as client:
-        said, sizes = zip(*(exchange(client, each) for each in examples), strict=True)
-    return float(np.mean(sizes)), list(said)
+    return Exchanged(json.loads(answer)["translation"], len(body) + len(answer))
 
 
 def _parts_ms(engine: Engine, read: Callable[[], Sequence[Parts]]) -> dict[str, float]:

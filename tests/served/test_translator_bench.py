@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from generation import served, without_triton
+from generation.asking import FIRST_PIECE_MS
 from generation.served import (
     BLS,
-    FIRST_PIECE_MS,
     IN_PROCESS,
     JOINING,
     LOOP,
@@ -105,7 +105,7 @@ def test_the_ways_through_triton_say_the_same_and_what_each_takes(sentences: Exa
     assert looped["bytes"] > 1000 * inside["bytes"]
     assert scripted["requests inside"] > 3
     assert inside["requests inside"] == 0
-    assert 50 < inside[MEMORY_MIB] < 2000  # of two processes
+    assert 50 < inside[MEMORY_MIB] < 2000
     streamed = found[STREAMED, 1]
     assert 0 < streamed.figures[FIRST_PIECE_MS] < streamed.percentiles_ms[2]
     for arm in (JOINING, NOT_JOINING):

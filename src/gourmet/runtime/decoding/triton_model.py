@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -82,6 +83,7 @@ class _RunningRequest:
         self._sender, self._model = request.get_response_sender(), model
         self._lock = threading.Lock()
         self._jobs: Sequence[AnswerJob] = ()
+        self._unsent: list[GeneratedText] = []
         try:
             model.room.check(client_of_request(request.parameters()))  # before anything is made of its texts
             self._jobs = jobs(
@@ -94,25 +96,36 @@ class _RunningRequest:
             self._unfinished = len(self._jobs)
             submit(self._jobs, model.room)
         except (ValueError, TooManyRows, ClientLeft) as exc:
-            self._send(partial(refusal, exc))
+            model.sending.submit(self._send, refusal(exc))
 
     def _on_piece(self, job: AnswerJob, piece: GeneratedText) -> None:
-        network, rows = self._model.network, self._model.has_rows
-        if self._model.in_pieces:
-            answer = (
-                partial(refusal, job.error) if job.error else partial(_response, [piece], network, rows=rows)
-            )
-            self._send(answer, final=job.finished)
-            return
         with self._lock:
-            self._unfinished -= 1
-            if self._unfinished:
-                return
-        self._send(partial(whole_response, self._jobs, network, rows=rows))
+            if self._model.in_pieces:
+                self._unsent.append(piece)
+                to_send = len(self._unsent) == 1  # else it goes with the one that waits already
+            else:
+                self._unfinished -= 1
+                to_send = not self._unfinished
+        if to_send:
+            send = partial(self._send_pieces, job) if self._model.in_pieces else self._send_whole
+            self._model.sending.submit(send)
 
-    def _send(self, response: Callable[[], pb_utils.InferenceResponse], *, final: bool = True) -> None:
-        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        self._model.sending.submit(lambda: self._sender.send(response(), flags=flags))
+    def _send_pieces(self, job: AnswerJob) -> None:
+        """Those that there are by now, as one: with many streams a message takes longer than a step."""
+        with self._lock:
+            pieces, self._unsent = self._unsent, []
+        is_last = pieces[-1].sentences is not None
+        if is_last and job.error:
+            self._send(refusal(job.error))
+            return
+        piece = replace(pieces[-1], text="".join(each.text for each in pieces))
+        self._send(_response([piece], self._model.network, rows=self._model.has_rows), final=is_last)
+
+    def _send_whole(self) -> None:
+        self._send(whole_response(self._jobs, self._model.network, rows=self._model.has_rows))
+
+    def _send(self, response: pb_utils.InferenceResponse, *, final: bool = True) -> None:
+        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
 
 
 def jobs(
