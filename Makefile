@@ -17,7 +17,7 @@ MODEL_FOLDERS := $(dir $(wildcard triton/models/*/1/model.py triton/backends/*/m
 # Workers with servers of their own; the tests of a file share what they start, and tests/conftest.py has the
 # longest files first. Half of the time they wait for servers, so that three keep two cores busy.
 WORKERS := --dist loadfile --no-loadscope-reorder --numprocesses
-# Some tests are about time, and share the machine with the servers they start and with whatever else runs
+# Some tests are about time, and share the machine with each other, the servers they start and whatever else runs
 # there: one that fails is asked once more, and the summary names it with the failure.
 RERUN := --reruns 1 -rR --rerun-show-tracebacks
 
@@ -54,7 +54,7 @@ test-slow: setup-dev ## Run the slow ones: notebooks, training, tuning, faults, 
 
 test-unit: setup-dev ## Run the tests that start no server
 	@# A thread each: two workers whose sums have two threads wait for each other on two cores, for twice as long.
-	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 -m "not slow")
+	@OMP_NUM_THREADS=1 $(call run_tests,tests/unit --numprocesses 2 $(RERUN) -m "not slow")
 
 test-hard: $(VENV)/.ready-hard ## Overload, faults and soak on the real stack; writes the table of docs/reliability.md
 	$(PYTEST) tests/hard --timeout 3600 --hard-page docs/reliability.md $(ARGS)

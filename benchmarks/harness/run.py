@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gourmet.reports.machine import about
 from gourmet.result_store import ResultStore
 from gourmet.training.task import Tick
 from harness.load import BenchLoad, BenchWindow
@@ -44,8 +45,9 @@ def run(
     folder: Path | None = None,
     plan: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Each in turn; windows that the folder holds of the same `plan` are not measured again."""
-    store = ResultStore(folder, {"turns": turns, **(plan or {})}, BenchWindow)
+    """Each in turn; windows that the folder holds of the same `plan` and commit are not measured again."""
+    whole_plan = {"turns": turns, "commit": about()["commit"], **(plan or {})}
+    store = ResultStore(folder, whole_plan, BenchWindow)
     steps = turns * sum(len(each.loads) for each in contenders)
     left_out: dict[str, str] = {}
     # On a machine that is never quiet the run has to end all the same.
