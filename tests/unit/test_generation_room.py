@@ -522,7 +522,7 @@ def test_no_more_come_of_a_client_while_many_of_its_rows_wait(engine: Pictures) 
     go_on = threading.Event()
     engine.before_step = lambda: go_on.wait(WITHIN_S)
     with opened(engine) as room:
-        waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(300)]
+        waiting = [Row(picture, 2, beams=1 + number % 2, client="me") for number in range(600)]
         room.check("me")
         room.submit(waiting)
         with pytest.raises(TooManyRows, match=r"\d\d\d sentences wait already: ask again later"):

@@ -36,8 +36,9 @@ from gourmet.runtime.turns import Lines, Recent, is_fair
 
 # With "off", waiting rows join when all are finished: to see what joining between two steps is good for.
 CONTINUOUS_PARAMETER: Final = "continuous_batching"
-# While so many rows of a client wait, for each that can be at work, no more of it come.
-_WAITING: Final = 64
+# While so many rows of a client wait, for each that can be at work, no more of it come: with 16 at work five
+# calls of 400 sentences, since a call that is refused costs the web app as much as one that is answered.
+_WAITING: Final = 128
 # Memories that are ready while the loop is full: the next to join need not wait, and few take space.
 _READY: Final = 2
 # Sources that are prepared at a time; there are no more threads for them.
