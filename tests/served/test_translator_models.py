@@ -304,7 +304,7 @@ def test_whole_steps_take_four_rows_and_no_more(client: triton_http.InferenceSer
 def test_more_than_may_wait_are_refused_and_the_others_answered(
     client: triton_http.InferenceServerClient,
 ) -> None:
-    texts = ["Да. " * 80] * 16  # more than may wait before another call comes
+    texts = ["Да. " * 80] * 16  # two such calls are more than may wait
     waiting = [client.async_infer("translator", given(texts)) for _ in range(12)]
     refused = [why for why in map(failure, waiting) if why]
     assert 0 < len(refused) < len(waiting)
