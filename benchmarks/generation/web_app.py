@@ -32,7 +32,6 @@ def contender(sentences: Sentences) -> Contender:
             for option, other in zip(("--http-port", "--grpc-port", "--metrics-port"), others, strict=True):
                 command += [option, str(other)]
             texts = sentences.texts
-            texts = sentences.texts
             with started(WEB, command, {}, Path(home), lambda: answers(port, texts[0], _streamed)):
                 yield measure_of(WEB, port, sentences, _streamed)
 
