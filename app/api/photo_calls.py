@@ -98,16 +98,19 @@ def answer(services: Services, describe: Describe, system: str = "") -> Response
         """While a version takes the place of another, photos of a call meet both: some are asked again."""
         met = {found.version for found, _ in outcomes if isinstance(found, Prediction)}
         newest_first = sorted(met, key=lambda text: (len(text), text), reverse=True)
+        again = {version: dict[int, tuple[Prediction, TimingsMs]]() for version in newest_first}
         for version in newest_first * ATTEMPTS_AT_ONE_VERSION:
-            others = {
-                place: found
+            missing = {
+                place: f"{found.model}/{version}"
                 for place, (found, _) in enumerate(outcomes)
-                if isinstance(found, Prediction) and found.version != version
+                if isinstance(found, Prediction) and version != found.version and place not in again[version]
             }
             with contextlib.suppress(ServingError):  # it is gone by now, or from the server that was asked
-                again = {at: ask(photos[at].data, f"{each.model}/{version}") for at, each in others.items()}
-                for at, (found, phases) in again.items():
-                    outcomes[at] = found, phases_ms(phases)
+                for place, model in missing.items():
+                    said, phases = ask(photos[place].data, model)
+                    again[version][place] = said, phases_ms(phases)
+                for place, outcome in again[version].items():
+                    outcomes[place] = outcome
                 return
 
     def tell(found: Prediction, timings: TimingsMs, name: str | None) -> schemas.Schema:

@@ -58,10 +58,6 @@ def with_other_labels(instead: dict[str, str], path: Path) -> None:
     onnx.save(model, path)
 
 
-class Refused(Exception):
-    """An answer other than 200, with its message."""
-
-
 class Plates:
     """The stack with a system of its own, and what each version says of each photo."""
 
@@ -82,7 +78,7 @@ class Plates:
             time.sleep(1)
             reply = self.site.request("POST", f"/api/v1/classify?model={MODEL}", body, **content, **headers)
         if reply.status != 200:
-            raise Refused(f"{reply.status} {reply.json['error']['message']}")
+            raise AssertionError(f"{reply.status} {reply.json['error']['message']}")
         return list(reply.json["results"])
 
     def says(self, place: int, *, is_bad: bool) -> str:

@@ -331,7 +331,10 @@ def test_a_parameter_that_no_document_has_is_refused_with_those_that_are_allowed
     assert allowed.strip(", ") in reply.get_json()["error"]["message"].partition("allowed: ")[2]
 
 
-def test_photos_of_a_call_are_of_one_version_behind_a_balancer_whose_servers_have_another_each() -> None:
+@pytest.mark.parametrize("photos", [3, 12])
+def test_photos_of_a_call_are_of_one_version_behind_a_balancer_whose_servers_have_another_each(
+    photos: int,
+) -> None:
     chance = random.Random(7)
 
     class Balanced(FakeClassifier):
@@ -342,8 +345,9 @@ def test_photos_of_a_call_are_of_one_version_behind_a_balancer_whose_servers_hav
             return replace(EGG, model=name, version=has)
 
     browser, met = client(Balanced()), set[str]()
-    for _ in range(100):
-        versions = {each["model"]["version"] for each in send(browser, *[PHOTO] * 3).get_json()["results"]}
+    for _ in range(300 // photos):
+        results = send(browser, *[PHOTO] * photos).get_json()["results"]
+        versions = {each["model"]["version"] for each in results}
         assert len(versions) == 1
         met |= versions
     assert met == {"1", "2"}

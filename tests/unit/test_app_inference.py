@@ -120,6 +120,13 @@ def test_a_server_behind_a_balancer_that_lacks_the_model_is_not_taken_for_a_busy
         classify(listener.url)
 
 
+def test_a_model_that_lacks_one_that_it_asks_is_not_said_to_be_lacking_itself(listen: Listen) -> None:
+    lacks = {"error": "in m: Request for unknown model: 'm_decoder' is not found"}
+    listener = listen(GOOD | {"/infer": http(lacks, "500 Internal")})
+    with pytest.raises(InferenceFailed, match="m_decoder"):
+        classify(listener.url)
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [

@@ -265,12 +265,14 @@ class Triton:
     def _explained(self, model: str, refused: TritonRefused, deadline: Deadline) -> TritonError:
         if type(refused) is not TritonRefused:  # said already
             return refused
-        # Behind a balancer the server that says whether it is ready may be another.
-        if UNKNOWN_MODEL not in refused.reason.lower() and self.is_ready(model, deadline):
+        # Behind a balancer the server that says whether it is ready may be another. A model that asks others
+        # may have to say so of one of these.
+        name, reason = model.partition("/")[0], refused.reason.lower()
+        if f"{UNKNOWN_MODEL}: '{name.lower()}'" not in reason and self.is_ready(model, deadline):
             return of_model(model, refused, deadline.seconds)
         entry: Mapping[str, str] = {}
         with contextlib.suppress(TritonRefused):  # a Triton whose list of models is locked does not tell
-            entry = self.index(deadline).get(model.partition("/")[0], {})
+            entry = self.index(deadline).get(name, {})
         try:
             ready = self.ready_models(deadline)
         except TritonRefused as exc:
