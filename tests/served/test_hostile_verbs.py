@@ -15,6 +15,7 @@ from gourmet.serving.connect import connect
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
+@pytest.mark.slow
 def test_every_verb_that_asks_before_it_reads_is_fed_forty_hostile_files(
     triton: RunningTriton, tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from axe_playwright_python.sync_playwright import Axe
@@ -14,6 +16,14 @@ VIEWS: Final = [{"color_scheme": "light"}, {"color_scheme": "dark", **PHONE}]
 def photo(data: bytes, name: str = "eggs.jpg") -> dict[str, Any]:
     """A file as it is given to a page's chooser; only its content counts."""
     return {"name": name, "mimeType": "image/jpeg", "buffer": data}
+
+
+def wait_until(page: Page, condition: Callable[[], object], seconds: float = 60) -> None:
+    """What page.wait_for_function is for, which the pages' content policy lets look once only."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to hold"
+        page.wait_for_timeout(20)
 
 
 def violations(page: Page) -> list[str]:

@@ -20,8 +20,9 @@ from gourmet.result_store import ResultStore
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
+@pytest.mark.slow
 def test_every_verb_that_reads_files_of_somebody_is_fed_forty_hostile_ones(tmp_path: Path) -> None:
-    """But those that ask a server first (served/test_hostile_verbs.py), and most weights: the slow test's."""
+    """But those that ask a server first (served/test_hostile_verbs.py), and most weights: the next test's."""
     fed = feed_all(tmp_path, fed_cases.QUICK)
     often = {verb for verb in VERBS if fed[verb] >= 40}
     assert often == VERBS.keys() - {*ASKING, *ELSEWHERE}

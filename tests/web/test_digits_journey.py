@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from playwright.sync_api import Error, Page, expect
 from support import drawn_digits
-from support.pages import VIEWS, fits, photo, violations
+from support.pages import VIEWS, fits, photo, violations, wait_until
 
 
 def draw(page: Page, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
@@ -102,9 +101,7 @@ def test_an_answer_to_what_was_wiped_away_is_never_shown(visit: Callable[..., Pa
     held: list[Any] = []
     page.route("**/api/v1/digits", lambda route: held.append(route) if not held else route.continue_())
     page.get_by_role("button", name="Ready-made 8").click()
-    deadline = time.monotonic() + 60
-    while not held and time.monotonic() < deadline:
-        page.wait_for_timeout(20)
+    wait_until(page, lambda: held)
     page.get_by_role("button", name="Ready-made 3").click()
     expect(page.locator("#label")).to_have_text("3")
     assert held[0].request.failure is not None  # called off

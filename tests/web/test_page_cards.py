@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
-from support.pages import PHONE, fits, photo
+from support.pages import PHONE, fits, photo, wait_until
 
 SCREENS = {"desktop": {}, "phone": PHONE}
 LABELS = (
@@ -60,9 +60,7 @@ def test_the_page_does_not_scroll_away_from_a_reader_who_scrolled(
     page.set_input_files("#file", photo(sample))
     expect(page.locator(".card[data-state=busy] .doing")).to_have_text("Classifying …")
     page.evaluate("scrollTo(0, 0); dispatchEvent(new Event('touchmove'))")
-    page.wait_for_function("scrollY === 0")
-    while not held:
-        page.wait_for_timeout(20)
+    wait_until(page, lambda: page.evaluate("scrollY === 0") and held)
     held[0].continue_()
     answered(page)
     assert page.evaluate("scrollY") == 0
@@ -128,7 +126,9 @@ def test_cards_outlive_a_refresh_and_end_when_they_are_cleared(
     page.set_input_files("#file", [photo(sample, "a.jpg"), photo(sample, "b.jpg")])
     answered(page, 2)
     shown = page.locator(".card h3").all_inner_texts()
-    page.wait_for_function("JSON.parse(sessionStorage['gourmetgram:cards:/'] ?? '[]').length === 2")
+    wait_until(
+        page, lambda: page.evaluate("JSON.parse(sessionStorage['gourmetgram:cards:/'] ?? '[]').length === 2")
+    )
     page.reload()
     answered(page, 2)
     assert page.locator(".card h3").all_inner_texts() == shown
@@ -151,7 +151,7 @@ def test_a_comparison_outlives_a_refresh(visit: Callable[..., Page], python_web:
     page = visit(f"{python_web.url}/compare")
     page.locator(".sample", has_text="Green soup").click()
     expect(page.locator(".panel")).to_have_count(3)
-    page.wait_for_function("'gourmetgram:cards:/compare' in sessionStorage")
+    wait_until(page, lambda: page.evaluate("'gourmetgram:cards:/compare' in sessionStorage"))
     shown = page.locator(".card").inner_text()
     page.reload()
     expect(page.locator(".panel")).to_have_count(3)

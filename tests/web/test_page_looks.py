@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, expect
-from support.pages import PHONE, VIEWS, photo, violations
+from support.pages import PHONE, VIEWS, photo, violations, wait_until
 
 from gourmet.serving.triton_server import TritonServer
 from gourmet.systems.food11.contract import SAMPLES, SYSTEM
@@ -69,10 +68,8 @@ def test_the_first_paint_is_light_and_its_colours_follow_the_reader(
     page.goto(python_web.url)
     expect(page.locator(".sample img").last).to_have_js_property("naturalWidth", 448)
     drawn = len(list(SAMPLES.glob("*.jpg")))
-    deadline = time.monotonic() + 60  # what is on the page may not have been reported yet
-    while sum("/samples/" in addresses.get(request, "") for request in sizes) < drawn:
-        assert time.monotonic() < deadline, addresses
-        page.wait_for_timeout(50)
+    # What is on the page may not have been reported yet.
+    wait_until(page, lambda: sum("/samples/" in addresses.get(request, "") for request in sizes) >= drawn)
     transferred = {addresses[request]: size for request, size in sizes.items() if request in addresses}
     pictures = {url: size for url, size in transferred.items() if "/samples/" in url}
     page_itself = sum(transferred.values()) - sum(pictures.values())
