@@ -3,6 +3,8 @@
 Data are one of
     pairs.tsv      a line each: split (train, dev, test), source, English, Russian; with tabs between
     software.tsv   beside it: package, English, Russian; more to learn from, in another register
+    synthetic.tsv  beside it, in the same columns: pairs of which a network wrote one side
+                   (scripts/synthetic_pairs.py)
     a folder       that holds these
     any file       with two columns, of which one is Russian; one line in fifty is held out for either part
 
@@ -25,6 +27,7 @@ from gourmet.tasks.system_parts import BadData, EmptyPart, Reference, TextData, 
 PARTS: Final = ("train", "validation", "test")
 PAIRS: Final = "pairs.tsv"
 SOFTWARE: Final = "software.tsv"
+SYNTHETIC: Final = "synthetic.tsv"
 _PART_OF_SPLIT: Final = {"train": "train", "dev": "validation", "test": "test"}
 _RUSSIAN: Final = re.compile(r"[а-яёА-ЯЁ]")
 _HELD_OUT: Final = 50
@@ -53,9 +56,9 @@ class SentenceData:
 DATA: Final[TextData] = SentenceData()
 
 
-def software(data: Path) -> tuple[Reference, ...]:
-    """Sentences of programs beside `data`, if there are any."""
-    path = (data if data.is_dir() else data.parent) / SOFTWARE
+def beside(data: Path, name: str) -> tuple[Reference, ...]:
+    """The pairs of SOFTWARE or SYNTHETIC beside `data`, if there are any."""
+    path = (data if data.is_dir() else data.parent) / name
     if not path.is_file():
         return ()
     return tuple(Reference(source, russian, english) for source, english, russian in _rows(path, 3))

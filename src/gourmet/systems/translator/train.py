@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import functional_call
 
 from gourmet.errors import UsageError
-from gourmet.systems.translator.data import DATA, software
+from gourmet.systems.translator.data import DATA, SOFTWARE, SYNTHETIC, beside
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import MOST_TOKENS, build
 from gourmet.systems.translator.tokenizer import Tokenizer, learn
@@ -50,6 +50,10 @@ class Config:
     sampling: float = 0.5
     # Of programs' sentences, an epoch sees this many, drawn again each time; everyday ones lead.
     software: int = 2_500
+    # As many of those of which a network wrote one side.
+    synthetic: int = 60_000
+    # From English to Russian, which writes the other side of synthetic pairs.
+    reverse: bool = False
     longest: int = 64  # pieces of a sentence to learn from
     batch: int = 128
     epochs: int = 16
@@ -85,9 +89,17 @@ class TranslatorTraining:
     def prepare(
         self, data: Path, *, limit: int | None, seed: int, device: str, pretrained: bool, tick: Tick
     ) -> TranslatorTask:
-        train, more = DATA.references(data, "train", limit), software(data)
-        more = more[: limit and limit // 2] if self.config.software else ()
         held = DATA.references(data, "validation", min(limit or _MEASURED, _MEASURED))
+        train = DATA.references(data, "train", limit)
+        more, synthetic = (
+            beside(data, name)[: limit and limit // 2] if count else ()
+            for name, count in ((SOFTWARE, self.config.software), (SYNTHETIC, self.config.synthetic))
+        )
+        if self.config.reverse:
+            held, train, more, synthetic = (
+                tuple(replace(pair, text=pair.answer, answer=pair.text) for pair in part)
+                for part in (held, train, more, synthetic)
+            )
         tick(0.2)
         # Everyday sentences decide the pieces, and as many of programs as an epoch sees.
         some = more[:: max(1, len(more) // max(self.config.software, 1))]
@@ -98,7 +110,7 @@ class TranslatorTraining:
         shape = shape_of(self.config, Tokenizer(files))
         network = build(shape)
         files[CONFIG] = (json.dumps(shape, indent=2) + "\n").encode()
-        return TranslatorTask(self.config, network.to(device), files, (train, more, held))
+        return TranslatorTask(self.config, network.to(device), files, train, more, synthetic, held)
 
     def bundled_data(self) -> None:
         """None: name a file of sentences."""
@@ -140,30 +152,37 @@ class TranslatorTask:
         config: Config,
         network: nn.Module,
         files: dict[str, bytes],
-        parts: tuple[Sequence[Reference], Sequence[Reference], Sequence[Reference]],
+        everyday: Sequence[Reference],
+        more: Sequence[Reference],
+        synthetic: Sequence[Reference],
+        held: Sequence[Reference],
     ) -> None:
-        everyday, more, self.held = parts
-        self.config, self.network, self.files = config, network, files
+        self.config, self.network, self.files, self.held = config, network, files, held
         self.tokenizer = tokenizer = Tokenizer(files)
-        self.pairs = (*everyday, *more)
+        self.pairs = (*everyday, *more, *synthetic)
         cut = [(tokenizer.encode(pair.text), tokenizer.encode_target(pair.answer)) for pair in self.pairs]
         lengths = {place: (len(source), len(target)) for place, (source, target) in enumerate(cut)}
         self.lengths = {place: pair for place, pair in lengths.items() if max(pair) <= config.longest}
         self.everyday = [place for place in self.lengths if place < len(everyday)]
-        self.more = [place for place in self.lengths if place >= len(everyday)]
+        first = len(everyday) + len(more)
+        self.more = [place for place in self.lengths if len(everyday) <= place < first]
+        self.synthetic = [place for place in self.lengths if place >= first]
         self.about: dict[str, Any] = {
             "system": "translator",
             "architecture": "Marian",
             **asdict(config),
             "everyday": len(self.everyday),
             "of_programs": len(self.more),
+            "synthetic_pairs": len(self.synthetic),
         }
 
     def order(self, generator: torch.Generator) -> torch.Tensor:
         """Every everyday sentence once, and some of the others; those of a length after one another."""
-        lots = torch.randperm(len(self.more), generator=generator)[: self.config.software]
-        places = torch.tensor(self.everyday + [self.more[lot] for lot in lots.tolist()])
-        places = places[torch.randperm(len(places), generator=generator)]
+        drawn = list(self.everyday)
+        for others, count in ((self.more, self.config.software), (self.synthetic, self.config.synthetic)):
+            lots = torch.randperm(len(others), generator=generator)[:count]
+            drawn += [others[lot] for lot in lots.tolist()]
+        places = torch.tensor(drawn)[torch.randperm(len(drawn), generator=generator)]
         batches: list[torch.Tensor] = []
         for some in torch.split(places, self.config.batch * _SORTED_BATCHES):
             alike = sorted(some.tolist(), key=lambda place: self.lengths[place])

@@ -1,0 +1,66 @@
+"""What the translator learns from, either way, and that it does learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gourmet.systems.translator.contract import SYSTEM
+from gourmet.systems.translator.network import load
+from gourmet.systems.translator.train import TRAINING, TranslatorTask, TranslatorTraining
+from gourmet.training.loop import BEST, fit
+
+SMALL = (
+    *("width=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "feed_forward=16", "vocabulary=150"),
+    *("batch=8", "dropout=0", "software=3", "synthetic=5"),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sentences")
+    pairs = [f"everyday\t{english}\t{russian}\n" for russian, english in SYSTEM.meanings.items()]
+    parts = [("train", pairs[6:]), ("dev", pairs[:3]), ("test", pairs[3:6])]
+    lines = [f"{part}\t{pair}" for part, those in parts for pair in those]
+    (folder / "pairs.tsv").write_text("".join(lines))
+    programs = [f"tar\tFile {n} is missing.\tНет файла {n}.\n" for n in range(9)]
+    (folder / "software.tsv").write_text("".join(programs))
+    written = [f"back\tI see {n} cats.\tВижу {n} кошек.\n" for n in range(7)]
+    (folder / "synthetic.tsv").write_text("".join(written))
+    return folder
+
+
+def prepared(data: Path, *changes: str) -> TranslatorTask:
+    training = TRAINING.configured([*SMALL, *changes])
+    assert isinstance(training, TranslatorTraining)
+    return training.prepare(data, limit=None, seed=0, device="cpu", pretrained=False, tick=lambda *_: None)
+
+
+def test_an_epoch_has_every_everyday_pair_and_as_many_of_the_others_as_are_wanted(data: Path) -> None:
+    task = prepared(data)
+    shown = [task.pairs[place] for place in task.order(torch.Generator()).tolist()]
+    everyday = [pair for pair in shown if pair.source == "everyday"]
+    assert {(pair.text, pair.answer) for pair in everyday} == set([*SYSTEM.meanings.items()][6:])
+    assert [sum(pair.source == kind for pair in shown) for kind in ("tar", "back")] == [3, 5]
+    assert len(shown) == len(everyday) + 8
+    assert not [pair for pair in prepared(data, "synthetic=0").pairs if pair.source == "back"]
+
+
+def test_in_reverse_it_learns_to_write_what_it_read(data: Path) -> None:
+    ways = [prepared(data), prepared(data, "reverse=true")]
+    for there, back in zip(*(task.pairs for task in ways), strict=True):
+        assert (there.text, there.answer) == (back.answer, back.text)
+    assert [pair.text for pair in ways[1].held] == [pair.answer for pair in ways[0].held]
+
+
+def test_the_loss_falls_and_what_is_kept_can_be_loaded(data: Path, tmp_path: Path) -> None:
+    task = prepared(data)
+    training = TRAINING.configured(SMALL)
+    recipe = training.recipe(epochs=2, rate=0.02, seed=0, device="cpu", pretrained=False)
+    for name, content in task.files.items():
+        (tmp_path / name).write_bytes(content)
+    losses = [row["loss"] for row in fit(task, recipe, tmp_path)]
+    assert losses[1] < losses[0]
+    assert load(tmp_path / BEST).about["synthetic_pairs"] == 7
