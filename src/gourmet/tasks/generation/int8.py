@@ -115,7 +115,8 @@ def rounded(network: nn.Module) -> nn.Module:
         for part in found.modules():
             if isinstance(part, nn.Linear | nn.Embedding) and part.weight.requires_grad:
                 scale = _scale(part.weight)
-                part.weight.copy_((part.weight / scale).round() * scale)
+                # Integers have one zero, and so a minus zero would not come back as it was.
+                part.weight.copy_((part.weight / scale).round() * scale + 0.0)
     return found
 
 
