@@ -65,7 +65,7 @@ def answered(network: TranslatorNetwork, text: str) -> GeneratedText:
         # Russian, and more than the network knows.
         "Вот мой бумажник.",
         "Мы купили синхрофазотрон.",
-        "Пушкин родился в 1799 году.",
+        "Ломоносов родился в 1711 году.",
         "Фирма Volvo выпустила новый автомобиль.",
         "Он 😀 пришёл.",
     ],
