@@ -5,8 +5,8 @@
     python -P scripts/synthetic_pairs.py pairs.tsv runs/reverse/best.safetensors answers.jsonl synthetic.tsv
 
 People's English gets the Russian of the reverse network. People's Russian gets those answers of the network
-itself that are near to what people said, in other words. A pair with a word that nobody wrote is left out:
-these networks invent some where words are rare.
+itself that are near to what people said, in other words. A pair with a word that nobody wrote is left out, as
+these networks invent some where words are rare, and so is one with a sentence that is held out to measure.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ from pathlib import Path
 
 from sacrebleu.metrics.chrf import CHRF
 
-from gourmet.systems.translator.data import DATA
+from gourmet.commands.progress import bar
+from gourmet.runtime.bounded_reading import read_text
+from gourmet.systems.translator.data import DATA, PARTS
 from gourmet.systems.translator.evaluate import translate
 from gourmet.systems.translator.network import load
 from gourmet.tasks.generation.certainty import NEAR
 from gourmet.tasks.system_parts import Reference
 
+_MOST_BYTES = 512 << 20
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 def back_translated(people: Sequence[Reference], weights: Path) -> Iterator[Reference]:
     reverse = load(weights)
     english = list(dict.fromkeys(pair.answer for pair in people))
-    russian = translate(reverse.network, reverse.tokenizer, english, progress)
+    with bar("back-translation") as tick:
+        russian = translate(reverse.network, reverse.tokenizer, english, tick)
     for text, answer in zip(russian, english, strict=True):
         yield Reference("back", text, answer)
 
@@ -41,7 +45,7 @@ def said_otherwise(people: Sequence[Reference], answers: Path) -> Iterator[Refer
     chrf, said = CHRF(), defaultdict[str, list[str]](list)
     for pair in people:
         said[pair.text].append(pair.answer)
-    for line in answers.read_text(encoding="utf-8").splitlines():
+    for line in read_text(answers, _MOST_BYTES).splitlines():
         row = json.loads(line)
         text, answer = row["text"], row["translation"] or ""
         if answer in said[text]:
@@ -62,18 +66,17 @@ def only_known_words(pairs: Iterator[Reference], people: Sequence[Reference]) ->
             yield pair
 
 
-def progress(share: float, words: str = "") -> None:
-    sys.stderr.write(f"\r{words}")
-    sys.stderr.flush()
-
-
 if __name__ == "__main__":
     pairs, weights, answers, out = map(Path, sys.argv[1:])
     people = DATA.references(pairs, "train")
+    held = [pair for part in PARTS[1:] for pair in DATA.references(pairs, part)]
+    texts, translations = {pair.text for pair in held}, {pair.answer for pair in held}
     kept: dict[str, int] = defaultdict(int)
     with out.open("w", encoding="utf-8") as file:
         for made in (back_translated(people, weights), said_otherwise(people, answers)):
             for pair in only_known_words(made, people):
+                if pair.text in texts or pair.answer in translations:
+                    continue
                 file.write(f"{pair.source}\t{pair.answer}\t{pair.text}\n")
                 kept[pair.source] += 1
-    sys.stderr.write(f"\n{dict(kept)}\n")
+    sys.stderr.write(f"{dict(kept)}\n")

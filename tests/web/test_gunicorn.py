@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.eventually import eventually
 from support.web_app import StartWeb, post_head
 
 from gourmet.serving.preflight import free_ports
@@ -153,6 +154,8 @@ def connections(worker: psutil.Process, port: int) -> int:
 
 def test_no_worker_takes_all_that_come_at_once(start: StartWeb) -> None:
     web = start("127.0.0.1:9", WEB_CONCURRENCY="2")
+    # The first answers before the second is there.
+    eventually(lambda: len(psutil.Process(web.process.pid).children()) == 2)
     workers = psutil.Process(web.process.pid).children()
     taken = [0, 0]
     for _ in range(3):
