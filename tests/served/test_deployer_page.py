@@ -1,4 +1,4 @@
-"""docs/deployer.md: its commands are run as they stand, and what it names is there."""
+"""The commands of docs/deployer.md are run as they stand."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ import re
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 from support.up import GOURMET, Up
-
-from gourmet.commands.deployer import deployer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deployer.md").read_text(encoding="utf-8")
 # That of the benchmark is run by test_bench_deployer.py.
 COMMANDS = re.findall(r"^\$ (gourmet (?!bench).*)", PAGE, re.MULTILINE)
-
-
-def test_every_flag_has_its_row() -> None:
-    rows = "".join(line for line in PAGE.splitlines() if line.startswith("| `-"))
-    for option in deployer.params:
-        assert isinstance(option, click.Option)
-        assert f"`{option.opts[0]}`" in rows
-
-
-def test_what_is_said_to_be_mended_has_its_test() -> None:
-    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*deployer*.py"))
-    _, _, table = PAGE.partition("## What was, and what is")
-    named = re.findall(r"`(test_\w+)` \|", table)
-    assert len(named) == len([line for line in table.splitlines() if line.startswith("| ")]) - 1
-    for name in named:
-        assert f"def {name}(" in tests
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -118,32 +117,3 @@ def test_nothing_else_has_a_system_s_name_in_it(system: str) -> None:
             if isinstance(node, ast.Constant) and node.value in names and node not in shown
         ]
     assert not wrong
-
-
-def test_no_class_has_the_name_of_another() -> None:
-    folders = ("app", "src", "triton", "benchmarks", "scripts")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    defined = defaultdict[str, list[str]](list)
-    for path in files:
-        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M):
-            defined[name].append(str(path.relative_to(ROOT)))
-    del defined["TritonPythonModel"]  # as Triton wants it of every model
-    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
-
-
-def test_no_module_has_more_than_300_lines() -> None:
-    folders = ("app", "src", "triton", "benchmarks", "scripts")
-    lines = {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n")
-        for folder in folders
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert {name: count for name, count in lines.items() if count > 300} == {}
-
-
-def test_the_picture_of_the_house_is_current() -> None:
-    import draw_house
-
-    assert draw_house.picture() in draw_house.PAGE.read_text(encoding="utf-8"), (
-        "docs/house.md shows other rooms or imports: run `.venv/bin/python -P scripts/draw_house.py`"
-    )
