@@ -38,7 +38,6 @@ VERBS: Final[dict[str, str]] = {
     "canary": "Promote or abandon a version that is tried beside the one before, or show how it does.",
     "check": "Ask a served model about many pictures: how right, how sure, how fast.",
     "bench": "Measure speed against a stated baseline, answers checked.",
-    "capacity": "Say what so many requests a second take: nodes, memory, network, money.",
     "tune": "Find the best config of a served model here, with the reason.",
     "roofline": "Count what a network computes and moves, layer by layer, against a machine.",
     "doctor": "Say what is wrong with this machine or the running stack, and what to do.",

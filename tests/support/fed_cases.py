@@ -8,15 +8,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from support import brought_translators, hostile, hostile_files, hostile_inputs, small_network
-from support.points import a_point
 from support.triton import MODELS
 
-from gourmet.measure.results import Bench, LoadSpec, Usage, as_data
 from gourmet.training.files import save_tensors
 
 DIGITS: Final = ("digits",)
@@ -386,17 +384,6 @@ def of_runs(given: Given) -> Iterator[Case]:
             folder.mkdir(parents=True)
             (folder / "bench.json").symlink_to(file)
             yield Case("bench", f"list, {name}", ["bench", "list", str(folder.parent)], refused=False)
-    for name, file in given.files(texts | hostile_inputs.json_files(_a_saved_run()), "bench.json"):
-        words = ["capacity", "--save", "saved", "--from", str(file)]
-        yield Case("capacity", f"from, {name}", words, refused=False)
-
-
-def _a_saved_run() -> dict[str, Any]:
-    """One that a plan can be made from."""
-    loads = [LoadSpec("m", level) for level in (1, 8)]
-    usage = Usage(0.2, 1.9, 512.0, 0.3, 90.0)
-    points = [replace(a_point(), load=load, usage=usage, transferred=5e4) for load in loads]
-    return as_data(Bench("t", "c", "2026", {"cpus": "2 of 2"}, "d", tuple(points)))
 
 
 def of_checkpoints(given: Given) -> Iterator[Case]:
