@@ -39,9 +39,7 @@ from gourmet.client.errors import (
     TritonError,
     TritonUnreachable,
 )
-from gourmet.client.keys import memory_key
 from gourmet.client.lookup import FoundServers
-from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import Inputs
 from gourmet.client.transport import Transport, WholeAnswersOver
 from gourmet.client.triton import Answer, Triton, transport
@@ -89,7 +87,7 @@ def _for_person(exc: TritonError) -> ServingError:
 
 
 class AppTriton(Triton):
-    """All servers of `addresses`, with which memory is shared where they prove to share it.
+    """All servers of `addresses`.
 
     Whole answers come from `grpc_addresses` if they are given, the same servers' in the same order.
     """
@@ -114,8 +112,7 @@ class AppTriton(Triton):
 
         def way(place: int, ip: str) -> Transport:
             server, twin = pairs[place]
-            key = memory_key(os.environ, str(server))
-            below: Transport = SharedMemory(transport(server, connect_timeout_s, ip), key)
+            below: Transport = transport(server, connect_timeout_s, ip)
             if twin:
                 same = ip if twin.host == server.host else ""
                 below = WholeAnswersOver(transport(twin, connect_timeout_s, same), below)

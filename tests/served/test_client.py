@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +19,8 @@ from gourmet.client.errors import (
     NotTriton,
     TritonUnreachable,
 )
-from gourmet.client.shared_memory import SharedMemory
 from gourmet.client.tensors import joined
-from gourmet.client.triton import Triton, transports
+from gourmet.client.triton import Triton
 from gourmet.repository import DEFAULT
 from gourmet.systems.digits import contract
 
@@ -154,30 +152,6 @@ def test_an_answer_that_breaks_off_says_why_and_one_that_takes_too_long_ends(tri
         spelled(triton, "a!")
     with pytest.raises(NoAnswerInTime):
         spelled(triton, "a.", 1.0)
-
-
-def test_a_large_input_lies_in_memory_that_both_see(triton: Triton, server: RunningTriton) -> None:
-    rows = np.concatenate([next(iter(inputs(triton).values()))] * 8)
-    (name,) = inputs(triton)
-    rows = rows.repeat(1 + 20_000 // rows.nbytes, axis=0)
-    place = f"{triton.protocol}://{triton.address}"
-    with Triton([SharedMemory(each) for each in transports(place)]) as sharing:
-        config = triton_config() | {"max_batch_size": len(rows)}
-        triton.load(MODEL, config)
-        try:
-            for _ in range(2):
-                shared, sent = (each.infer(MODEL, {name: rows}).outputs for each in (sharing, triton))
-                assert all(np.array_equal(shared[each], sent[each]) for each in sent)
-        finally:
-            triton.load(MODEL, triton_config())
-    assert "web-" in "".join(str(region) for region in regions(server))
-
-
-def regions(server: RunningTriton) -> list[dict[str, Any]]:
-    from urllib.request import urlopen
-
-    with urlopen(f"http://{server.http_url}/v2/systemsharedmemory/status", timeout=10) as answer:
-        return list(json.load(answer))
 
 
 def test_nobody_there_and_somebody_else_there_are_told_apart(server: RunningTriton) -> None:

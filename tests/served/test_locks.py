@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from gourmet.serving import api_keys, run_file
 from gourmet.serving.connect import ask_sample, connect
 from gourmet.serving.triton_server import TritonServer
 
-KEYS = api_keys.Keys.made({})
+KEY = api_keys.make_key({})
 CLOSED = [
     ("/v2/repository/index", b"{}"),
     ("/v2/repository/models/digits/load", b"{}"),
@@ -46,9 +44,9 @@ OPEN = ["/v2", "/v2/health/ready", "/v2/models/digits", "/v2/models/digits/confi
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     models = some_models(tmp_path_factory.mktemp("locked"), "digits", "food_classifier_onnx")
     log: list[str] = []
-    with triton_server(models, on_line=log.append, keys=KEYS) as server:
+    with triton_server(models, on_line=log.append, key=KEY) as server:
         server.wait_until_live(180)
-        assert not any(KEYS.admin in line or KEYS.memory in line for line in log)
+        assert not any(KEY in line for line in log)
         yield server
 
 
@@ -56,7 +54,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 def with_keys(locked: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the locked Triton, whose keys this user has."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with run_file.kept((locked.options.http_port, locked.options.grpc_port), asdict(KEYS)):
+    with run_file.kept((locked.options.http_port, locked.options.grpc_port), {"admin": KEY}):
         yield locked.options.http_url
 
 
@@ -74,15 +72,13 @@ def status(server: TritonServer, path: str, body: bytes | None = None, **headers
 def test_what_changes_the_server_is_refused_without_its_key(
     locked: TritonServer, path: str, body: bytes | None
 ) -> None:
-    for headers in ({}, {api_keys.ADMIN_HEADER: "guessed"}, {api_keys.ADMIN_HEADER: KEYS.memory}):
+    for headers in ({}, {api_keys.ADMIN_HEADER: "guessed"}):
         assert status(locked, path, body, **headers) == 403
 
 
-def test_each_key_opens_its_own_calls_and_no_others(locked: TritonServer) -> None:
-    assert status(locked, "/v2/repository/index", b"{}", **{api_keys.ADMIN_HEADER: KEYS.admin}) == 200
-    assert status(locked, "/v2/repository/index", b"{}", **{api_keys.MEMORY_HEADER: KEYS.memory}) == 403
-    assert status(locked, "/v2/systemsharedmemory/status", **{api_keys.MEMORY_HEADER: KEYS.memory}) == 200
-    assert status(locked, "/v2/systemsharedmemory/status", **{api_keys.ADMIN_HEADER: KEYS.admin}) == 403
+def test_the_key_opens_them(locked: TritonServer) -> None:
+    assert status(locked, "/v2/repository/index", b"{}", **api_keys.headers(KEY)) == 200
+    assert status(locked, "/v2/systemsharedmemory/status", **api_keys.headers(KEY)) == 200
 
 
 @pytest.mark.parametrize("path", OPEN)
@@ -92,7 +88,7 @@ def test_what_the_app_needs_stays_open(locked: TritonServer, path: str) -> None:
 
 def test_grpc_is_locked_alike(locked: TritonServer) -> None:
     place = f"grpc://{locked.options.grpc_url}"
-    keyed = Triton([KeyedTransport(each, KEYS.headers()) for each in transports(place)])
+    keyed = Triton([KeyedTransport(each, api_keys.headers(KEY)) for each in transports(place)])
     with Triton.at(place) as stranger, keyed as friend:
         for locked_call in (lambda to: to.index(), lambda to: to.unregister("none")):
             with pytest.raises(ApiRestricted, match="TRITON_ADMIN_KEY"):
@@ -101,11 +97,10 @@ def test_grpc_is_locked_alike(locked: TritonServer) -> None:
         assert stranger.is_ready("digits")
 
 
-def test_the_keys_are_not_in_the_list_of_processes(locked: TritonServer) -> None:
+def test_the_key_is_not_in_the_list_of_processes(locked: TritonServer) -> None:
     line = Path(f"/proc/{locked.pid}/cmdline").read_text()
     assert f"{api_keys.ADMIN_HEADER}=***" in line
-    assert KEYS.admin not in line
-    assert KEYS.memory not in line
+    assert KEY not in line
 
 
 def test_our_own_commands_find_the_key(with_keys: str) -> None:
@@ -116,28 +111,11 @@ def test_our_own_commands_find_the_key(with_keys: str) -> None:
     assert "the sample is 3" in ask_sample(with_keys, "digits", "digits")
 
 
-def test_the_app_lists_models_without_a_key_and_shares_memory_with_its_own(
-    locked: TritonServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_app_lists_models_and_asks_them_without_a_key(locked: TritonServer) -> None:
     tensor = np.zeros((1, 3, 224, 224), np.float32)
-    asked = AppTriton(locked.options.http_url)
-    assert asked.ready_models(Deadline(30)) == ["digits", "food_classifier_onnx"]
-    sent = asked.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
-    assert not regions(locked)
-    monkeypatch.setenv(api_keys.MEMORY_ENV, KEYS.memory)
-    sharing = AppTriton(locked.options.http_url)
-    shared = sharing.infer("food_classifier_onnx", {"input": tensor}, Deadline(60))
-    assert regions(locked) == [tensor.nbytes]
-    assert shared.outputs["output"].tolist() == sent.outputs["output"].tolist()
-
-
-def regions(server: TritonServer) -> list[int]:
-    """The sizes of the shared memory that Triton was told of."""
-    request = urllib.request.Request(
-        f"http://{server.options.http_url}/v2/systemsharedmemory/status", headers=KEYS.headers()
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return [region["byte_size"] for region in json.load(answer)]
+    app = AppTriton(locked.options.http_url)
+    assert app.ready_models(Deadline(30)) == ["digits", "food_classifier_onnx"]
+    assert app.infer("food_classifier_onnx", {"input": tensor}, Deadline(60)).outputs["output"].size == 11
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

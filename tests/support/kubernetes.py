@@ -20,7 +20,7 @@ import yaml
 from support.dockerfile import instructions
 
 from app.core.settings import VARIABLES
-from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
+from gourmet.client.address import ADMIN_ENV
 from gourmet.doctor.manifests import Manifest, is_a_server, of_kind, pods
 from gourmet.doctor.manifests import faults as manifest_faults
 from gourmet.systems import registry
@@ -40,7 +40,7 @@ IMAGES: dict[str, tuple[Path | None, str]] = {
 }
 MODELS = {registry.load(name).model_variable for name in registry.names()}
 KNOWN = {
-    "triton": MODELS | {ADMIN_ENV, MEMORY_ENV, "GOURMET_LOAD_ALL"},
+    "triton": MODELS | {ADMIN_ENV, "GOURMET_LOAD_ALL"},
     # Kubernetes makes RATE_LIMIT_STORAGE of the password; obstore reads AWS' variables.
     "flask": MODELS
     | set(VARIABLES.values())

@@ -20,7 +20,6 @@ from gourmet.client import address
 from gourmet.client.address import Address
 from gourmet.client.deadline import Deadline
 from gourmet.client.errors import TritonRefused, TritonUnreachable
-from gourmet.client.keys import memory_key
 from gourmet.client.transport import Call
 from gourmet.client.triton import Triton, transports
 from gourmet.errors import UsageError
@@ -206,19 +205,17 @@ def test_the_token_goes_with_each_question_and_into_no_message(
 def test_secrets_of_the_environment_are_for_the_hosts_that_it_names(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("TRITON_TOKEN", "TRITON_ADMIN_KEY", "TRITON_MEMORY_KEY"):
+    for name in ("TRITON_TOKEN", "TRITON_ADMIN_KEY"):
         monkeypatch.setenv(name, TOKEN)
     assert Address.of("https://any:1").authorization(), "with no host named, the one that is asked is meant"
     monkeypatch.setenv("TRITON_SERVER_URL", "https://mine:1,https://ours:1")
     for meant in ("https://mine:2", "grpcs://ours:1"):
         assert Address.of(meant).authorization() == {"authorization": f"Bearer {TOKEN}"}
         assert headers_for(meant)
-        assert memory_key(os.environ, meant)
     assert not caplog.text
     for other in ("https://theirs:1", "https://mine.theirs:1", "127.0.0.1:8000"):
         assert not Address.of(other).authorization()
         assert not headers_for(other)
-        assert not memory_key(os.environ, other)
         assert (
             f"TRITON_TOKEN is for the hosts of TRITON_SERVER_URL, and is not sent to {other}" in caplog.text
         )

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,44 +18,44 @@ from gourmet.commands.perf_analyzer import _keys_for
 from gourmet.commands.up import _traces_to
 from gourmet.errors import GourmetError
 from gourmet.serving import api_keys, run_file
-from gourmet.serving.api_keys import Keys, headers_for
+from gourmet.serving.api_keys import arguments, headers, headers_for, make_key
 from gourmet.serving.connect import connect
 from gourmet.serving.perf_analyzer import keys
+from gourmet.serving.triton_server import TritonOptions
 
-KEYS = Keys("a" * 16, "m" * 16)
+KEY = "a" * 16
 
 
-def kept_keys(keys: Keys, *ports: int) -> AbstractContextManager[Path]:
-    return run_file.kept(ports, asdict(keys))
+def kept_key(key: str, *ports: int) -> AbstractContextManager[Path]:
+    return run_file.kept(ports, {"admin": key})
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No keys but the test's own."""
-    for name in (api_keys.ADMIN_ENV, api_keys.MEMORY_ENV, run_file.FOLDER_ENV):
+    for name in (api_keys.ADMIN_ENV, run_file.FOLDER_ENV):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path / "gourmet"
 
 
-def test_each_start_makes_keys_of_its_own_unless_they_are_given() -> None:
-    assert Keys.made({}) != Keys.made({})
-    given = {api_keys.ADMIN_ENV: "given-admin-key-1", api_keys.MEMORY_ENV: "given-memory-key-1"}
-    assert Keys.made(given) == Keys(*given.values())
-    assert KEYS.admin not in f"{KEYS} {KEYS!r} {[KEYS]}"
+def test_each_start_makes_a_key_of_its_own_unless_one_is_given() -> None:
+    assert make_key({}) != make_key({})
+    assert make_key({api_keys.ADMIN_ENV: "given-admin-key-1"}) == "given-admin-key-1"
+    assert KEY not in f"{TritonOptions((), key=KEY)}"
     with pytest.raises(GourmetError, match="TRITON_ADMIN_KEY is too short"):
-        Keys.made({api_keys.ADMIN_ENV: "short"})
+        make_key({api_keys.ADMIN_ENV: "short"})
 
 
 def test_a_kept_key_is_found_by_its_user_s_programs_while_triton_runs(folder: Path) -> None:
-    with kept_keys(KEYS, 8000, 8001) as path:
+    with kept_key(KEY, 8000, 8001) as path:
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         for url in ("localhost:8000", "127.0.0.1:8000", "localhost:8001"):
-            assert headers_for(url) == KEYS.headers()
+            assert headers_for(url) == headers(KEY)
         assert headers_for("localhost:9000") == {}
         assert headers_for("triton.example.org:8000") == {}  # what this machine's Triton wants is its secret
-        with kept_keys(Keys("b" * 16, "n" * 16), 9000, 9001):
+        with kept_key("b" * 16, 9000, 9001):
             assert headers_for("localhost:9000")["gourmet-admin-key"] == "b" * 16
     assert headers_for("localhost:8000") == {}
     assert not folder.exists()
@@ -72,11 +71,11 @@ def test_each_address_is_sent_the_keys_that_are_known_for_it(
         yield Reply({})
 
     monkeypatch.setattr(HttpTransport, "send", send)
-    with kept_keys(KEYS, 8000, 8001), connect("localhost:8000, http://triton:9000") as triton:
+    with kept_key(KEY, 8000, 8001), connect("localhost:8000, http://triton:9000") as triton:
         triton.load("digits")
         triton.check_live()
     assert sent == [
-        ("localhost:8000", "load", KEYS.headers()),
+        ("localhost:8000", "load", headers(KEY)),
         ("triton:9000", "load", {}),
         ("localhost:8000", "live", {}),
     ]
@@ -86,20 +85,20 @@ def test_a_folder_that_was_named_tells_for_other_hosts_too_and_the_environment_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(run_file.FOLDER_ENV, str(tmp_path / "named"))
-    with kept_keys(KEYS, 8000, 8001):
-        assert headers_for("triton:8000") == KEYS.headers()
+    with kept_key(KEY, 8000, 8001):
+        assert headers_for("triton:8000") == headers(KEY)
         monkeypatch.setenv(api_keys.ADMIN_ENV, "e" * 16)
         assert headers_for("triton:8000")["gourmet-admin-key"] == "e" * 16
         monkeypatch.delenv(api_keys.ADMIN_ENV)
         monkeypatch.setenv("TRITON_SERVER_URL", "triton:8000")
-        assert headers_for("triton:8000") == KEYS.headers()
+        assert headers_for("triton:8000") == headers(KEY)
         assert headers_for("theirs:8000") == {}, "which is not what the folder was named for"
 
 
 def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(GourmetError, match="remove it"), kept_keys(KEYS, 8000):
+    with pytest.raises(GourmetError, match="remove it"), kept_key(KEY, 8000):
         pass
 
 
@@ -107,25 +106,25 @@ def test_a_file_that_is_not_ours_to_follow_is_replaced_and_not_followed(folder: 
     folder.mkdir(mode=0o700)
     elsewhere = tmp_path / "elsewhere"
     (folder / "triton-8000.json").symlink_to(elsewhere)
-    with kept_keys(KEYS, 8000):
+    with kept_key(KEY, 8000):
         assert not elsewhere.exists()
 
 
 def test_a_command_becomes_a_locked_one() -> None:
     command = [sys.executable, "-m", "gourmet.serving.api_keys", "echo", "--here"]
-    env = {**os.environ, api_keys.ADMIN_ENV: KEYS.admin, api_keys.MEMORY_ENV: KEYS.memory}
+    env = {**os.environ, api_keys.ADMIN_ENV: KEY}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
-    assert said == ["--here", *KEYS.arguments()]
-    assert f"--http-restricted-api=model-repository,logging,trace:gourmet-admin-key={KEYS.admin}" in said
-    assert f"--grpc-restricted-protocol=shared-memory:gourmet-memory-key={KEYS.memory}" in said
+    assert said == ["--here", *arguments(KEY)]
+    for option in ("http-restricted-api", "grpc-restricted-protocol"):
+        locked = f"--{option}=model-repository,logging,trace,shared-memory"
+        assert f"{locked}:gourmet-admin-key={KEY}" in said
 
 
-def test_perf_analyzer_is_given_the_keys_for_shared_memory_only() -> None:
-    with kept_keys(KEYS, 8000, 8001):
-        grpc = ("-H", f"triton-grpc-protocol-gourmet-memory-key:{KEYS.memory}")
-        assert set(grpc) <= set(keys("localhost:8001", "grpc"))
+def test_perf_analyzer_is_given_the_key_for_shared_memory_only() -> None:
+    with kept_key(KEY, 8000, 8001):
+        assert keys("localhost:8001", "grpc") == ["-H", f"triton-grpc-protocol-gourmet-admin-key:{KEY}"]
         own = ["-m", "m", "--shared-memory", "system"]
-        assert f"gourmet-memory-key:{KEYS.memory}" in _keys_for(own)
+        assert f"gourmet-admin-key:{KEY}" in _keys_for(own)
         assert any(word.startswith("triton-grpc") for word in _keys_for([*own, "-i", "grpc"]))
         assert _keys_for([*own, "-u", "elsewhere:8000"]) == []
         assert _keys_for(["-m", "m"]) == []

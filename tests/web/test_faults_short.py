@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
@@ -10,9 +9,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ import psutil
 import pytest
 from support.product import Product
 from support.proxy import Proxy
-from support.repeating import Repeating
 from support.up import Up
 
 from gourmet.serving.connect import ask_sample
@@ -149,43 +146,3 @@ def test_what_a_killed_worker_had_is_reset_at_once_and_answered_when_asked_again
         proxy.delay_s = 0.0
         assert web.predict(sample).status == 200
         web.stop()
-
-
-def test_the_memory_of_workers_that_were_killed_under_photos_does_not_stay_in_triton(
-    start: Callable[..., Any], triton: Any, sample: bytes
-) -> None:
-    def regions() -> list[str]:
-        with urllib.request.urlopen(
-            f"http://{triton.http_url}/v2/systemsharedmemory/status", timeout=10
-        ) as answer:
-            return [region["name"] for region in json.load(answer) if region["name"].startswith("web-")]
-
-    def folders() -> set[str]:
-        return {path.name for path in Path("/dev/shm").glob("web-*")}
-
-    web = start(triton.http_url, FOOD11_MODEL_NAME=MODEL)
-    gunicorn = psutil.Process(web.process.pid)
-
-    pause_s = 0.0
-
-    def visit(*_: int) -> None:
-        time.sleep(pause_s)
-        with contextlib.suppress(OSError, HTTPException):
-            web.predict(sample)
-
-    def both_share_memory(earlier: Iterable[str]) -> bool:
-        return len({name.rpartition("-")[0] for name in regions()} - set(earlier)) >= 2
-
-    others = {name.rpartition("-")[0] for name in regions()}
-    with Repeating(visit, 4):
-        wait_until(lambda: both_share_memory(others), 30, "no worker shares memory")
-        before = len(regions())
-        for _ in range(5):
-            dead = folders()
-            worker = gunicorn.children()[0]
-            worker.kill()
-            wait_until(lambda: folders() - dead, 30, "no other worker shares memory")  # noqa: B023
-        # Triton may still read what a killed worker asked, so it is a while until they are taken away.
-        pause_s = 0.5
-        wait_until(lambda: len(regions()) <= before + 2, 40, f"{before} regions were there")
-    web.stop()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import urllib.request
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -152,27 +150,3 @@ def test_metrics_add_up_over_all_workers(python_web: Any, in_parallel: InParalle
     before = answered()
     in_parallel(lambda _: python_web.request("GET", "/test"), list(range(20)), threads=8)
     assert answered() == before + 20
-
-
-def _regions(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"http://{url}/v2/systemsharedmemory/status", timeout=10) as answer:
-        return [region for region in json.load(answer) if region["name"].startswith("web-")]
-
-
-def test_a_photo_s_tensor_lies_in_memory_that_triton_was_told_of_also_once_it_has_forgotten_it(
-    triton: Any, onnx_web: Any, sample: bytes
-) -> None:
-    tensor = contract.SYSTEM.encode(sample, "FP32")
-    before = onnx_web.predict(sample)
-    assert tensor.nbytes in [region["byte_size"] for region in _regions(triton.http_url)]
-    forget = urllib.request.Request(
-        f"http://{triton.http_url}/v2/systemsharedmemory/unregister", b"", method="POST"
-    )
-    urllib.request.urlopen(forget, timeout=10).close()
-    for _ in range(4):  # by each worker, of which one sends bytes until it has registered its memory again
-        after = onnx_web.predict(sample)
-        assert (before.status, after.status) == (200, 200)
-        assert (before.json["label"], before.json["probability"]) == (
-            after.json["label"],
-            pytest.approx(after.json["probability"], abs=1e-5),
-        )

@@ -6,7 +6,6 @@ From the bottom upwards:
     http.py, grpc.py    the two that reach a server at an address
     lookup.py           which servers an address with a name stands for
     balancing.py        one transport over several
-    shared_memory.py    between a transport and its user: large inputs go where the server sees them
     triton.py           Triton: infer, stream, describe, load and the rest, over HTTP or gRPC, at one address
                         or several
     errors.py           what can go wrong, as one tree

@@ -14,6 +14,9 @@ from gourmet.errors import UsageError
 
 SERVER_ENV: Final = "TRITON_SERVER_URL"
 TOKEN_ENV: Final = "TRITON_TOKEN"  # noqa: S105
+# With this header Triton lets somebody change it; gourmet.serving.api_keys makes the key.
+ADMIN_HEADER: Final = "gourmet-admin-key"
+ADMIN_ENV: Final = "TRITON_ADMIN_KEY"
 CA_ENV: Final = "TRITON_CA_FILE"
 _TLS_ENV: Final = (CA_ENV, "TRITON_CLIENT_CERT", "TRITON_CLIENT_KEY")
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")

@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
-from gourmet.client.address import LOOPBACK, Address
-from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
+from gourmet.client.address import ADMIN_ENV, LOOPBACK, Address
 from gourmet.errors import GourmetError
 
 # What Triton says of a request that waited in its queue until its deadline.
@@ -103,7 +102,7 @@ def refusal(address: str, status: int, reason: str) -> TritonRefused:
     if _RESTRICTED in reason:
         message = (
             f"Triton at {address} does this for those with its key only: run it as the user who started that "
-            f"Triton, here, or set {ADMIN_ENV} and {MEMORY_ENV} to its keys"
+            f"Triton, here, or set {ADMIN_ENV} to its key"
         )
         return ApiRestricted(reason, status, message)
     return TritonRefused(reason, status)

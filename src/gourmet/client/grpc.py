@@ -38,10 +38,9 @@ _METHODS: Final[dict[Operation, tuple[str, str]]] = {
     "unload": ("RepositoryModelUnload", "model_name"),
     "register": ("SystemSharedMemoryRegister", "name"),
     "unregister": ("SystemSharedMemoryUnregister", "name"),
-    "regions": ("SystemSharedMemoryStatus", ""),
 }
 # Where HTTP answers what is in here, and not all of it.
-_ANSWERS: Final[dict[Operation, str]] = {"config": "config", "index": "models", "regions": "regions"}
+_ANSWERS: Final[dict[Operation, str]] = {"config": "config", "index": "models"}
 _KEY_PREFIX: Final = "triton-grpc-protocol-"
 _STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,

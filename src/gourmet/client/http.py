@@ -40,7 +40,6 @@ _PATHS: Final[dict[Operation, tuple[str, str]]] = {
     "unload": ("POST", "/v2/repository/models/{}/unload"),
     "register": ("POST", "/v2/systemsharedmemory/region/{}/register"),
     "unregister": ("POST", "/v2/systemsharedmemory/region/{}/unregister"),
-    "regions": ("GET", "/v2/systemsharedmemory/status"),
 }
 JSON_LENGTH: Final = "Inference-Header-Content-Length"
 _HTTP: Final = b"HTTP/1."

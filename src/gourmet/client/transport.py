@@ -25,12 +25,9 @@ Operation = Literal[
     "unload",
     "register",
     "unregister",
-    "regions",
 ]
 # What changes a server may be locked, and then needs a key.
-_LOCKED: Final[frozenset[Operation]] = frozenset(
-    {"index", "load", "unload", "register", "unregister", "regions"}
-)
+_LOCKED: Final[frozenset[Operation]] = frozenset({"index", "load", "unload", "register", "unregister"})
 
 
 @dataclass(frozen=True)

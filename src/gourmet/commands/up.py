@@ -38,8 +38,8 @@ def _help() -> str:
         "Run the product: Triton and the web app, until Ctrl-C.\n\n"
         "Variables of the environment choose the served model that answers for each system:\n\n"
         f"\b\n{variables}\n\n"
-        "The same user's other commands find the running stack by themselves, and the keys that changes to "
-        "Triton need: each start makes new ones for loading models, shared memory, logging and traces."
+        "The same user's other commands find the running stack by themselves, and the key that changes to "
+        "Triton need: each start makes a new one for loading models, shared memory, logging and traces."
     )
 
 
@@ -134,7 +134,7 @@ def up(
         model_control=model_control,
         response_cache_bytes=cache_mb << 20,
         traces_to=_traces_to(os.environ),
-        keys=None if unlocked else api_keys.Keys.made(os.environ),
+        key="" if unlocked else api_keys.make_key(os.environ),
         **ports,  # type: ignore[arg-type]
     )
     tritons = [
@@ -161,9 +161,8 @@ def up(
     web = None
     if not triton_only:
         url = (url or run_file.found_url()) if web_only else http_urls
-        memory_key = options.keys.memory if options.keys and not web_only else ""
         web = WebOptions(
-            *(host, port, workers, threads, url, "" if web_only else grpc_urls, memory_key),
+            *(host, port, workers, threads, url, "" if web_only else grpc_urls),
             preflight.models_of_web({name: served[name] for name in loaded}),
             "" if web_only else options.metrics_url,
         )
@@ -196,7 +195,7 @@ def up(
                 repositories=[str(path) for path in options.repositories],
                 model_control=options.model_control,
             )
-            content = {"stack": asdict(stack)} | (asdict(options.keys) if options.keys else {})
+            content = {"stack": asdict(stack)} | ({"admin": options.key} if options.key else {})
             listen = tuple(port for each in tritons for port in (each.http_port, each.grpc_port))
             kept.enter_context(run_file.kept(listen, content))
         Supervisor(log, models, servers, web, loaded).run(announce)

@@ -24,9 +24,10 @@ import numpy.typing as npt
 from gourmet.measure import server_probe, stats, validity
 from gourmet.measure.results import Evidence, LoadSpec, Point
 from gourmet.measure.server_probe import ServerProbe
+from gourmet.measure.shared_memory import shared_memory
 from gourmet.measure.stats import Array
 from gourmet.measure.task import Addresses, MeasureOptions, Workload, wire_for
-from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests, shared_memory
+from gourmet.measure.transports import RawReply, Request, RequestFailed, Wire, requests
 from gourmet.serving.connect import connect
 
 # The web app's own readiness question is counted by Triton too.

@@ -1,15 +1,14 @@
 """Requests made ready to send, and what comes back: Triton by HTTP and gRPC, whole or streamed; the app.
 
 A body for HTTP is put together before the clock runs, so that the client costs the machine little while
-it measures; inputs in shared memory are written there once.
+it measures; shared_memory.py writes inputs once where Triton reads them too.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -18,18 +17,15 @@ import aiohttp
 import numpy as np
 
 from gourmet.client.address import Address
-from gourmet.client.errors import TritonError, TritonRefused
+from gourmet.client.errors import TritonError
 from gourmet.client.grpc import AsyncGrpc, answer_of, infer_request
 from gourmet.client.http import JSON_LENGTH, body_of, path_of
-from gourmet.client.shared_memory import SharedInput
-from gourmet.client.tensors import SharedTensor, events, joined, raw_bytes, read_answer
+from gourmet.client.tensors import SharedTensor, events, joined, read_answer
 from gourmet.client.transport import Call, Operation
 from gourmet.contracts import Array
 from gourmet.measure import client_loop
 from gourmet.measure.client_loop import ClientLoop
 from gourmet.measure.inputs import InputRows
-from gourmet.serving.connect import connect
-from gourmet.serving.waiting import wait_until
 
 Answer = dict[str, Array]
 Place = Callable[[Array], Array | SharedTensor]
@@ -224,32 +220,6 @@ class TritonGrpc(_AskedServer):
 
     async def close(self) -> None:
         await self._client.close()
-
-
-@contextmanager
-def shared_memory(url: str) -> Iterator[Place]:
-    """Inputs are put where the Triton at `url` reads them itself, and not sent with every request."""
-    placed: list[SharedInput] = []
-    with connect(url) as triton:
-
-        def place(values: Array) -> SharedTensor:
-            placed.append(SharedInput(raw_bytes(values), triton.register))
-            return placed[-1].put(values)
-
-        def let_go() -> bool:
-            try:
-                while placed:
-                    triton.unregister(placed[-1].name)
-                    placed.pop()
-            except TritonRefused as exc:
-                if "in use" not in exc.reason:  # for a moment after its last answer
-                    raise
-            return not placed
-
-        try:
-            yield place
-        finally:
-            wait_until(let_go, 5, "Triton did not let go of the inputs")
 
 
 Wire = TritonHttp | TritonGrpc

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.errors import GourmetError
-from gourmet.serving import private_memory
 from gourmet.serving.waiting import http_ok
 
 LineSink = Callable[[str], None]
@@ -39,15 +38,8 @@ class Child:
         cwd: Path,
         on_line: LineSink,
         keeps: Sequence[int] = (),
-        private: bool = False,
     ) -> None:
-        """`keeps`: descriptors that it inherits; `private`: other users cannot read what it makes."""
-
-        def prepare() -> None:
-            _end_with_parent()
-            if private:
-                private_memory.keep_modes()
-
+        """`keeps`: descriptors that it inherits."""
         self._process = subprocess.Popen(
             command,
             env=dict(env),
@@ -58,9 +50,8 @@ class Child:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=prepare,
+            preexec_fn=_end_with_parent,
             pass_fds=keeps,
-            umask=private_memory.UMASK if private else -1,
         )
         self._pump = threading.Thread(target=self._read, args=(on_line,), daemon=True)
         self._pump.start()

@@ -15,12 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gourmet.client.address import TOKEN_ENV
-from gourmet.client.keys import ADMIN_ENV, MEMORY_ENV
+from gourmet.client.address import ADMIN_ENV, TOKEN_ENV
 from gourmet.client.sample import BadSample
 from gourmet.contracts import DEATHS_ENV
 from gourmet.errors import GourmetError
@@ -51,7 +50,6 @@ class WebOptions:
     threads: int
     triton_url: str
     triton_grpc_url: str = ""
-    memory_key: str = field(default="", repr=False)
     models: Sequence[str] = ()  # those that it may be asked for once they are loaded
     triton_metrics_url: str = ""
 
@@ -206,12 +204,6 @@ class Supervisor:
                     self._say(
                         f"the model {name!r} did not load, the others serve: {entry.get('reason')}", "red"
                     )
-        if exposed := server.exposed():
-            self._say(
-                f"this kernel lets no filter of system calls (seccomp) be set, so other users of the machine "
-                f"can read the last photos, such as in {exposed[0]}",
-                "red",
-            )
         for system, name in self._models.items():
             try:
                 answer = ask_sample(server.options.http_url, system, name)
@@ -248,9 +240,7 @@ class Supervisor:
             self._say(f"corrected photos are kept in {env[_CORRECTIONS]}")
         env[FOLDERS_ENV] = os.pathsep.join(map(str, folders()[1:]))
         env[HOME_ENV] = str(home())
-        env.pop(ADMIN_ENV, None)  # what faces the world needs no more than this:
-        if options.memory_key:
-            env[MEMORY_ENV] = options.memory_key
+        env.pop(ADMIN_ENV, None)  # what faces the world may not change Triton
         # gunicorn looks for modules in its working directory before all others: not in the checkout, whose
         # triton/ passes for torch's, and in no folder that others may write, such as the temporary one.
         self._web = Child(command, env=env, cwd=Path("/"), on_line=self._log.sink("web"))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
 from gourmet.runtime.run_folder import RunFolder, new_token
 from gourmet.serving import api_keys
-from gourmet.serving.private_memory import UMASK
 from gourmet.serving.processes import Child, LineSink
 from gourmet.serving.waiting import wait_until
 from gourmet.serving.wheel import find_wheel
@@ -40,7 +38,7 @@ class TritonOptions:
     model_control: ModelControl = "explicit"
     response_cache_bytes: int = 0
     traces_to: str = ""  # the address that takes OpenTelemetry's traces over HTTP; none are made without
-    keys: api_keys.Keys | None = None  # None: anyone who reaches the ports may load models
+    key: str = field(default="", repr=False)  # without one, anyone who reaches the ports may load models
     extra: tuple[str, ...] = ()
 
     @property
@@ -74,7 +72,7 @@ class TritonServer:
         # The Python backend names its shared memory after this, so that what it leaves behind is recognised.
         self._memory = RunFolder(_PREFIX, _SHARED_MEMORY, token)
         self._child: Child | None = None
-        self._keys_to_hide: api_keys.Keys | None = None
+        self._key_to_hide = ""
         self._backends = self._wheel.assemble_backends(self._folder.path / "backends")
 
     def __enter__(self) -> TritonServer:
@@ -98,22 +96,21 @@ class TritonServer:
 
         `models` are those to begin with, where models are loaded by command.
         """
-        self._keys_to_hide = self.options.keys
+        self._key_to_hide = self.options.key
         self._child = Child(
             self.command(models),
             env=self._wheel.environment(),
             cwd=self._folder.path,
             on_line=self._line,
             keeps=(self._folder.lock, self._memory.lock),
-            private=True,
         )
         return self._child
 
     def _line(self, line: str) -> None:
-        """Pass a line on; at the first one of Triton's log, when it has read its arguments, hide the keys."""
-        if self._keys_to_hide and self._child and _LOG_LINE.match(line):
-            api_keys.hide(self._child.pid, self._keys_to_hide)
-            self._keys_to_hide = None
+        """Pass a line on; at the first one of Triton's log, when it has read its arguments, hide the key."""
+        if self._key_to_hide and self._child and _LOG_LINE.match(line):
+            api_keys.hide(self._child.pid, self._key_to_hide)
+            self._key_to_hide = ""
         self._on_line(line)
 
     def live(self) -> bool:
@@ -137,19 +134,6 @@ class TritonServer:
         self.stop()
         self._memory.close()
         self._folder.close()
-
-    def memory(self) -> list[Path]:
-        """The regions in which Triton and its stubs hand each other inputs and answers."""
-        return self._memory.beside()
-
-    def exposed(self) -> list[Path]:
-        """Those of them that other users of this machine can read or change."""
-        found = []
-        for path in self.memory():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mode & UMASK:
-                    found.append(path)
-        return found
 
     def command(self, models: Sequence[str] = ALL) -> list[str]:
         """The command line that this server is started with."""
@@ -191,6 +175,6 @@ class TritonServer:
                 f"--trace-config=opentelemetry,url={options.traces_to}",
                 "--trace-config=opentelemetry,resource=service.name=gourmetgram-triton",
             ]
-        if options.keys:
-            command += options.keys.arguments()
+        if options.key:
+            command += api_keys.arguments(options.key)
         return [*command, *options.extra]
