@@ -346,19 +346,6 @@ def of_calibration(given: Given) -> Iterator[Case]:
         yield Case("calibrate", f"manifest, {name}", words, more={"writes": [str(model.parent)]})
 
 
-def of_manifests(given: Given) -> Iterator[Case]:
-    """Manifests of a cluster."""
-    files = hostile_inputs.texts()
-    files["ten billion names"] = b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
-        b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghij"
-    )
-    files["code of somebody"] = f"!!python/object/apply:builtins.open ['{given.victim / 'code'}', w]".encode()
-    files["a pod of nothing"] = b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [[]]}\n"
-    files |= hostile_inputs.manifests()
-    for name, file in given.files(files, "all.yaml"):
-        yield Case("doctor", f"manifests, {name}", ["doctor", "--cluster", str(file)])
-
-
 def of_runs(given: Given) -> Iterator[Case]:
     """Saved benchmarks."""
     point = {"load": {"model": "m", "level": 1}, "latency_us": {"p50": 1.0}}
@@ -459,7 +446,6 @@ QUICK: Final[tuple[Callable[[Given], Iterator[Case]], ...]] = (
     of_repositories,
     of_data,
     of_calibration,
-    of_manifests,
     of_runs,
     of_checkpoints,
     of_other_architectures,

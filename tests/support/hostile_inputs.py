@@ -44,28 +44,6 @@ VALUES: Final[dict[str, Any]] = {
 }
 
 
-def manifests() -> dict[str, bytes]:
-    """Of pods, that cost far more than they are long, or have what no name may be."""
-    a_pod = b"kind: Pod\nmetadata: {name: a, labels: {app.kubernetes.io/name: a}}\nspec: {containers: [%b]}\n"
-    laughs = b"a: &a [x,x,x,x,x,x,x,x,x,x]" + b"".join(
-        b",%c: &%c [%b]" % (name, name, b",".join([b"*%c" % (name - 1)] * 10)) for name in b"bcdefghi"
-    )
-    merged = b"a: &a {x: 1}\n" + b"".join(
-        b"%c: &%c {<<: [%b]}\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 20)) for name in b"bcdefgh"
-    )
-    named = b"kind: Pod\nmetadata: {name: %b}\nspec: {containers: []}\n---\n"
-    return {
-        "a volume of ten billion": b"kind: Pod\nmetadata: {name: a}\n"
-        b"spec: {containers: [], volumes: [{name: v, %b}]}" % laughs,
-        "keys merged for ever": merged,
-        "a name of itself": b"kind: Pod\nmetadata: &m {name: *m}\nspec: {containers: []}\n",
-        "forty thousand pods": (a_pod % b"{name: c}" + b"---\n") * 40_000,
-        "ten thousand containers": a_pod % (b"{name: c}," * 10_000) + (b"---\n" + named % b"b") * 290,
-        "names that are no texts": named % b"5" + named % b"a" + named % b"[1]",
-        "a number in sixties": b"kind: Pod\nx: 1" + b":1" * 2_000_000,
-    }
-
-
 def no_files(folder: Path, suffix: str) -> dict[str, Path]:
     """What is no file, or none that ends, under names that somebody's file could have."""
     paths = {

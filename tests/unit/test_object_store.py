@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 from click.testing import CliRunner
-from kubernetes_validate.utils import all_versions
 from support.eventually import eventually
-from support.kubernetes import faults, of_kind, one, overlay_with, pod
 from support.object_store import Bucket, bucket
 from support.triton import MODELS
 from support.up import GOURMET
@@ -128,51 +124,6 @@ def test_a_run_over_a_bucket_that_was_killed_goes_on_with_a_row_for_each(
     rows = classified("s3://photos/killed", out)
     assert [row["path"] for row in rows] == [f"s3://photos/killed/{number:03}.jpg" for number in range(200)]
     assert {row["error"] for row in rows} == {None}
-
-
-@pytest.fixture(params=["development", "cpu", "gpu"])
-def manifests(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
-    return overlay_with(request.param, "object-store", tmp_path)
-
-
-def test_a_pod_fetches_its_models_before_it_verifies_them(manifests: list[dict[str, Any]]) -> None:
-    for each in manifests:
-        if each["apiVersion"].partition("/")[0] in ("v1", "apps", "networking.k8s.io"):
-            kubernetes_validate.validate(each, list(all_versions())[-1], strict=True)
-    assert faults(manifests) == []
-    spec = pod(manifests, "triton")
-    assert [each["name"] for each in spec["initContainers"]] == ["fetch", "verify"]
-    assert not of_kind(manifests, "PersistentVolumeClaim")
-    policy = one(manifests, "NetworkPolicy", "object-store")["spec"]
-    assert (policy["policyTypes"], "ingress" in policy) == (["Egress"], False)
-
-
-def test_what_the_init_containers_do_with_a_bucket_of_models_they_really_do(
-    manifests: list[dict[str, Any]], store: Bucket, tmp_path: Path
-) -> None:
-    served = MODELS / "food_classifier_int8"
-    for path in served.rglob("*"):
-        if path.is_file():
-            store.put(f"triton/{path.relative_to(MODELS)}", path.read_bytes())
-    models = tmp_path / "models"
-    models.mkdir()
-
-    def run(name: str) -> subprocess.CompletedProcess[str]:
-        containers = pod(manifests, "triton")["initContainers"]
-        (container,) = (each for each in containers if each["name"] == name)
-        said = {"$(MODELS)": f"s3://{store.name}/triton", "/models": str(models), "python3": sys.executable}
-        argv = [said.get(word, word) for word in container["command"]]
-        return subprocess.run(
-            argv, env={**os.environ, "PYTHONSAFEPATH": "1"}, capture_output=True, text=True, check=False
-        )
-
-    assert "objects, 3 MB, fetched from s3://photos/triton" in run("fetch").stdout
-    assert "1 models, 1 versions are those of their manifests" in run("verify").stdout
-    for path in served.rglob("*.onnx"):
-        assert (models / path.relative_to(MODELS)).read_bytes() == path.read_bytes()
-    store.put("triton/food_classifier_int8/1/model.onnx", b"another")
-    assert run("fetch").returncode == 0
-    assert "this is not the file that was deployed" in run("verify").stderr
 
 
 def test_an_empty_prefix_and_a_key_that_leads_elsewhere_are_refused(store: Bucket, tmp_path: Path) -> None:

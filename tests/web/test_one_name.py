@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
-import yaml
-from click.testing import CliRunner
 from support.eventually import eventually
 from support.triton import some_models, triton_server
 
 from app import create_app
 from app.asking import AppTriton
 from app.core.settings import Settings
-from gourmet.cli import main
 from gourmet.client import balancing, lookup
 from gourmet.client.deadline import Deadline
 from gourmet.client.triton import Triton
@@ -117,21 +112,3 @@ def test_the_probe_names_the_servers_and_a_name_that_is_unknown_for_a_while_chan
         assert browser.get("/test", headers={"Accept": "application/json"}).status_code == 200
     assert sum(named.asked()) - sum(before) >= 30
     assert browser.get("/readyz").get_json()["servers"] == several
-
-
-def test_doctor_looks_at_manifests_and_at_each_that_a_name_stands_for(named: OneName, tmp_path: Path) -> None:
-    manifests = tmp_path / "pods.yaml"
-    unrestrained = {"containers": [{"name": "triton", "image": "triton"}]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "triton"}, "spec": unrestrained}
-    manifests.write_text(yaml.safe_dump(pod))
-    url = place(NAME, named, "http")
-    told = CliRunner().invoke(main, ["doctor", "--cluster", str(manifests), "--url", url, "--json"])
-    assert told.exit_code == 1, told.output
-    found = json.loads(told.output)
-    assert "triton may run as root" in [each["cause"] for each in found if each["check"] == "cluster"]
-    for ip in IPS:
-        assert {
-            each["level"] for each in found if each["cause"].startswith(f"{place(ip, named, 'http')}: ")
-        } == {"ok"}
-    (replicas,) = (each for each in found if each["check"] == "replicas")
-    assert replicas["cause"] == "3 Tritons serve the same models, versions and configs"

@@ -15,7 +15,6 @@ from gourmet.client.address import Address
 from gourmet.client.lookup import each_server
 from gourmet.commands.options import as_options, json_option, port_options, repositories_option, url_option
 from gourmet.doctor import machine, replicas, stack
-from gourmet.doctor import manifests as of_manifests
 from gourmet.doctor.findings import Examined, Finding, refused
 from gourmet.errors import GourmetError, printable
 from gourmet.serving.run_file import stack_at
@@ -61,18 +60,11 @@ def examine(subject: Examined, left_out: Collection[str] = ()) -> Iterator[tuple
 )
 @click.option("--host", default="127.0.0.1", help="Address whose ports to check.")
 @port_options(found=True)
-@click.option(
-    "--cluster",
-    "manifests",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-    help="Look at this file of manifests of Kubernetes, and at the replicas of --url if given; - is stdin.",
-)
 @json_option
 def doctor(
     repositories: tuple[Path, ...],
     url: str | None,
     host: str,
-    manifests: Path | None,
     as_json: bool,
     **ports: int,
 ) -> None:
@@ -85,12 +77,7 @@ def doctor(
     gourmet doctor
     gourmet doctor --url 10.0.0.1:8000,10.0.0.2:8000
     gourmet doctor --url triton:8000
-    kubectl kustomize deploy/kubernetes/overlays/cpu | gourmet doctor --cluster -
     """
-    cluster = (("cluster", finding) for finding in of_manifests.examined(manifests)) if manifests else ()
-    if manifests and not url:
-        _tell(cluster, as_json)
-        return
     elsewhere = url is not None and not stack_at(url)
     asked = url or f"localhost:{ports['http_port']}"
     running = None if url else stack_at(asked)
@@ -107,7 +94,6 @@ def doctor(
     looks = [(first, left_out), *((each, {*CHECKS} - {*_OF_EACH_SERVER}) for each in others)]
 
     def seen() -> Iterator[tuple[str, Finding]]:
-        yield from cluster
         for at, without in looks:
             for name, finding in examine(replace(subject, url=at), without):
                 if others and name in _OF_EACH_SERVER:
