@@ -1,134 +1,70 @@
-"""RATE_LIMIT: so many photos a client, counted by all workers of gunicorn together.
+"""RATE_LIMIT: how many photos a client may send, counted by Flask-Limiter.
 
-The package `limits` counts windows, and shares its counts between processes through a server only. What has
-to be shared is one number for each client, the moment at which its photos so far are paid for (the generic
-cell rate algorithm), and Linux's monotonic clock is the same for all processes: so it is a table of numbers
-in a file that all workers map. A client is the API key, or else the address, of IPv6 the /64; its hash,
-with a key of this start, is its place in the table, so that nobody can find an address that shares
-another's. By RATE_LIMIT_STORAGE several web apps count together: app/admission/shared_rates.py.
+Without RATE_LIMIT_STORAGE each process counts by itself in memory. With it, several processes count together
+in a Redis, and each counts by itself while that Redis does not answer. The window moves: after 60/min, no
+minute has more than sixty. A client is an API key, or else an address (app/admission/queue.py).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import mmap
-import os
-import struct
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 
 from flask import Flask, Response, g, request
+from flask_limiter import Limiter, RateLimitExceeded
+from limits.errors import ConfigurationError, StorageError
 
 from app.admission.queue import client_of_request
 from app.admission.uploads import discard
 from app.core.errors import TooManyRequests
 from app.core.http import API, marks
-from app.core.metrics import DIRECTORY_ENV
-from app.core.settings import Rate, Settings
+from app.core.settings import Rate, Settings, SettingsError
 
-# 512 KB; of a thousand clients at the same time, one in 66 shares its place with another.
-_PLACES: Final = 65_536
-_NUMBER: Final = struct.Struct("d")
-_KEY_BYTES: Final = 32  # behind the table
-
-
-@dataclass(frozen=True)
-class Quota:
-    """How a client stands after it asked; `wait_s` is 0 where it was allowed."""
-
-    left: int
-    full_again_s: float
-    wait_s: float
-
-    @classmethod
-    def of(cls, rate: Rate, owed_s: float, wait_s: float) -> Quota:
-        """Of a client whose photos so far are paid for in `owed_s`."""
-        return cls(int((rate.seconds - owed_s) * rate.requests / rate.seconds + 1e-6), owed_s, wait_s)
-
-
-class TakesQuota(Protocol):
-    """Counts what clients had, in one place or another."""
-
-    @property
-    def rate(self) -> Rate: ...
-
-    def take(self, client: str, count: int = 1) -> Quota:
-        """Let `client` have `count` more, or none of them if that were too many."""
-
-
-class Limiter:
-    """The table; in `path`, where other processes share it, or in this process alone."""
-
-    def __init__(
-        self, rate: Rate, path: Path | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.rate = rate
-        self._now = now
-        self._lock = threading.Lock()
-        size = _PLACES * _NUMBER.size
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600) if path else os.memfd_create("rates")
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        if os.fstat(self._file).st_size == 0:  # the first of the workers
-            os.pwrite(self._file, os.urandom(_KEY_BYTES), size)
-        fcntl.lockf(self._file, fcntl.LOCK_UN)
-        self._table = mmap.mmap(self._file, size + _KEY_BYTES)
-        self._key = self._table[size:]
-
-    def take(self, client: str, count: int = 1) -> Quota:
-        each = self.rate.seconds / self.rate.requests
-        digest = hashlib.blake2b(client.encode(), digest_size=8, key=self._key).digest()
-        at = int.from_bytes(digest, "big") % _PLACES * _NUMBER.size
-        with self._lock:  # among threads; the file's lock is among processes
-            fcntl.lockf(self._file, fcntl.LOCK_EX, _NUMBER.size, at)
-            now = self._now()
-            paid_until = max(now, _NUMBER.unpack_from(self._table, at)[0])
-            then = paid_until + count * each
-            wait_s = then - now - self.rate.seconds
-            allowed = wait_s <= each * 1e-6
-            if allowed:
-                paid_until = then
-                _NUMBER.pack_into(self._table, at, paid_until)
-            fcntl.lockf(self._file, fcntl.LOCK_UN, _NUMBER.size, at)
-        return Quota.of(self.rate, paid_until - now, 0.0 if allowed else wait_s)
+_TIMEOUT_S: Final = 0.25
 
 
 def init_app(app: Flask, settings: Settings) -> None:
     rate = settings.rate_limit
     if rate is None:
         return
-    folder = os.environ.get(DIRECTORY_ENV)  # made by gunicorn_conf, for all its workers
-    limiter: TakesQuota = Limiter(rate, Path(folder, "rates") if folder else None)
-    if settings.rate_limit_storage:
-        from app.admission.shared_rates import SharedLimiter
+    limiter = _limiter(app, settings)
+    failures = app.extensions["metrics"].rate_limit_failures
 
-        uncounted = app.extensions["metrics"].rate_limit_failures.inc
-        limiter = SharedLimiter(settings.rate_limit_storage, limiter, uncounted)
-    app.extensions["limiter"] = limiter
+    @limiter.shared_limit(f"{rate.requests} per {rate.seconds} second", "all", cost=lambda: int(g.cost))
+    def charge() -> None:
+        """Charge this request's client with `g.cost`."""
+
+    def take(photos: int) -> None:
+        g.cost = photos
+        try:
+            charge()
+        except RateLimitExceeded:
+            message = f"too much for now: a client is allowed {_words(rate)}"
+            _, reset_s = _left(limiter) or (0, 1)
+            raise TooManyRequests(message, retry_after_s=max(1, reset_s)) from None
+
+    app.extensions["rate_limit"] = rate, take
 
     @app.before_request
     def count_request() -> None:
-        said = marks()
-        is_counted = said.charged or (request.path.startswith(API) and not said.open)
+        view = marks()
+        is_counted = view.charged or (request.path.startswith(API) and not view.open)
         if is_counted and request.method != "OPTIONS":
             try:
-                _take(limiter, 1)
+                take(1)
             except TooManyRequests:
                 discard(settings)
                 raise
 
     @app.after_request
-    def tell(response: Response) -> Response:
-        quota: Quota | None = g.get("quota")
-        if quota is not None:
+    def add_headers(response: Response) -> Response:
+        if quota := _left(limiter):
             response.headers["RateLimit-Policy"] = f'"default";q={rate.requests};w={rate.seconds}'
-            full_again_s = math.ceil(quota.full_again_s)
-            response.headers["RateLimit"] = f'"default";r={quota.left};t={full_again_s}'
+            response.headers["RateLimit"] = f'"default";r={quota[0]};t={quota[1]}'
+            if limiter.limiter.storage is not limiter.storage:
+                failures.inc()
         return response
 
 
@@ -137,19 +73,56 @@ def count_photos(app: Flask, photos: int, called: str = "photos") -> None:
 
     Only where the settings have a rate limit.
     """
-    limiter: TakesQuota = app.extensions["limiter"]
-    if photos > limiter.rate.requests:
-        message = f"{photos} {called} in one call are never allowed here: at most {_words(limiter.rate)}"
+    rate, take = app.extensions["rate_limit"]
+    if photos > rate.requests:
+        message = f"{photos} {called} in one call are never allowed here: at most {_words(rate)}"
         raise TooManyRequests(message)
     if photos > 1:
-        _take(limiter, photos - 1)
+        take(photos - 1)
 
 
-def _take(limiter: TakesQuota, count: int) -> None:
-    g.quota = limiter.take(client_of_request(), count)
-    if g.quota.wait_s:
-        message = f"too much for now: a client is allowed {_words(limiter.rate)}"
-        raise TooManyRequests(message, retry_after_s=math.ceil(g.quota.wait_s))
+def _limiter(app: Flask, settings: Settings) -> Limiter:
+    url = settings.rate_limit_storage
+    options: dict[str, Any] = (
+        {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S, "wrap_exceptions": True}
+        if url
+        else {}
+    )
+    try:
+        return Limiter(
+            _client,
+            app=app,
+            storage_uri=url or "memory://",
+            storage_options=options,
+            strategy="moving-window",
+            in_memory_fallback_enabled=bool(url),
+            swallow_errors=True,  # where two threads find the Redis gone at once, one has no fallback
+        )
+    except ConfigurationError:
+        raise SettingsError(
+            "RATE_LIMIT_STORAGE needs a package: `pip install -r requirements/redis.txt`, or unset it"
+        ) from None
+    except ValueError:  # its message may contain a part of the password
+        raise SettingsError(
+            "RATE_LIMIT_STORAGE is not usable: its port and its database are numbers, as in "
+            "redis://host:6379/0"
+        ) from None
+
+
+def _client() -> str:
+    """A hash, so that whoever reads the Redis does not learn addresses."""
+    return hashlib.blake2b(client_of_request().encode(), digest_size=16).hexdigest()
+
+
+def _left(limiter: Limiter) -> tuple[int, int] | None:
+    """How many photos the client may still send, and the seconds until its oldest leaves the window."""
+    if not (limit := limiter.current_limit):
+        return None
+    try:
+        window = limit.window
+    except StorageError:  # the Redis was lost during this request
+        return None
+    return window.remaining, max(0, math.ceil(window.reset_time - time.time()))
 
 
 def _words(rate: Rate) -> str:

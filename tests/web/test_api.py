@@ -153,6 +153,7 @@ def guarded_web(start: Any, triton: Any) -> Any:
         triton.http_url,
         API_KEYS=f"another-key-of-the-tests,{KEY}",
         RATE_LIMIT="20/h",
+        WEB_CONCURRENCY="1",
         TRUSTED_HOSTS="food.example",
         CORS_ORIGINS="https://a.example",
     )
@@ -169,7 +170,7 @@ def test_with_a_key_the_api_answers_and_without_the_refusal_is_read_even_by_who_
     assert guarded_web.request("GET", "/api/v1/health").json["ready"] is True
 
 
-def test_all_workers_count_together(guarded_web: Any, in_parallel: Any) -> None:
+def test_all_threads_of_a_worker_count_together(guarded_web: Any, in_parallel: Any) -> None:
     def ask(_: int) -> Any:
         return guarded_web.request("GET", "/api/v1/models", X_API_Key="another-key-of-the-tests")
 

@@ -59,7 +59,7 @@ def test_photos_texts_and_streams_pass_and_nobody_is_believed_where_they_come_fr
         assert triton.describe("translator").name == "translator"
 
     def left() -> set[str]:
-        """Of what they may ask, by who they say they are; it is given back within a thirtieth of a second."""
+        """What is left of their rate, by who they say they are."""
         asked = (
             haproxy.request("GET", "/api/v1/models", X_Forwarded_For=f"6.6.6.{number}") for number in range(4)
         )

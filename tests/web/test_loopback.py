@@ -88,9 +88,3 @@ def test_a_request_s_line_still_has_what_was_asked_for(start: StartWeb) -> None:
     eventually(lambda: " mine\n" in web.log.read_text())
     (line,) = (line for line in web.log.read_text().splitlines() if line.endswith(" mine"))
     assert line.startswith('127.0.0.1 "GET /nowhere HTTP/1.1" 404 ')
-
-
-def test_all_workers_count_in_one_table_under_one_key(start: StartWeb) -> None:
-    web = start(AWAY, WEB_CONCURRENCY="3", RATE_LIMIT="5/h")
-    statuses = [web.request("GET", "/api/v1/models").status for _ in range(30)]
-    assert statuses.count(429) == 25
