@@ -1,8 +1,7 @@
 """The hard tier: minutes of load and faults on a stack of its own, a row of a table each.
 
-    make test-hard                                   # all of it; writes docs/reliability.md
-    make test-hard ARGS="-k overload"                # one; the rows of the others stay
-    .venv/bin/pytest tests/hard -k overload          # the same, and leaves the page alone
+    make test-hard                       # all of it, and a table at the end
+    make test-hard ARGS="-k overload"    # one; the rows of the others stay
 
 Every test leaves its row in --hard-out before it says whether it is content, so that what was not
 survived is in the table too.
@@ -29,11 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hard", "the hard tier")
     group.addoption("--hard-out", type=Path, default=OUT, help="folder of the rows")
     group.addoption("--soak-minutes", type=float, default=30.0, help="length of the soak")
-    group.addoption("--hard-page", type=Path, help="page to write the table into; else it is only shown")
 
 
 @pytest.fixture(scope="session")
-def table(pytestconfig: pytest.Config) -> Iterator[tables.Keep]:
+def table(pytestconfig: pytest.Config) -> tables.Keep:
     """Keeps a row, in place of an older one of the same, and insists on it; a whole run begins with none."""
     folder: Path = pytestconfig.getoption("--hard-out", OUT)
     if _is_whole(pytestconfig):
@@ -44,10 +42,7 @@ def table(pytestconfig: pytest.Config) -> Iterator[tables.Keep]:
         tables.save(row, folder)
         assert row.survived, row
 
-    yield keep
-    page: Path | None = pytestconfig.getoption("--hard-page", None)
-    if page and (found := tables.rows(folder)):
-        tables.write(found, page)
+    return keep
 
 
 def _is_whole(config: pytest.Config) -> bool:

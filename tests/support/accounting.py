@@ -13,7 +13,7 @@ Requests are sent when they are due, however many are still under way (an open l
 connection of its own unless `keeps_alive`. With `asks_again` a request whose connection ended before
 its answer did is sent once more, as the page does. `at_once` instead of `per_s` sends the next when one
 is answered (a closed loop), which finds out how much can be done. A row of the table in
-docs/reliability.md is what `account.row(...)` makes of that; `table.py` writes it.
+`account.row(...)` makes a row of the hard tier's table of that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md: rows that tests leave in a folder, and a page made of them."""
+"""The table of the hard tier: rows that tests leave in a folder, shown at the end of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gourmet.reports.machine import about
-from gourmet.reports.table import write_section
 
-BEGIN: Final = "<!-- the table begins; make test-hard writes it -->"
-END: Final = "<!-- the table ends -->"
 _HEAD: Final = (
     "| tried | times | requests | answered | refused, with a reason | wrong | lost | recovery |",
     "|---|---|---|---|---|---|---|---|",
@@ -67,11 +64,6 @@ def render(found: Sequence[TableRow]) -> str:
     return "\n".join(lines)
 
 
-def write(found: Sequence[TableRow], page: Path) -> None:
-    """Put the table into the page, between its two marks."""
-    write_section(page, BEGIN, END, f"{_about(found)}\n\n{render(found)}\n", "Reliability")
-
-
 def _line(row: TableRow) -> str:
     recovery = "–" if row.recovery_s is None else f"{row.recovery_s:.1f} s"
     name = row.tried if row.survived else f"**not survived:** {row.tried}"
@@ -88,13 +80,3 @@ def _counts(by_reason: Mapping[str, int]) -> str:
 
 def _figures(row: TableRow) -> str:
     return "".join(f"; {name} {value:g}" for name, value in row.figures.items())
-
-
-def _about(found: Sequence[TableRow]) -> str:
-    here = about()
-    commits = list(dict.fromkeys(row.commit for row in found))
-    times = [row.at for row in found]
-    return (
-        f"Rows of {min(times)} to {max(times)} UTC, commit {', '.join(commits)}: {here['processor']}, "
-        f"{here['cpus']} CPUs, {here['memory']}; {here['versions']}."
-    )

@@ -17,7 +17,7 @@ def said(code: str, folder: Path) -> str:
 
 
 def test_torch_s_compiler_imports_in_the_checkout_and_what_else_lies_there() -> None:
-    assert said("import gourmet, torch._dynamo, scripts.draw_house; print('whole')", ROOT) == "whole\n"
+    assert said("import gourmet, torch._dynamo, scripts.audit; print('whole')", ROOT) == "whole\n"
 
 
 def test_an_installed_triton_is_found_as_ever(tmp_path: Path) -> None:
